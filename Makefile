@@ -1,0 +1,39 @@
+# Each target sets up what it needs; on a fresh clone `make demo` or `make test` is the only command.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Small matrices on few cores: one thread per process, two processes side by side.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: demo test test-slow check format benchmark clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/finitegp demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses 2
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses 2 -m slow
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+benchmark: $(STAMP)
+	$(BIN)/python benchmarks/statistics_streaming.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,11 @@
+"""The errors this library raises: bad data, and numbers that cannot be trusted."""
+
+from __future__ import annotations
+
+
+class DataError(ValueError):
+    """The rows, columns or shapes that were passed in cannot be used; the message says which and what to do."""
+
+
+class NumericalError(ArithmeticError):
+    """A result would not be reliable in floating point; the message says why and what to change."""

@@ -1,0 +1,139 @@
+"""Full-batch fitting of small problems with L-BFGS on the exact gradient: the oracle for every stochastic method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from .algorithms.exact import exact_gradient
+from .data import as_source
+from .errors import NumericalError
+from .model import FeatureGP
+
+
+@dataclass(frozen=True)
+class FullBatchResult:
+    """How a full-batch fit ended.
+
+    Attributes:
+        nlml: The exact NLML per row at the end.
+        gradient_norm: The norm of the exact gradient of the NLML per row at the end: near zero at an optimum.
+        iterations: L-BFGS iterations made.
+        evaluations: Two-pass gradients computed.
+        converged: Whether the tolerance was reached before the limit on iterations.
+        message: The optimizer's own words.
+    """
+
+    nlml: float
+    gradient_norm: float
+    iterations: int
+    evaluations: int
+    converged: bool
+    message: str
+
+
+def fit_full_batch(
+    model: FeatureGP,
+    data: Any,
+    *,
+    max_iterations: int = 500,
+    gradient_tolerance: float = 1e-7,
+    minimum_noise_variance: float = 1e-10,
+    progress: Callable[[int, float], None] | None = None,
+) -> FullBatchResult:
+    """Minimise the exact NLML over all parameters with L-BFGS; the model keeps the best parameters found.
+
+    Args:
+        model: Fitted in place, in its own float type; ``model.double()`` first for tight optima.
+        data: Any data source; every iteration makes two passes over it.
+        max_iterations: Limit on L-BFGS iterations.
+        gradient_tolerance: Stop when no component of the gradient of the NLML per row is larger.
+        minimum_noise_variance: Lower bound of the noise variance.
+        progress: Called after every iteration with its number and the NLML per row.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> inputs = torch.randn(200, 1, generator=generator, dtype=torch.float64)
+        >>> targets = 3 * inputs[:, 0] + 0.1 * torch.randn(200, generator=generator, dtype=torch.float64)
+        >>> model = FeatureGP(torch.nn.Linear(1, 1, bias=False), noise_variance=1.0).double()
+        >>> result = fit_full_batch(model, (inputs, targets))
+        >>> result.converged, 0.008 < model.noise_variance < 0.012
+        (True, True)
+    """
+    source = as_source(data)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    best: dict[str, Any] = {"nlml": np.inf, "point": _flatten(parameters)}
+
+    def objective(point: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        _write(parameters, point)
+        try:
+            found = exact_gradient(model, source)
+        except NumericalError:
+            # A line search may step where nothing can be factorised: an infinite value makes it step back.
+            return np.inf, np.zeros_like(point)
+        gradient = _flatten([_gradient_of(parameter) for parameter in parameters])
+        num_data = found.likelihood.num_data
+        if found.likelihood.nlml < best["nlml"]:
+            best["nlml"], best["point"] = found.likelihood.nlml, point.copy()
+            best["gradient_norm"] = found.gradient_norm / num_data
+        return found.likelihood.nlml, gradient / num_data
+
+    iterations = 0
+
+    def callback(intermediate_result: Any) -> None:
+        nonlocal iterations
+        iterations += 1
+        if progress is not None:
+            progress(iterations, float(intermediate_result.fun))
+
+    bounds: list[tuple[float | None, float | None]] = []
+    for parameter in parameters:
+        lower = float(np.log(minimum_noise_variance)) if parameter is model.noise.log_variance else None
+        bounds.extend([(lower, None)] * parameter.numel())
+    result = minimize(
+        objective,
+        best["point"],
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        callback=callback,
+        options={"maxiter": max_iterations, "gtol": gradient_tolerance, "ftol": 1e-13, "maxcor": 30},
+    )
+    if not np.isfinite(best["nlml"]):
+        raise NumericalError(
+            "The NLML could not be evaluated at the starting point: scale inputs and targets to order one, or raise "
+            "the initial noise variance."
+        )
+    _write(parameters, best["point"])
+    model.zero_grad(set_to_none=True)
+    return FullBatchResult(
+        nlml=float(best["nlml"]),
+        gradient_norm=float(best["gradient_norm"]),
+        iterations=iterations,
+        evaluations=int(result.nfev),
+        converged=bool(result.success),
+        message=str(result.message),
+    )
+
+
+def _gradient_of(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _flatten(tensors: list[Any]) -> np.ndarray[Any, Any]:
+    return np.concatenate([t.detach().double().cpu().numpy().ravel() for t in tensors])
+
+
+@torch.no_grad()
+def _write(parameters: list[Any], point: np.ndarray[Any, Any]) -> None:
+    offset = 0
+    for parameter in parameters:
+        values = torch.from_numpy(point[offset : offset + parameter.numel()].copy())
+        parameter.copy_(values.reshape(parameter.shape))
+        offset += parameter.numel()

@@ -1,0 +1,142 @@
+"""The only place that factorises: Cholesky with a reported jitter policy, symmetric eigenvalues, and Gram sums.
+
+A Cholesky factor is first tried on the matrix as it is. Only if that fails is a small multiple of the mean diagonal
+added, and the amount is kept in the result, so that nobody has to guess what was computed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy.linalg.blas import dsyrk
+from torch import Tensor
+
+from .errors import NumericalError
+
+# Jitter relative to the mean diagonal, in the order tried. Beyond the last one the answer would be another model's.
+RELATIVE_JITTERS = {
+    torch.float64: (0.0, 1e-14, 1e-12, 1e-10),
+    torch.float32: (0.0, 1e-7, 1e-6, 1e-5),
+}
+
+# Rows per block when float32 features are summed in float64: one block stays in a core's cache.
+_GRAM_BLOCK_ROWS = 512
+
+
+@dataclass(frozen=True, eq=False)
+class CholeskyFactor:
+    """The lower triangular ``L`` with ``L L' = matrix + jitter * I``, and what can be done with it.
+
+    Attributes:
+        lower: ``(d, d)`` lower triangular factor.
+        jitter: What was added to the diagonal, in the matrix's own units; 0.0 if nothing was.
+    """
+
+    lower: Tensor
+    jitter: float
+
+    def solve(self, right_side: Tensor) -> Tensor:
+        """``matrix^-1 right_side`` for ``right_side`` of shape ``(d, k)``."""
+        return torch.cholesky_solve(right_side, self.lower)
+
+    def half_solve(self, right_side: Tensor) -> Tensor:
+        """``L^-1 right_side``; its squared column norms are the quadratic forms ``b' matrix^-1 b``."""
+        return torch.linalg.solve_triangular(self.lower, right_side, upper=False)
+
+    def transposed_half_solve(self, right_side: Tensor) -> Tensor:
+        """``L^-T right_side``; turns standard normal columns into draws with covariance ``matrix^-1``."""
+        return torch.linalg.solve_triangular(self.lower.mT, right_side, upper=True)
+
+    def log_determinant(self) -> Tensor:
+        """``log |matrix|``."""
+        return 2.0 * self.lower.diagonal().log().sum()
+
+    def inverse(self) -> Tensor:
+        """``matrix^-1``, symmetric to the last bit."""
+        inverse = torch.cholesky_inverse(self.lower)
+        return 0.5 * (inverse + inverse.mT)
+
+
+def cholesky(matrix: Tensor, *, noise_variance: float | None = None) -> CholeskyFactor:
+    """Factorise a symmetric positive definite matrix, with as little jitter as possible.
+
+    Args:
+        matrix: ``(d, d)``, float32 or float64.
+        noise_variance: The noise variance inside the matrix, if any; only used to explain a failure.
+
+    Raises:
+        NumericalError: If the matrix is not finite, or not positive definite even with the largest jitter.
+
+    Example:
+        >>> factor = cholesky(torch.tensor([[4.0, 2.0], [2.0, 3.0]], dtype=torch.float64))
+        >>> factor.jitter
+        0.0
+        >>> bool(torch.isclose(factor.log_determinant().exp(), torch.tensor(8.0, dtype=torch.float64)))
+        True
+    """
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise NumericalError(f"matrix must be square to be factorised, but has shape {tuple(matrix.shape)}.")
+    scale = float(matrix.diagonal().mean())
+    if not math.isfinite(scale):
+        raise NumericalError(
+            "The matrix to factorise holds NaN or infinity: look for features or targets that are not finite."
+        )
+    jitters = [abs(scale) * relative for relative in RELATIVE_JITTERS[matrix.dtype]]
+    for jitter in jitters:
+        shifted = matrix if jitter == 0.0 else matrix + jitter * torch.eye(len(matrix)).to(matrix)
+        lower, info = torch.linalg.cholesky_ex(shifted)
+        if int(info) == 0 and bool(torch.isfinite(lower.diagonal()).all()):
+            return CholeskyFactor(lower=lower, jitter=jitter)
+    raise NumericalError(_failure_message(matrix, jitters, noise_variance))
+
+
+def _failure_message(matrix: Tensor, jitters: list[float], noise_variance: float | None) -> str:
+    if not bool(torch.isfinite(matrix).all()):
+        return "The matrix to factorise holds NaN or infinity: look for features or targets that are not finite."
+    eigenvalues = torch.linalg.eigvalsh(matrix.double())
+    smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
+    condition = largest / smallest if smallest > 0 else math.inf
+    noise = "" if noise_variance is None else f", noise variance {noise_variance:.3g}"
+    tried = ", ".join(f"{jitter:.3g}" for jitter in jitters)
+    return (
+        f"The {len(matrix)} x {len(matrix)} matrix is not positive definite in {str(matrix.dtype)[6:]}: eigenvalues "
+        f"from {smallest:.3g} to {largest:.3g}, condition number {condition:.3g}{noise}, jitter tried: {tried}. "
+        "Raise the noise variance, scale the features to order one, or use float64."
+    )
+
+
+def symmetric_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (ascending) and eigenvectors (columns) of a symmetric matrix."""
+    if not bool(torch.isfinite(matrix).all()):
+        raise NumericalError("The matrix to decompose holds NaN or infinity.")
+    eigenvalues, eigenvectors = torch.linalg.eigh(matrix)
+    return eigenvalues, eigenvectors
+
+
+def gram_float64(features: Tensor) -> Tensor:
+    """``Z'Z`` in float64 for ``(rows, d)`` features of any float type.
+
+    On the CPU this uses the symmetric rank-k update of BLAS, which does half the work of a general product; that is
+    what makes float64 sums about as cheap as a float32 product. Elsewhere it is a float64 product.
+    """
+    features = features.detach()
+    if features.device.type != "cpu":
+        features = features.to(torch.float64)
+        return features.mT @ features
+    rows, width = features.shape
+    # Fortran order and `lower=0`: BLAS fills the upper triangle in place, block after block.
+    total = torch.zeros(width, width, dtype=torch.float64)
+    fortran_view = total.numpy().T
+    if features.dtype == torch.float64 and features.is_contiguous():
+        if rows:
+            dsyrk(1.0, features.numpy().T, beta=1.0, c=fortran_view, overwrite_c=1)
+    else:
+        block = torch.empty(min(rows, _GRAM_BLOCK_ROWS), width, dtype=torch.float64)
+        for start in range(0, rows, _GRAM_BLOCK_ROWS):
+            part = features[start : start + _GRAM_BLOCK_ROWS]
+            block[: len(part)] = part
+            dsyrk(1.0, block[: len(part)].numpy().T, beta=1.0, c=fortran_view, overwrite_c=1)
+    # The Fortran upper triangle is the lower triangle of the row-major tensor.
+    return torch.tril(total) + torch.tril(total, -1).mT

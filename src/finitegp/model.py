@@ -1,0 +1,287 @@
+"""``FeatureGP``: a feature map with a noise model, and ``FittedGP``: that model conditioned on data."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .data import Rows, as_source
+from .errors import DataError
+from .likelihood import MarginalLikelihood, NoiseOptimum, negative_log_marginal_likelihood, optimal_noise
+from .noise import ConstantNoise, NoiseModel
+from .posterior import Prediction, WeightPosterior
+from .statistics import FeatureStatistics, sum_statistics
+
+# Above this estimated relative rounding error, the NLML is evaluated with a second pass over the rows.
+_ONE_PASS_TOLERANCE = 1e-10
+
+
+class FeatureGP(nn.Module):
+    r"""A Gaussian process with kernel :math:`k(x, x') = a\,\phi(x)'\phi(x')` and noise :math:`s\,v(x)`.
+
+    Args:
+        feature_map: Any ``nn.Module`` that maps ``(rows, columns)`` to ``(rows, d)``.
+        noise_variance: Initial noise variance ``s`` in squared units of the target.
+        noise_model: A :class:`ConstantNoise` or :class:`InputNoise` instead of ``noise_variance``.
+        output_scale: The factor ``a`` on the kernel, stored as a logarithm.
+        learn_output_scale: Whether gradients reach ``output_scale``. Off by default: a network's last layer can
+            scale its own output.
+
+    Data are ``(inputs, targets)`` arrays, a :class:`~finitegp.data.ArraySource`, or any re-iterable of chunks.
+    Exact passes run a float64 copy of the feature map, so a float32 network gives values that can be trusted.
+
+    Example:
+        >>> inputs = torch.linspace(-1, 1, 50)[:, None]
+        >>> targets = 2 * inputs[:, 0] + 0.5
+        >>> line = nn.Linear(1, 2)  # any module
+        >>> fitted = FeatureGP(line, noise_variance=1e-4).condition((inputs, targets))
+        >>> prediction = fitted.predict(torch.tensor([[0.25]]))
+        >>> abs(float(prediction.mean) - 1.0) < 0.01
+        True
+    """
+
+    def __init__(
+        self,
+        feature_map: nn.Module,
+        noise_variance: float | None = None,
+        *,
+        noise_model: NoiseModel | None = None,
+        output_scale: float = 1.0,
+        learn_output_scale: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(feature_map, nn.Module):
+            raise TypeError(f"feature_map must be a torch nn.Module, but is a {type(feature_map).__name__}.")
+        if noise_variance is not None and noise_model is not None:
+            raise ValueError("Give noise_variance or noise_model, not both: the noise model holds the variance.")
+        if not (math.isfinite(output_scale) and output_scale > 0.0):
+            raise ValueError(f"output_scale must be positive and finite, but is {output_scale}.")
+        self.feature_map = feature_map
+        self.noise: NoiseModel = noise_model or ConstantNoise(0.1 if noise_variance is None else noise_variance)
+        self.log_output_scale = nn.Parameter(
+            torch.tensor(math.log(output_scale)), requires_grad=learn_output_scale
+        )
+
+    @property
+    def noise_variance(self) -> float:
+        """The noise variance ``s`` (for input-dependent noise, the common factor)."""
+        return self.noise.variance
+
+    @property
+    def output_scale(self) -> float:
+        """The factor ``a`` on the kernel."""
+        return math.exp(float(self.log_output_scale.detach()))
+
+    def set_output_scale(self, output_scale: float) -> None:
+        """Set the factor on the kernel in place, for example to a closed-form optimum."""
+        with torch.no_grad():
+            self.log_output_scale.fill_(math.log(output_scale))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The float type that the feature map computes in."""
+        for tensor in (*self.feature_map.parameters(), *self.feature_map.buffers()):
+            if tensor.is_floating_point():
+                return tensor.dtype
+        return self.log_output_scale.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return self.log_output_scale.device
+
+    def forward(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Features ``(rows, d)`` and log noise scales ``(rows,)`` or None, with gradients attached.
+
+        Args:
+            inputs: ``(rows, columns)``, already of the model's type and device.
+            weights: ``(rows,)`` row weights; a weight divides the row's noise variance.
+        """
+        features: Tensor = self.feature_map(inputs)
+        log_scale = self.noise.log_scale(inputs, features)
+        if self.log_output_scale.requires_grad or self.output_scale != 1.0:
+            features = features * torch.exp(0.5 * self.log_output_scale)
+        if weights is not None:
+            log_weights = weights.log().to(features)
+            log_scale = -log_weights if log_scale is None else log_scale - log_weights
+        return features, log_scale
+
+    def checked_forward(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
+        """:meth:`forward` on one chunk, cast to the model's type and device, with the output's shape checked."""
+        inputs = rows.inputs.to(device=self.device, dtype=self.dtype)
+        weights = None if rows.weights is None else rows.weights.to(self.device)
+        expected = getattr(self.feature_map, "input_dim", None)
+        if isinstance(expected, int) and inputs.shape[1] != expected:
+            raise DataError(f"The feature map takes {expected} input columns, but got {inputs.shape[1]}.")
+        try:
+            features, log_scale = self(inputs, weights)
+        except RuntimeError as error:
+            raise DataError(
+                f"The feature map failed on inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}: {error}"
+            ) from error
+        if features.ndim != 2 or len(features) != len(inputs):
+            raise DataError(
+                f"The feature map must return (rows, features) with {len(inputs)} rows, "
+                f"but returned shape {tuple(features.shape)}."
+            )
+        return features, log_scale
+
+    def exact_copy(self) -> FeatureGP:
+        """A float64 copy in evaluation mode that shares no memory with this model."""
+        return copy.deepcopy(self).to(torch.float64).eval()
+
+    @torch.no_grad()
+    def statistics(self, data: Any) -> FeatureStatistics:
+        """The row sums of the data in one pass, in memory that does not depend on the number of rows."""
+        exact = self.exact_copy()
+        return sum_statistics(part for part in exact.partial_statistics(data))
+
+    def partial_statistics(self, data: Any) -> Iterator[FeatureStatistics]:
+        """The row sums of each chunk in turn, in the model's own float type (:meth:`statistics` uses float64)."""
+        for rows in as_source(data):
+            features, log_scale = self.checked_forward(rows)
+            try:
+                yield FeatureStatistics.from_batch(features, rows.targets, log_scale)
+            except DataError as error:
+                raise DataError(f"The feature map's output cannot be used: {error}") from error
+
+    @torch.no_grad()
+    def likelihood(self, data: Any) -> MarginalLikelihood:
+        """The exact negative log marginal likelihood of the data with its named terms.
+
+        One pass over the rows, and a second one where the noise is so small that the first would cancel.
+
+        Raises:
+            NumericalError: If even two passes in float64 cannot give four digits.
+        """
+        exact = self.exact_copy()
+        source = as_source(data)
+        statistics = sum_statistics(exact.partial_statistics(source))
+        noise_variance = exact.noise_variance
+        value = negative_log_marginal_likelihood(statistics, noise_variance, tolerance=math.inf)
+        if value.relative_rounding_error <= _ONE_PASS_TOLERANCE:
+            return value
+        weights = WeightPosterior(statistics, noise_variance).weight_mean
+        residual_squares = 0.0
+        for rows in source:
+            features, log_scale = exact.checked_forward(rows)
+            residuals = features.to(torch.float64) @ weights - rows.targets.to(features.device)
+            if log_scale is not None:
+                residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
+            residual_squares += float(residuals.square().sum())
+        return negative_log_marginal_likelihood(
+            statistics, noise_variance, residual_sum_of_squares=residual_squares
+        )
+
+    def nlml(self, data: Any) -> float:
+        """The exact negative log marginal likelihood per row."""
+        return self.likelihood(data).nlml
+
+    def optimize_noise(self, data: Any, *, optimize_output_scale: bool = False) -> NoiseOptimum:
+        """Set the noise variance (and output scale) to its exact optimum for the present features, in one pass."""
+        optimum = optimal_noise(self.statistics(data), optimize_output_scale=optimize_output_scale)
+        self.noise.set_variance(optimum.noise_variance)
+        if optimize_output_scale:
+            self.set_output_scale(self.output_scale * optimum.output_scale)
+        return optimum
+
+    def condition(self, data: Any) -> FittedGP:
+        """The exact posterior given the data: one pass. Later changes of this model do not reach the result."""
+        exact = self.exact_copy().requires_grad_(False)
+        statistics = sum_statistics(exact.partial_statistics(data))
+        return FittedGP(exact, WeightPosterior(statistics, exact.noise_variance))
+
+
+class FittedGP:
+    """A model with its exact posterior: predicts, samples, leaves one out, takes up and forgets rows.
+
+    It keeps the feature map and the row sums, not the rows. Made by :meth:`FeatureGP.condition`.
+
+    Attributes:
+        model: The float64 model, frozen.
+        posterior: The :class:`WeightPosterior`.
+    """
+
+    def __init__(self, model: FeatureGP, posterior: WeightPosterior) -> None:
+        self.model = model
+        self.posterior = posterior
+
+    @torch.no_grad()
+    def predict(
+        self, inputs: Any, *, return_covariance: bool = False, chunk_size: int = 4096
+    ) -> Prediction:
+        """Predict new observations at ``inputs`` of shape ``(rows, columns)``, ``chunk_size`` rows at a time.
+
+        ``return_covariance`` adds the ``(rows, rows)`` covariance of the noise-free function.
+        """
+        if return_covariance:
+            chunk_size = max(len(inputs), 1)
+        parts = [
+            self.posterior.predict(features, log_scale, return_covariance=return_covariance)
+            for features, log_scale in self._features(inputs, chunk_size)
+        ]
+        return _concatenate(parts)
+
+    def sample(self, num_samples: int = 1, *, seed: int = 0) -> Callable[[Any], Tensor]:
+        """Draw functions from the posterior: the result maps inputs to ``(num_samples, rows[, t])``.
+
+        The draws live in weight space, so one result is the same functions wherever and however often it is called.
+        """
+        weights = self.posterior.sample_weights(num_samples, torch.Generator().manual_seed(seed))
+
+        @torch.no_grad()
+        def functions(inputs: Any) -> Tensor:
+            parts = [
+                torch.einsum("rd,kdt->krt", features.to(weights), weights)
+                for features, _ in self._features(inputs, 4096)
+            ]
+            values = torch.cat(parts, dim=1)
+            return values[:, :, 0] if values.shape[2] == 1 else values
+
+        return functions
+
+    @torch.no_grad()
+    def leave_one_out(self, data: Any) -> Prediction:
+        """For each training row, the prediction of the posterior without it: closed form, one pass over the data."""
+        parts = []
+        for rows in as_source(data):
+            features, log_scale = self.model.checked_forward(rows)
+            targets = rows.targets.to(features.device)
+            parts.append(self.posterior.leave_one_out(features, targets, log_scale))
+        return _concatenate(parts)
+
+    def update(self, data: Any) -> FittedGP:
+        """The posterior with more rows, at a cost that does not depend on how many there were before."""
+        return FittedGP(self.model, self.posterior.update(self.model.statistics(data)))
+
+    def forget(self, data: Any) -> FittedGP:
+        """The posterior without these rows, as if they had never been seen."""
+        return FittedGP(self.model, self.posterior.forget(self.model.statistics(data)))
+
+    def merge(self, other: FittedGP) -> FittedGP:
+        """The posterior of both data sets; both must have the same feature map and noise."""
+        mine, theirs = self.model.state_dict(), other.model.state_dict()
+        if mine.keys() != theirs.keys() or not all(torch.equal(mine[key], theirs[key]) for key in mine):
+            raise DataError("Only posteriors of the same model can be merged, but the parameters differ.")
+        return FittedGP(self.model, self.posterior.merge(other.posterior))
+
+    def _features(self, inputs: Any, chunk_size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        # Targets are not known here; zeros let new rows pass through the same checks as training rows.
+        for rows in as_source((inputs, torch.zeros(len(inputs))), chunk_size=chunk_size):
+            yield self.model.checked_forward(rows)
+
+
+def _concatenate(parts: list[Prediction]) -> Prediction:
+    return Prediction(
+        mean=torch.cat([part.mean for part in parts]),
+        epistemic_variance=torch.cat([part.epistemic_variance for part in parts]),
+        noise_variance=torch.cat([part.noise_variance for part in parts]),
+        covariance=parts[0].covariance,
+    )
+
+

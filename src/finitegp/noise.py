@@ -1,0 +1,102 @@
+r"""Noise models: constant noise, and noise that depends on the input, both exact.
+
+The noise variance of row i is :math:`s\,v_i`. Dividing the row by :math:`\sqrt{v_i}` turns it into a row of constant
+noise, so statistics, likelihood and posterior hold unchanged, with :math:`\tfrac12\sum_i \log v_i` added to the NLML.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .errors import DataError
+from .likelihood import check_noise_variance
+
+
+class ConstantNoise(nn.Module):
+    """The same noise variance for every row, stored as a logarithm.
+
+    Example:
+        >>> round(ConstantNoise(0.25).variance, 6)
+        0.25
+    """
+
+    def __init__(self, variance: float = 0.1) -> None:
+        super().__init__()
+        self.log_variance = nn.Parameter(torch.tensor(math.log(check_noise_variance(variance))))
+
+    @property
+    def variance(self) -> float:
+        """The noise variance ``s`` as a float."""
+        return math.exp(float(self.log_variance.detach()))
+
+    def set_variance(self, variance: float) -> None:
+        """Set the noise variance in place, for example to a closed-form optimum."""
+        with torch.no_grad():
+            self.log_variance.fill_(math.log(check_noise_variance(variance)))
+
+    def log_scale(self, inputs: Tensor, features: Tensor) -> Tensor | None:
+        """``(rows,)`` logarithm of each row's noise scale, or None: one for every row."""
+        return None
+
+
+class InputNoise(nn.Module):
+    r"""Noise that depends on the input: :math:`s\,v(x)` with :math:`\log v = ` a module's output, softly bounded.
+
+    Args:
+        module: Maps ``(rows, k)`` to ``(rows, 1)`` or ``(rows,)``; its output is the logarithm of the noise scale.
+        reads: What the module sees: the ``"inputs"``, or the ``"features"`` (a second head on the same network).
+        variance: The initial common factor ``s``.
+        max_log_scale: Bound on ``|log v|``: the output passes through ``bound * tanh(output / bound)``, so that no
+            single row can claim a noise that dwarfs or drowns all others.
+
+    Example:
+        >>> noise = InputNoise(nn.Linear(2, 1), reads="inputs", variance=0.1)
+        >>> noise.log_scale(torch.zeros(5, 2), torch.zeros(5, 7)).shape
+        torch.Size([5])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        reads: str = "features",
+        variance: float = 0.1,
+        max_log_scale: float = 12.0,
+    ) -> None:
+        super().__init__()
+        if reads not in ("inputs", "features"):
+            raise ValueError(f"reads must be 'inputs' or 'features', but is {reads!r}.")
+        if not max_log_scale > 0.0:
+            raise ValueError(f"max_log_scale must be positive, but is {max_log_scale}.")
+        self.module = module
+        self.reads = reads
+        self.max_log_scale = max_log_scale
+        self.log_variance = nn.Parameter(torch.tensor(math.log(check_noise_variance(variance))))
+
+    @property
+    def variance(self) -> float:
+        """The common factor ``s`` as a float."""
+        return math.exp(float(self.log_variance.detach()))
+
+    def set_variance(self, variance: float) -> None:
+        """Set the common factor in place, for example to a closed-form optimum."""
+        with torch.no_grad():
+            self.log_variance.fill_(math.log(check_noise_variance(variance)))
+
+    def log_scale(self, inputs: Tensor, features: Tensor) -> Tensor | None:
+        """``(rows,)`` logarithm of each row's noise scale."""
+        output: Tensor = self.module(inputs if self.reads == "inputs" else features)
+        if output.ndim == 2 and output.shape[1] == 1:
+            output = output[:, 0]
+        if output.shape != (len(inputs),):
+            raise DataError(
+                f"The noise module must return one number per row ({len(inputs)},), "
+                f"but returned shape {tuple(output.shape)}."
+            )
+        return self.max_log_scale * torch.tanh(output / self.max_log_scale)
+
+
+NoiseModel = ConstantNoise | InputNoise

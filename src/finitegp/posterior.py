@@ -1,0 +1,199 @@
+"""The exact posterior over the weights, and the predictions that follow from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from .errors import DataError, NumericalError
+from .likelihood import check_noise_variance, regularized_gram_factor
+from .statistics import FeatureStatistics
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Gaussian predictions with the two sources of uncertainty kept apart.
+
+    Attributes:
+        mean: ``(rows,)`` for one target, ``(rows, t)`` for several.
+        epistemic_variance: ``(rows,)``, what more data would remove; the same for all targets.
+        noise_variance: ``(rows,)``, what no data would remove.
+        covariance: ``(rows, rows)`` covariance of the noise-free function, only if it was asked for.
+
+    Example:
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> prediction = Prediction(mean=0 * one, epistemic_variance=0.36 * one, noise_variance=0.64 * one)
+        >>> low, high = prediction.interval(0.95)
+        >>> float(prediction.std), round(float(high), 2)
+        (1.0, 1.96)
+    """
+
+    mean: Tensor
+    epistemic_variance: Tensor
+    noise_variance: Tensor
+    covariance: Tensor | None = None
+
+    @property
+    def variance(self) -> Tensor:
+        """``(rows,)`` variance of a new observation: epistemic plus noise."""
+        return self.epistemic_variance + self.noise_variance
+
+    @property
+    def std(self) -> Tensor:
+        """``(rows,)`` standard deviation of a new observation."""
+        return self.variance.sqrt()
+
+    def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper end of the central interval that holds a new observation with this probability."""
+        if not 0.0 < coverage < 1.0:
+            raise ValueError(f"coverage must lie between 0 and 1, but is {coverage}.")
+        half_width = NormalDist().inv_cdf(0.5 + 0.5 * coverage) * self._per_target(self.std)
+        return self.mean - half_width, self.mean + half_width
+
+    def log_density(self, targets: Tensor) -> Tensor:
+        """The log predictive density of each observed target, in the shape of ``mean``."""
+        targets = targets.to(self.mean)
+        if targets.shape != self.mean.shape:
+            raise DataError(
+                f"targets must have the shape of the mean {tuple(self.mean.shape)}, but have {tuple(targets.shape)}."
+            )
+        variance = self._per_target(self.variance)
+        return -0.5 * ((targets - self.mean).square() / variance + variance.log() + math.log(2.0 * math.pi))
+
+    def _per_target(self, values: Tensor) -> Tensor:
+        return values if self.mean.ndim == 1 else values[:, None]
+
+
+class WeightPosterior:
+    """The exact posterior ``w | y ~ N(F^-1 c, s F^-1)`` over the weights, from statistics alone.
+
+    Adding rows, forgetting rows and merging two data sets are sums of statistics and one factorisation: their cost
+    does not depend on how many rows there are.
+
+    Args:
+        statistics: The row sums; kept, so that rows can be added and removed later.
+        noise_variance: The noise variance ``s``.
+
+    Example:
+        >>> features = torch.eye(2, dtype=torch.float64)
+        >>> statistics = FeatureStatistics.from_batch(features, torch.tensor([1.0, 2.0]))
+        >>> posterior = WeightPosterior(statistics, noise_variance=1.0)
+        >>> torch.testing.assert_close(posterior.weight_mean[:, 0], torch.tensor([0.5, 1.0]).double())
+        >>> torch.testing.assert_close(posterior.predict(features).variance, torch.tensor([1.5, 1.5]).double())
+    """
+
+    def __init__(self, statistics: FeatureStatistics, noise_variance: float) -> None:
+        self.statistics = statistics
+        self.noise_variance = check_noise_variance(noise_variance)
+        self.factor = regularized_gram_factor(statistics, self.noise_variance)
+        self.weight_mean = self.factor.solve(statistics.projected_targets)
+
+    @property
+    def num_features(self) -> int:
+        """The number of features ``d``."""
+        return self.statistics.num_features
+
+    @property
+    def weight_covariance(self) -> Tensor:
+        """``(d, d)`` covariance of the weights of each target, ``s F^-1``."""
+        return self.noise_variance * self.factor.inverse()
+
+    def predict(
+        self, features: Tensor, log_noise_scale: Tensor | None = None, *, return_covariance: bool = False
+    ) -> Prediction:
+        """Predict new observations from their features.
+
+        Args:
+            features: ``(rows, d)``.
+            log_noise_scale: ``(rows,)`` logarithm of each row's noise scale; None for one.
+            return_covariance: Also compute the ``(rows, rows)`` covariance of the noise-free function.
+        """
+        features = self._check_features(features)
+        half = self.factor.half_solve(features.mT)
+        noise = features.new_full((len(features),), self.noise_variance)
+        if log_noise_scale is not None:
+            noise = noise * log_noise_scale.detach().to(features).exp()
+        return Prediction(
+            mean=self._squeeze(features @ self.weight_mean),
+            epistemic_variance=self.noise_variance * half.square().sum(dim=0),
+            noise_variance=noise,
+            covariance=self.noise_variance * (half.mT @ half) if return_covariance else None,
+        )
+
+    def sample_weights(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draws from the posterior, ``(num_samples, d, t)``: each is a plain linear function of the features."""
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1, but is {num_samples}.")
+        d, t = self.weight_mean.shape
+        normal = torch.randn(d, num_samples * t, dtype=torch.float64, generator=generator)
+        deviations = math.sqrt(self.noise_variance) * self.factor.transposed_half_solve(
+            normal.to(self.weight_mean)
+        )
+        return self.weight_mean + deviations.reshape(d, num_samples, t).permute(1, 0, 2)
+
+    def leave_one_out(
+        self, features: Tensor, targets: Tensor, log_noise_scale: Tensor | None = None
+    ) -> Prediction:
+        """The prediction for each training row by the posterior without that row, in closed form.
+
+        With leverage ``h = z'F^-1 z / v`` and residual ``r = y - z'w`` the prediction without the row has mean
+        ``y - r / (1 - h)`` and variance ``s v / (1 - h)``. The rows must be among those in the statistics.
+
+        Args:
+            features: ``(rows, d)`` of training rows.
+            targets: ``(rows,)`` or ``(rows, t)`` their targets.
+            log_noise_scale: ``(rows,)`` or None.
+        """
+        inside = self.predict(features, log_noise_scale)
+        targets = targets.to(inside.mean).reshape(inside.mean.shape)
+        left = 1.0 - inside.epistemic_variance / inside.noise_variance  # 1 - h
+        if not bool((left > 0.0).all()):
+            row = int((left <= 0.0).nonzero()[0])
+            raise NumericalError(
+                f"Row {row} has leverage 1 - {float(left[row]):.1e}: either it is not among the training rows, or the "
+                f"noise variance {self.noise_variance:.3g} is too small for floating point."
+            )
+        per_target = left if inside.mean.ndim == 1 else left[:, None]
+        return Prediction(
+            mean=targets - (targets - inside.mean) / per_target,
+            epistemic_variance=inside.epistemic_variance / left,
+            noise_variance=inside.noise_variance,
+        )
+
+    def update(self, statistics: FeatureStatistics) -> WeightPosterior:
+        """The posterior with more rows."""
+        return WeightPosterior(self.statistics + statistics, self.noise_variance)
+
+    def forget(self, statistics: FeatureStatistics) -> WeightPosterior:
+        """The posterior without some of its rows, as if they had never been seen."""
+        remaining = self.statistics - statistics
+        lost = remaining.gram.diagonal() < -1e-8 * self.statistics.gram.diagonal().max()
+        if bool(lost.any()):
+            raise DataError(
+                f"The rows to forget are not among the rows of this posterior: feature {int(lost.nonzero()[0])} would "
+                "have a negative sum of squares. Pass exactly the rows, targets and weights that were added."
+            )
+        return WeightPosterior(remaining, self.noise_variance)
+
+    def merge(self, other: WeightPosterior) -> WeightPosterior:
+        """The posterior of both data sets together; the feature maps must be the same."""
+        if not math.isclose(self.noise_variance, other.noise_variance, rel_tol=1e-12):
+            raise DataError(
+                "Posteriors with different noise variances cannot be merged: "
+                f"{self.noise_variance!r} and {other.noise_variance!r}."
+            )
+        return self.update(other.statistics)
+
+    def _check_features(self, features: Tensor) -> Tensor:
+        if features.ndim != 2 or features.shape[1] != self.num_features:
+            raise DataError(
+                f"features must have shape (rows, {self.num_features}), but have {tuple(features.shape)}."
+            )
+        return features.detach().to(self.weight_mean)
+
+    def _squeeze(self, values: Tensor) -> Tensor:
+        return values[:, 0] if self.statistics.num_targets == 1 else values

@@ -1,0 +1,221 @@
+"""``FeatureStatistics``: the row sums through which the data enter likelihood and posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import DataError
+from .linalg import gram_float64
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureStatistics:
+    r"""Sums over rows that determine the exact GP: an additive value.
+
+    With feature rows :math:`z_i \in R^d`, targets :math:`y_i \in R^t` and row noise scales :math:`v_i` (one unless
+    the noise depends on the input or rows are weighted), scaled rows are :math:`z_i / \sqrt{v_i}`,
+    :math:`y_i / \sqrt{v_i}`, and the sums are over scaled rows:
+
+    ========================== ============ ==============================================
+    attribute                  shape        sum over rows
+    ========================== ============ ==============================================
+    ``gram``                   ``(d, d)``   :math:`z_i z_i' / v_i`
+    ``projected_targets``      ``(d, t)``   :math:`z_i y_i' / v_i`
+    ``target_sum_of_squares``  ``(t,)``     :math:`y_i^2 / v_i`
+    ``log_scale_sum``          scalar       :math:`\log v_i`
+    ``num_data``               scalar       1
+    ========================== ============ ==============================================
+
+    All tensors are float64. Statistics add (``+``, ``sum``), subtract (``-``: forgetting rows) and scale (``*``: a
+    batch standing in for all rows), so they stream, merge and all-reduce.
+
+    Example:
+        >>> features, targets = torch.randn(10, 3), torch.randn(10)
+        >>> whole = FeatureStatistics.from_batch(features, targets)
+        >>> parts = sum([FeatureStatistics.from_batch(features[:4], targets[:4]),
+        ...              FeatureStatistics.from_batch(features[4:], targets[4:])])
+        >>> bool(torch.allclose(whole.gram, parts.gram, rtol=1e-12)), parts.num_data
+        (True, 10.0)
+    """
+
+    gram: Tensor
+    projected_targets: Tensor
+    target_sum_of_squares: Tensor
+    log_scale_sum: Tensor
+    num_data: float
+
+    @classmethod
+    def zeros(
+        cls, num_features: int, num_targets: int = 1, *, device: torch.device | str = "cpu"
+    ) -> FeatureStatistics:
+        """The statistics of no rows: the start of a sum."""
+
+        def zero(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        return cls(
+            gram=zero(num_features, num_features),
+            projected_targets=zero(num_features, num_targets),
+            target_sum_of_squares=zero(num_targets),
+            log_scale_sum=zero(),
+            num_data=0.0,
+        )
+
+    @classmethod
+    def from_batch(
+        cls, features: Tensor, targets: Tensor, log_noise_scale: Tensor | None = None
+    ) -> FeatureStatistics:
+        """The sums over one batch of rows.
+
+        Args:
+            features: ``(rows, d)``, any float type; sums are float64.
+            targets: ``(rows,)`` or ``(rows, t)``.
+            log_noise_scale: ``(rows,)``, the logarithm of each row's noise scale ``v``; None means one for all rows.
+
+        Raises:
+            DataError: For shapes that do not fit, and for values that are not finite (naming the row).
+        """
+        features, targets = features.detach(), targets.detach()
+        if features.ndim != 2:
+            raise DataError(f"features must be (rows, features), but have shape {tuple(features.shape)}.")
+        if targets.ndim == 1:
+            targets = targets[:, None]
+        if targets.ndim != 2 or len(targets) != len(features):
+            raise DataError(
+                f"targets must have one row per row of features ({len(features)}), "
+                f"but have shape {tuple(targets.shape)}."
+            )
+        targets = targets.to(device=features.device, dtype=torch.float64)
+        log_scale_sum = torch.zeros((), dtype=torch.float64, device=features.device)
+        if log_noise_scale is not None:
+            if log_noise_scale.shape != (len(features),):
+                raise DataError(
+                    f"log_noise_scale must be one number per row ({len(features)},), "
+                    f"but has shape {tuple(log_noise_scale.shape)}."
+                )
+            log_scale = log_noise_scale.detach().to(device=features.device, dtype=torch.float64)
+            row_scale = torch.exp(-0.5 * log_scale)[:, None]
+            features = features.to(torch.float64) * row_scale
+            targets = targets * row_scale
+            log_scale_sum = log_scale.sum()
+        statistics = cls(
+            gram=gram_float64(features),
+            projected_targets=features.mT.to(torch.float64) @ targets,
+            target_sum_of_squares=targets.square().sum(dim=0),
+            log_scale_sum=log_scale_sum,
+            num_data=float(len(features)),
+        )
+        if not statistics.is_finite():
+            _raise_not_finite(features, targets)
+        return statistics
+
+    @property
+    def num_features(self) -> int:
+        """The number of features ``d``."""
+        return self.gram.shape[0]
+
+    @property
+    def num_targets(self) -> int:
+        """The number of target columns ``t``."""
+        return self.projected_targets.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the sums live."""
+        return self.gram.device
+
+    def is_finite(self) -> bool:
+        """Whether every sum is a finite number."""
+        # One NaN or infinity in any row reaches the diagonal of the Gram matrix or the target's squares.
+        total = self.gram.diagonal().sum() + self.target_sum_of_squares.sum() + self.log_scale_sum
+        return bool(torch.isfinite(total))
+
+    def to(self, device: torch.device | str) -> FeatureStatistics:
+        """The same sums on another device."""
+        return self._map(lambda tensor: tensor.to(device), self.num_data)
+
+    def clone(self) -> FeatureStatistics:
+        """A copy that shares no memory."""
+        return self._map(Tensor.clone, self.num_data)
+
+    def select_targets(self, columns: list[int]) -> FeatureStatistics:
+        """The statistics of some of the target columns."""
+        return replace(
+            self,
+            projected_targets=self.projected_targets[:, columns],
+            target_sum_of_squares=self.target_sum_of_squares[columns],
+        )
+
+    def __add__(self, other: FeatureStatistics) -> FeatureStatistics:
+        if not isinstance(other, FeatureStatistics):
+            return NotImplemented
+        return self.clone().accumulate(other)
+
+    def __sub__(self, other: FeatureStatistics) -> FeatureStatistics:
+        if not isinstance(other, FeatureStatistics):
+            return NotImplemented
+        if other.num_data > self.num_data:
+            raise DataError(
+                f"Cannot subtract statistics of {other.num_data:g} rows from statistics of {self.num_data:g} rows."
+            )
+        return self + other * -1.0
+
+    def __radd__(self, other: Any) -> FeatureStatistics:
+        # `sum` starts from the integer 0.
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    def __mul__(self, factor: float) -> FeatureStatistics:
+        return self._map(lambda tensor: tensor * factor, self.num_data * factor)
+
+    __rmul__ = __mul__
+
+    def accumulate(self, other: FeatureStatistics) -> FeatureStatistics:
+        """Add ``other`` into this object's own tensors and return the sum: no new memory, however long the stream.
+
+        The tensors of ``self`` are overwritten; use ``+`` where they are still needed.
+        """
+        if (self.num_features, self.num_targets) != (other.num_features, other.num_targets):
+            raise DataError(
+                f"Statistics of {self.num_features} features and {self.num_targets} targets cannot be combined with "
+                f"statistics of {other.num_features} features and {other.num_targets} targets."
+            )
+        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
+            mine.add_(theirs)
+        return replace(self, num_data=self.num_data + other.num_data)
+
+    def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.gram, self.projected_targets, self.target_sum_of_squares, self.log_scale_sum
+
+    def _map(self, function: Callable[[Tensor], Tensor], num_data: float) -> FeatureStatistics:
+        return FeatureStatistics(*(function(tensor) for tensor in self._tensors()), num_data=num_data)
+
+
+def sum_statistics(parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
+    """The sum of a stream of statistics, in memory for two of them, however many parts there are.
+
+    Raises:
+        DataError: If there are no parts.
+    """
+    total: FeatureStatistics | None = None
+    for part in parts:
+        total = part.clone() if total is None else total.accumulate(part)
+    if total is None:
+        raise DataError("There are no rows: the data are empty.")
+    return total
+
+
+def _raise_not_finite(features: Tensor, targets: Tensor) -> None:
+    for name, values in (("features", features), ("targets", targets)):
+        bad = (~torch.isfinite(values)).nonzero()
+        if len(bad):
+            row, column = (int(index) for index in bad[0])
+            raise DataError(
+                f"{name} must be finite, but row {row}, column {column} of this batch is "
+                f"{float(values[row, column])}."
+            )
+    raise DataError("The features are so large that their squares overflow: scale inputs and features to order one.")

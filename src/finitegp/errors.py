@@ -7,5 +7,9 @@ class DataError(ValueError):
     """The rows, columns or shapes that were passed in cannot be used; the message says which and what to do."""
 
 
+class FeatureMapError(DataError):
+    """The feature map returned something that cannot be used: a wrong shape, NaN, infinity or an overflow."""
+
+
 class NumericalError(ArithmeticError):
     """A result would not be reliable in floating point; the message says why and what to change."""

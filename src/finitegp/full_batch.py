@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .algorithms.exact import exact_gradient
 from .data import as_source
-from .errors import NumericalError
+from .errors import FeatureMapError, NumericalError
 from .model import FeatureGP
 
 
@@ -74,8 +74,11 @@ def fit_full_batch(
         _write(parameters, point)
         try:
             found = exact_gradient(model, source)
-        except NumericalError:
-            # A line search may step where nothing can be factorised: an infinite value makes it step back.
+        except (NumericalError, FeatureMapError):
+            # A line search may step where nothing can be evaluated: an infinite value makes it step back. At the
+            # starting point there is nowhere to step back to.
+            if not np.isfinite(best["nlml"]):
+                raise
             return np.inf, np.zeros_like(point)
         gradient = _flatten([_gradient_of(parameter) for parameter in parameters])
         num_data = found.likelihood.num_data
@@ -105,11 +108,6 @@ def fit_full_batch(
         callback=callback,
         options={"maxiter": max_iterations, "gtol": gradient_tolerance, "ftol": 1e-13, "maxcor": 30},
     )
-    if not np.isfinite(best["nlml"]):
-        raise NumericalError(
-            "The NLML could not be evaluated at the starting point: scale inputs and targets to order one, or raise "
-            "the initial noise variance."
-        )
     _write(parameters, best["point"])
     model.zero_grad(set_to_none=True)
     return FullBatchResult(

@@ -82,6 +82,7 @@ def negative_log_marginal_likelihood(
     noise_variance: float,
     *,
     residual_sum_of_squares: float | None = None,
+    feature_rounding: float = 0.0,
     tolerance: float = 1e-4,
 ) -> MarginalLikelihood:
     """The exact negative log marginal likelihood.
@@ -95,6 +96,8 @@ def negative_log_marginal_likelihood(
         statistics: The row sums.
         noise_variance: The noise variance ``s``, positive.
         residual_sum_of_squares: ``||Zw - y||^2`` over scaled rows and all targets at ``w = F^-1 c``.
+        feature_rounding: Relative rounding error of the features themselves: 0 if they were computed in float64, the
+            machine epsilon of their type if the feature map insists on a coarser one.
         tolerance: The largest estimated rounding error that is accepted, relative to the size of the terms.
 
     Raises:
@@ -117,18 +120,22 @@ def negative_log_marginal_likelihood(
     weights = factor.solve(statistics.projected_targets)
     squared_weights = float(weights.square().sum())
     target_squares = float(statistics.target_sum_of_squares.sum())
-    gram_norm = float(torch.linalg.matrix_norm(statistics.gram)) + noise_variance
+    gram_trace = float(statistics.gram.trace()) + noise_variance * d
+    inverse_trace = float(factor.half_solve(torch.eye(d).to(factor.lower)).square().sum())
+    # Features off by a relative epsilon move the residuals by up to epsilon |Z| |w|, and log|F| likewise.
+    row_error = (_ROUNDING + feature_rounding) * math.sqrt(gram_trace * squared_weights + target_squares)
+    volume_error = feature_rounding * math.sqrt(gram_trace * inverse_trace)
     if residual_sum_of_squares is None:
         unexplained = target_squares - float((statistics.projected_targets * weights).sum())
-        fit_error = _ROUNDING * (gram_norm * squared_weights + target_squares)
+        fit_error = _ROUNDING * (gram_trace * squared_weights + target_squares)
+        fit_error += 2.0 * math.sqrt(max(unexplained, 0.0)) * row_error + row_error**2
     else:
         unexplained = residual_sum_of_squares + noise_variance * squared_weights
-        # First order: rounding of each residual. Second order: the weights minimise, so their own error enters squared.
-        weight_error = (_ROUNDING * gram_norm) ** 2 * squared_weights / noise_variance
-        row_error = _ROUNDING * math.sqrt(gram_norm * squared_weights + target_squares)
+        # The weights minimise, so their own rounding error enters squared.
+        weight_error = (_ROUNDING * gram_trace) ** 2 * squared_weights * inverse_trace
         fit_error = 2.0 * math.sqrt(residual_sum_of_squares) * row_error + row_error**2 + weight_error
-    inverse_trace = float(factor.half_solve(torch.eye(d).to(factor.lower)).square().sum())
-    complexity_error = t * (_ROUNDING * gram_norm + factor.jitter) * inverse_trace
+    complexity_error = t * (_ROUNDING * gram_trace + factor.jitter) * inverse_trace
+    complexity_error += t * (2.0 * volume_error + volume_error**2)
     result = MarginalLikelihood(
         fit=0.5 * unexplained / noise_variance,
         complexity=0.5

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .data import Rows, as_source
-from .errors import DataError
+from .data import ArraySource, Rows, as_source
+from .errors import DataError, FeatureMapError
 from .likelihood import MarginalLikelihood, NoiseOptimum, negative_log_marginal_likelihood, optimal_noise
 from .noise import ConstantNoise, NoiseModel
 from .posterior import Prediction, WeightPosterior
@@ -66,6 +66,7 @@ class FeatureGP(nn.Module):
         self.log_output_scale = nn.Parameter(
             torch.tensor(math.log(output_scale)), requires_grad=learn_output_scale
         )
+        self.feature_dtype: torch.dtype | None = None  # of the features last computed by `checked_forward`
 
     @property
     def noise_variance(self) -> float:
@@ -121,14 +122,15 @@ class FeatureGP(nn.Module):
         try:
             features, log_scale = self(inputs, weights)
         except RuntimeError as error:
-            raise DataError(
+            raise FeatureMapError(
                 f"The feature map failed on inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}: {error}"
             ) from error
         if features.ndim != 2 or len(features) != len(inputs):
-            raise DataError(
+            raise FeatureMapError(
                 f"The feature map must return (rows, features) with {len(inputs)} rows, "
                 f"but returned shape {tuple(features.shape)}."
             )
+        self.feature_dtype = features.dtype
         return features, log_scale
 
     def exact_copy(self) -> FeatureGP:
@@ -148,7 +150,7 @@ class FeatureGP(nn.Module):
             try:
                 yield FeatureStatistics.from_batch(features, rows.targets, log_scale)
             except DataError as error:
-                raise DataError(f"The feature map's output cannot be used: {error}") from error
+                raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
 
     @torch.no_grad()
     def likelihood(self, data: Any) -> MarginalLikelihood:
@@ -163,7 +165,12 @@ class FeatureGP(nn.Module):
         source = as_source(data)
         statistics = sum_statistics(exact.partial_statistics(source))
         noise_variance = exact.noise_variance
-        value = negative_log_marginal_likelihood(statistics, noise_variance, tolerance=math.inf)
+        # A module may cast to a coarser type inside; then the value is only as good as its features.
+        coarse = exact.feature_dtype != torch.float64 and exact.feature_dtype is not None
+        rounding = torch.finfo(exact.feature_dtype).eps if coarse else 0.0
+        value = negative_log_marginal_likelihood(
+            statistics, noise_variance, feature_rounding=rounding, tolerance=math.inf
+        )
         if value.relative_rounding_error <= _ONE_PASS_TOLERANCE:
             return value
         weights = WeightPosterior(statistics, noise_variance).weight_mean
@@ -175,7 +182,10 @@ class FeatureGP(nn.Module):
                 residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
             residual_squares += float(residuals.square().sum())
         return negative_log_marginal_likelihood(
-            statistics, noise_variance, residual_sum_of_squares=residual_squares
+            statistics,
+            noise_variance,
+            residual_sum_of_squares=residual_squares,
+            feature_rounding=rounding,
         )
 
     def nlml(self, data: Any) -> float:
@@ -272,7 +282,7 @@ class FittedGP:
 
     def _features(self, inputs: Any, chunk_size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         # Targets are not known here; zeros let new rows pass through the same checks as training rows.
-        for rows in as_source((inputs, torch.zeros(len(inputs))), chunk_size=chunk_size):
+        for rows in ArraySource(inputs, torch.zeros(len(inputs)), chunk_size=chunk_size):
             yield self.model.checked_forward(rows)
 
 

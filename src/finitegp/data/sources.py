@@ -149,7 +149,9 @@ def as_source(data: Any, *, chunk_size: int = 4096) -> DataSource:
     """A data source from what users have: a source, ``(inputs, targets[, weights])`` arrays, or a re-iterable."""
     if isinstance(data, ArraySource | IterableSource):
         return data
-    if isinstance(data, tuple | list) and len(data) in (2, 3) and not isinstance(data[0], tuple | list):
+    # A tuple is arrays, unless it holds tuples; a list is chunks, unless it holds arrays.
+    chunk_types = tuple if isinstance(data, tuple) else tuple | list
+    if isinstance(data, tuple | list) and len(data) in (2, 3) and not isinstance(data[0], chunk_types):
         return ArraySource(*data, chunk_size=chunk_size)
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict | Tensor | np.ndarray):
         return IterableSource(data)

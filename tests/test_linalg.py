@@ -1,0 +1,68 @@
+import pytest
+import torch
+
+from finitegp.errors import NumericalError
+from finitegp.linalg import cholesky, gram_float64, symmetric_eigen
+
+
+def spectrum(generator, eigenvalues):
+    values = torch.tensor(eigenvalues, dtype=torch.float64)
+    basis, _ = torch.linalg.qr(torch.randn(len(values), len(values), generator=generator, dtype=torch.float64))
+    matrix = basis @ torch.diag(values) @ basis.T
+    return 0.5 * (matrix + matrix.T)
+
+
+def test_no_jitter_where_none_is_needed(generator):
+    matrix = spectrum(generator, [1e-6, 1.0, 3.0, 1e3])
+    factor = cholesky(matrix)
+    assert factor.jitter == 0.0
+    torch.testing.assert_close(factor.lower @ factor.lower.T, matrix, rtol=1e-12, atol=1e-12)
+    right = torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(matrix @ factor.solve(right), right, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(factor.log_determinant(), torch.linalg.slogdet(matrix)[1])
+    torch.testing.assert_close(factor.inverse() @ matrix, torch.eye(4).double(), rtol=1e-7, atol=1e-7)
+    half = factor.half_solve(right)
+    torch.testing.assert_close(half.T @ half, right.T @ factor.solve(right))
+    torch.testing.assert_close(factor.transposed_half_solve(half), factor.solve(right))
+
+
+def test_jitter_is_small_and_reported(generator):
+    matrix = spectrum(generator, [-1e-13, 1.0, 2.0, 5.0])
+    factor = cholesky(matrix)
+    assert 0.0 < factor.jitter <= 1e-11 * float(matrix.diagonal().mean())
+    shifted = matrix + factor.jitter * torch.eye(4).double()
+    torch.testing.assert_close(factor.lower @ factor.lower.T, shifted, rtol=1e-12, atol=1e-12)
+
+
+def test_failure_names_condition_noise_and_jitter(generator):
+    matrix = spectrum(generator, [-0.5, 1.0, 2.0])
+    with pytest.raises(NumericalError, match=r"-0\.5 to 2.*condition number inf.*0\.01.*jitter tried: 0, 8\.33e-15"):
+        cholesky(matrix, noise_variance=0.01)
+
+
+def test_float32_has_its_own_jitter(generator):
+    matrix = spectrum(generator, [-1e-7, 1.0, 2.0]).float()
+    assert cholesky(matrix).jitter > 0.0
+    with pytest.raises(NumericalError, match="not positive definite in float32"):
+        cholesky(spectrum(generator, [-1e-3, 1.0, 2.0]).float())
+
+
+def test_not_a_number_and_not_square():
+    with pytest.raises(NumericalError, match="NaN or infinity"):
+        cholesky(torch.full((2, 2), float("nan"), dtype=torch.float64))
+    bad = torch.eye(2, dtype=torch.float64)
+    bad[0, 1] = bad[1, 0] = float("inf")
+    with pytest.raises(NumericalError, match="NaN or infinity"):
+        cholesky(bad)
+    with pytest.raises(NumericalError, match="NaN or infinity"):
+        symmetric_eigen(bad)
+    with pytest.raises(NumericalError, match="square"):
+        cholesky(torch.ones(2, 3))
+
+
+def test_gram_of_float32_is_summed_in_float64(generator):
+    """A float32 product of these features would lose the small column entirely."""
+    features = torch.randn(3000, 3, generator=generator) * torch.tensor([1e4, 1.0, 1e-4])
+    exact = features.double().T @ features.double()
+    torch.testing.assert_close(gram_float64(features), exact, rtol=1e-12, atol=0.0)
+    assert float(((features.T @ features).double() / exact - 1).abs().max()) > 1e-8

@@ -1,4 +1,4 @@
-"""A textbook Gaussian process: dense n x n matrices in float64, written from the definition, sharing no library code."""
+"""A textbook Gaussian process: dense n x n matrices in float64, written from the definition."""
 
 import math
 

@@ -35,9 +35,7 @@ def test_scikit_learn_gaussian_process(problem, tolerances):
     mean, std = peer.predict(new_features, return_std=True)
     found = model.condition((inputs, targets)).predict(new_inputs)
     rtol = tolerances["peer"]
-    assert -model.nlml((inputs, targets)) * len(inputs) == pytest.approx(
-        peer.log_marginal_likelihood_value_, rel=rtol
-    )
+    assert -model.nlml((inputs, targets)) * len(inputs) == pytest.approx(peer.log_marginal_likelihood_value_, rel=rtol)
     torch.testing.assert_close(found.mean, torch.from_numpy(mean), rtol=rtol, atol=rtol)
     torch.testing.assert_close(found.std, torch.from_numpy(std), rtol=rtol, atol=rtol)
 
@@ -81,7 +79,10 @@ def test_gpytorch_exact_gp(problem, tolerances):
     peer.kernel.variance = 1.0
     rtol = tolerances["peer"]
     # Exact arithmetic instead of GPyTorch's iterative defaults.
-    with gpytorch.settings.fast_computations(False, False, False), gpytorch.settings.cholesky_jitter(1e-14, 1e-14):
+    with (
+        gpytorch.settings.fast_computations(False, False, False),
+        gpytorch.settings.cholesky_jitter(1e-14, 1e-14),
+    ):
         peer.train()
         loss = -gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, peer)(peer(inputs), targets)
         assert model.nlml((inputs, targets)) == pytest.approx(loss.item(), rel=rtol)

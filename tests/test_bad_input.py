@@ -135,7 +135,10 @@ def test_lists_are_arrays_too(arrays):
         ((np.zeros((2, 0)), np.zeros(2)), "no columns"),
         ((np.zeros((2, 1)), np.float64(3.0)), "targets have no rows"),
         ((np.zeros((2, 1)), np.zeros((2, 1, 1))), "3 dimensions"),
-        ((np.zeros((2, 1)), np.zeros(2), np.array([1.0, 0.0])), "weights must be positive, but row 1 has 0.0"),
+        (
+            (np.zeros((2, 1)), np.zeros(2), np.array([1.0, 0.0])),
+            "weights must be positive, but row 1 has 0.0",
+        ),
         ((np.zeros((2, 1)), np.zeros(2), np.array([1.0, np.nan])), "weights must be finite, but row 1"),
         ((np.zeros((2, 1)), np.zeros(2), np.ones((2, 1))), "weights must be one number per row"),
         ((np.zeros((2, 1)), np.zeros(2), np.ones(3)), "weights have 3 rows"),

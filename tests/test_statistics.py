@@ -14,9 +14,7 @@ def make(generator, rows=50, width=6, targets=2, scales=True):
 
 def part(data, index):
     features, values, log_scale = data
-    return FeatureStatistics.from_batch(
-        features[index], values[index], None if log_scale is None else log_scale[index]
-    )
+    return FeatureStatistics.from_batch(features[index], values[index], None if log_scale is None else log_scale[index])
 
 
 def assert_same(left, right, rtol=1e-10):

@@ -323,6 +323,6 @@ def log_noise_gradient(
     num_features: int,
     num_targets: int,
 ) -> Tensor | float:
-    r"""The gradient of the total NLML in :math:`\log s`: :math:`\tfrac12[-\|r\|^2/s + t(n - d) + t s\,\mathrm{tr}P]`."""
+    r"""The total NLML's gradient in :math:`\log s`: :math:`\tfrac12[-\|r\|^2/s + t(n - d) + t s\,\mathrm{tr}P]`."""
     degrees = num_targets * (num_data - num_features + noise_variance * inverse_gram_trace)
     return 0.5 * (degrees - residual_sum_of_squares / noise_variance)

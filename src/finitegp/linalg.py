@@ -21,7 +21,7 @@ RELATIVE_JITTERS = {
     torch.float32: (0.0, 1e-7, 1e-6, 1e-5),
 }
 
-# Rows per block when float32 features are summed in float64: one block stays in a core's cache.
+# Rows per block when rows are summed in float64: one block stays in a core's cache.
 _GRAM_BLOCK_ROWS = 512
 
 
@@ -43,11 +43,13 @@ class CholeskyFactor:
 
     def half_solve(self, right_side: Tensor) -> Tensor:
         """``L^-1 right_side``; its squared column norms are the quadratic forms ``b' matrix^-1 b``."""
-        return torch.linalg.solve_triangular(self.lower, right_side, upper=False)
+        solution: Tensor = torch.linalg.solve_triangular(self.lower, right_side, upper=False)
+        return solution
 
     def transposed_half_solve(self, right_side: Tensor) -> Tensor:
         """``L^-T right_side``; turns standard normal columns into draws with covariance ``matrix^-1``."""
-        return torch.linalg.solve_triangular(self.lower.mT, right_side, upper=True)
+        solution: Tensor = torch.linalg.solve_triangular(self.lower.mT, right_side, upper=True)
+        return solution
 
     def log_determinant(self) -> Tensor:
         """``log |matrix|``."""
@@ -115,28 +117,36 @@ def symmetric_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return eigenvalues, eigenvectors
 
 
-def gram_float64(features: Tensor) -> Tensor:
-    """``Z'Z`` in float64 for ``(rows, d)`` features of any float type.
+def gram_float64(*columns: Tensor, row_scale: Tensor | None = None) -> Tensor:
+    """``C'C`` in float64, where ``C`` is the given ``(rows, k)`` tensors side by side, of any float type.
 
-    On the CPU this uses the symmetric rank-k update of BLAS, which does half the work of a general product; that is
-    what makes float64 sums about as cheap as a float32 product. Elsewhere it is a float64 product.
+    On the CPU this uses the symmetric rank-k update of BLAS on blocks of rows that fit in a core's cache, which does
+    half the work of a general product; that is what makes float64 sums about as cheap as float32 products. Elsewhere
+    it is a float64 product.
+
+    Args:
+        columns: Tensors with the same number of rows.
+        row_scale: ``(rows,)``, multiplied onto each row first.
     """
-    features = features.detach()
-    if features.device.type != "cpu":
-        features = features.to(torch.float64)
-        return features.mT @ features
-    rows, width = features.shape
-    # Fortran order and `lower=0`: BLAS fills the upper triangle in place, block after block.
+    columns = tuple(tensor.detach() for tensor in columns)
+    rows, device = len(columns[0]), columns[0].device
+    if device.type != "cpu":
+        stacked = torch.cat([tensor.to(torch.float64) for tensor in columns], dim=1)
+        if row_scale is not None:
+            stacked = stacked * row_scale[:, None]
+        return stacked.mT @ stacked
+    width = sum(tensor.shape[1] for tensor in columns)
     total = torch.zeros(width, width, dtype=torch.float64)
-    fortran_view = total.numpy().T
-    if features.dtype == torch.float64 and features.is_contiguous():
-        if rows:
-            dsyrk(1.0, features.numpy().T, beta=1.0, c=fortran_view, overwrite_c=1)
-    else:
-        block = torch.empty(min(rows, _GRAM_BLOCK_ROWS), width, dtype=torch.float64)
-        for start in range(0, rows, _GRAM_BLOCK_ROWS):
-            part = features[start : start + _GRAM_BLOCK_ROWS]
-            block[: len(part)] = part
-            dsyrk(1.0, block[: len(part)].numpy().T, beta=1.0, c=fortran_view, overwrite_c=1)
-    # The Fortran upper triangle is the lower triangle of the row-major tensor.
+    # BLAS sees the transposes of row-major memory: it fills the Fortran upper triangle, our lower one, in place.
+    fortran_total = total.numpy().T
+    block = torch.empty(min(rows, _GRAM_BLOCK_ROWS), width, dtype=torch.float64)
+    for start in range(0, rows, _GRAM_BLOCK_ROWS):
+        part = block[: min(_GRAM_BLOCK_ROWS, rows - start)]
+        offset = 0
+        for tensor in columns:
+            part[:, offset : offset + tensor.shape[1]] = tensor[start : start + len(part)]
+            offset += tensor.shape[1]
+        if row_scale is not None:
+            part *= row_scale[start : start + len(part), None]
+        dsyrk(1.0, part.numpy().T, beta=1.0, c=fortran_total, overwrite_c=1)
     return torch.tril(total) + torch.tril(total, -1).mT

@@ -63,9 +63,7 @@ class FeatureGP(nn.Module):
             raise ValueError(f"output_scale must be positive and finite, but is {output_scale}.")
         self.feature_map = feature_map
         self.noise: NoiseModel = noise_model or ConstantNoise(0.1 if noise_variance is None else noise_variance)
-        self.log_output_scale = nn.Parameter(
-            torch.tensor(math.log(output_scale)), requires_grad=learn_output_scale
-        )
+        self.log_output_scale = nn.Parameter(torch.tensor(math.log(output_scale)), requires_grad=learn_output_scale)
         self.feature_dtype: torch.dtype | None = None  # of the features last computed by `checked_forward`
 
     @property
@@ -166,8 +164,8 @@ class FeatureGP(nn.Module):
         statistics = sum_statistics(exact.partial_statistics(source))
         noise_variance = exact.noise_variance
         # A module may cast to a coarser type inside; then the value is only as good as its features.
-        coarse = exact.feature_dtype != torch.float64 and exact.feature_dtype is not None
-        rounding = torch.finfo(exact.feature_dtype).eps if coarse else 0.0
+        coarse = exact.feature_dtype if exact.feature_dtype is not None else torch.float64
+        rounding = 0.0 if coarse == torch.float64 else torch.finfo(coarse).eps
         value = negative_log_marginal_likelihood(
             statistics, noise_variance, feature_rounding=rounding, tolerance=math.inf
         )
@@ -222,9 +220,7 @@ class FittedGP:
         self.posterior = posterior
 
     @torch.no_grad()
-    def predict(
-        self, inputs: Any, *, return_covariance: bool = False, chunk_size: int = 4096
-    ) -> Prediction:
+    def predict(self, inputs: Any, *, return_covariance: bool = False, chunk_size: int = 4096) -> Prediction:
         """Predict new observations at ``inputs`` of shape ``(rows, columns)``, ``chunk_size`` rows at a time.
 
         ``return_covariance`` adds the ``(rows, rows)`` covariance of the noise-free function.
@@ -293,5 +289,3 @@ def _concatenate(parts: list[Prediction]) -> Prediction:
         noise_variance=torch.cat([part.noise_variance for part in parts]),
         covariance=parts[0].covariance,
     )
-
-

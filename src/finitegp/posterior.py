@@ -130,14 +130,10 @@ class WeightPosterior:
             raise ValueError(f"num_samples must be at least 1, but is {num_samples}.")
         d, t = self.weight_mean.shape
         normal = torch.randn(d, num_samples * t, dtype=torch.float64, generator=generator)
-        deviations = math.sqrt(self.noise_variance) * self.factor.transposed_half_solve(
-            normal.to(self.weight_mean)
-        )
+        deviations = math.sqrt(self.noise_variance) * self.factor.transposed_half_solve(normal.to(self.weight_mean))
         return self.weight_mean + deviations.reshape(d, num_samples, t).permute(1, 0, 2)
 
-    def leave_one_out(
-        self, features: Tensor, targets: Tensor, log_noise_scale: Tensor | None = None
-    ) -> Prediction:
+    def leave_one_out(self, features: Tensor, targets: Tensor, log_noise_scale: Tensor | None = None) -> Prediction:
         """The prediction for each training row by the posterior without that row, in closed form.
 
         With leverage ``h = z'F^-1 z / v`` and residual ``r = y - z'w`` the prediction without the row has mean
@@ -190,9 +186,7 @@ class WeightPosterior:
 
     def _check_features(self, features: Tensor) -> Tensor:
         if features.ndim != 2 or features.shape[1] != self.num_features:
-            raise DataError(
-                f"features must have shape (rows, {self.num_features}), but have {tuple(features.shape)}."
-            )
+            raise DataError(f"features must have shape (rows, {self.num_features}), but have {tuple(features.shape)}.")
         return features.detach().to(self.weight_mean)
 
     def _squeeze(self, values: Tensor) -> Tensor:

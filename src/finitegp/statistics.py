@@ -50,9 +50,7 @@ class FeatureStatistics:
     num_data: float
 
     @classmethod
-    def zeros(
-        cls, num_features: int, num_targets: int = 1, *, device: torch.device | str = "cpu"
-    ) -> FeatureStatistics:
+    def zeros(cls, num_features: int, num_targets: int = 1, *, device: torch.device | str = "cpu") -> FeatureStatistics:
         """The statistics of no rows: the start of a sum."""
 
         def zero(*shape: int) -> Tensor:
@@ -67,9 +65,7 @@ class FeatureStatistics:
         )
 
     @classmethod
-    def from_batch(
-        cls, features: Tensor, targets: Tensor, log_noise_scale: Tensor | None = None
-    ) -> FeatureStatistics:
+    def from_batch(cls, features: Tensor, targets: Tensor, log_noise_scale: Tensor | None = None) -> FeatureStatistics:
         """The sums over one batch of rows.
 
         Args:
@@ -92,6 +88,7 @@ class FeatureStatistics:
             )
         targets = targets.to(device=features.device, dtype=torch.float64)
         log_scale_sum = torch.zeros((), dtype=torch.float64, device=features.device)
+        row_scale = None
         if log_noise_scale is not None:
             if log_noise_scale.shape != (len(features),):
                 raise DataError(
@@ -99,14 +96,15 @@ class FeatureStatistics:
                     f"but has shape {tuple(log_noise_scale.shape)}."
                 )
             log_scale = log_noise_scale.detach().to(device=features.device, dtype=torch.float64)
-            row_scale = torch.exp(-0.5 * log_scale)[:, None]
-            features = features.to(torch.float64) * row_scale
-            targets = targets * row_scale
+            row_scale = torch.exp(-0.5 * log_scale)
             log_scale_sum = log_scale.sum()
+        # One Gram matrix of features and targets side by side holds all three sums.
+        d = features.shape[1]
+        joint = gram_float64(features, targets, row_scale=row_scale)
         statistics = cls(
-            gram=gram_float64(features),
-            projected_targets=features.mT.to(torch.float64) @ targets,
-            target_sum_of_squares=targets.square().sum(dim=0),
+            gram=joint[:d, :d].contiguous(),
+            projected_targets=joint[:d, d:].contiguous(),
+            target_sum_of_squares=joint[d:, d:].diagonal().clone(),
             log_scale_sum=log_scale_sum,
             num_data=float(len(features)),
         )
@@ -192,7 +190,8 @@ class FeatureStatistics:
         return self.gram, self.projected_targets, self.target_sum_of_squares, self.log_scale_sum
 
     def _map(self, function: Callable[[Tensor], Tensor], num_data: float) -> FeatureStatistics:
-        return FeatureStatistics(*(function(tensor) for tensor in self._tensors()), num_data=num_data)
+        gram, projected_targets, target_sum_of_squares, log_scale_sum = map(function, self._tensors())
+        return FeatureStatistics(gram, projected_targets, target_sum_of_squares, log_scale_sum, num_data)
 
 
 def sum_statistics(parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
@@ -215,7 +214,6 @@ def _raise_not_finite(features: Tensor, targets: Tensor) -> None:
         if len(bad):
             row, column = (int(index) for index in bad[0])
             raise DataError(
-                f"{name} must be finite, but row {row}, column {column} of this batch is "
-                f"{float(values[row, column])}."
+                f"{name} must be finite, but row {row}, column {column} of this batch is {float(values[row, column])}."
             )
     raise DataError("The features are so large that their squares overflow: scale inputs and features to order one.")

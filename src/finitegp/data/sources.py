@@ -139,9 +139,7 @@ class IterableSource:
         if first_row == 0:
             raise DataError("The data have no rows: the iterable yielded no chunks.")
         if self.num_data is not None and self.num_data != first_row:
-            raise DataError(
-                f"The data changed between passes: {self.num_data} rows before, {first_row} rows now."
-            )
+            raise DataError(f"The data changed between passes: {self.num_data} rows before, {first_row} rows now.")
         self.num_data = first_row
 
 
@@ -155,9 +153,7 @@ def as_source(data: Any, *, chunk_size: int = 4096) -> DataSource:
         return ArraySource(*data, chunk_size=chunk_size)
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict | Tensor | np.ndarray):
         return IterableSource(data)
-    raise DataError(
-        f"data must be (inputs, targets) or an iterable of such chunks, but is a {type(data).__name__}."
-    )
+    raise DataError(f"data must be (inputs, targets) or an iterable of such chunks, but is a {type(data).__name__}.")
 
 
 def check_rows(

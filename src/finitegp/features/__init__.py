@@ -1,0 +1,19 @@
+"""Feature maps, ``(rows, input_dim) -> (rows, num_features)``; their inner product is the kernel."""
+
+from __future__ import annotations
+
+from .composition import ComposedFeatures, ConcatenatedFeatures, ConstantFeatures, count_features
+from .fourier import FourierFeatures
+from .network import LinearFeatures, MLPFeatures
+from .quadrature import GaussLegendreFeatures
+
+__all__ = [
+    "ComposedFeatures",
+    "ConcatenatedFeatures",
+    "ConstantFeatures",
+    "FourierFeatures",
+    "GaussLegendreFeatures",
+    "LinearFeatures",
+    "MLPFeatures",
+    "count_features",
+]

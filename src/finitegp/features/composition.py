@@ -1,0 +1,241 @@
+"""How maps ``(rows, input_dim) -> (rows, num_features)`` combine, and how the width of any module is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from .arguments import check_size, log_of_number
+
+
+def count_features(feature_map: nn.Module, input_dim: int) -> int:
+    """The number of columns that ``feature_map`` makes of ``input_dim`` columns.
+
+    A map that has an integer attribute ``num_features`` is taken at its word. Any other module is called once
+    on two rows of zeros, in eval mode and without gradients. Afterwards its modes, its buffers (running
+    statistics) and the random state are what they were before.
+
+    Raises:
+        ValueError: If the call fails, or does not return a matrix with one row per input row.
+
+    Example:
+        >>> count_features(nn.Sequential(nn.Linear(3, 7), nn.BatchNorm1d(7), nn.Dropout(0.5)), input_dim=3)
+        7
+    """
+    input_dim = check_size("input_dim", input_dim)
+    declared = _declared_size(feature_map, "num_features")
+    if declared is not None:
+        return check_size("feature_map.num_features", declared)
+    _check_module("feature_map", feature_map)
+    name = type(feature_map).__name__
+    floating = (t for t in chain(feature_map.parameters(), feature_map.buffers()) if t.is_floating_point())
+    like = next(floating, torch.empty(0))
+    inputs = torch.zeros(2, input_dim, dtype=like.dtype, device=like.device)
+    try:
+        with torch.no_grad(), _left_unchanged(feature_map, like.device):
+            features = feature_map(inputs)
+    except Exception as error:
+        raise ValueError(
+            f"feature_map ({name}) failed on inputs of shape (2, {input_dim}): {error}. "
+            f"It must map (rows, {input_dim}) to (rows, num_features)."
+        ) from error
+    if not isinstance(features, Tensor):
+        raise ValueError(
+            f"feature_map ({name}) must return one tensor (rows, num_features), "
+            f"but returned {type(features).__name__}: wrap it in a module that returns only the features."
+        )
+    if features.ndim != 2 or features.shape[0] != 2 or features.shape[1] == 0:
+        raise ValueError(
+            f"feature_map ({name}) must map (rows, {input_dim}) to (rows, num_features), "
+            f"but mapped (2, {input_dim}) to {tuple(features.shape)}."
+        )
+    return features.shape[1]
+
+
+class ComposedFeatures(nn.Module):
+    r"""One feature map after another: :math:`\phi(x) = \phi_2(\phi_1(x))`.
+
+    The kernel is the second map's, on what the first one makes of the inputs: deep kernel learning.
+
+    Args:
+        first: Maps ``(rows, input_dim)`` to ``(rows, k)``; any module.
+        second: Maps ``(rows, k)`` to ``(rows, num_features)``; any module.
+        input_dim: Needed only if neither map says how many features there will be.
+
+    Example:
+        A Gaussian kernel on the output of a network:
+
+        >>> from finitegp.features import FourierFeatures, MLPFeatures
+        >>> network = MLPFeatures(input_dim=4, seed=0)
+        >>> feature_map = ComposedFeatures(network, FourierFeatures(128, num_features=1000, ard=False))
+        >>> features = feature_map(torch.zeros(3, 4))
+        >>> features.shape == (3, 1000) and feature_map.num_features == 1000 and feature_map.input_dim == 4
+        True
+    """
+
+    input_dim: int | None
+    num_features: int
+
+    def __init__(self, first: nn.Module, second: nn.Module, *, input_dim: int | None = None) -> None:
+        super().__init__()
+        _check_module("first", first)
+        _check_module("second", second)
+        self.input_dim = _common_input_dim([first], input_dim)
+        between = _output_size(first, self.input_dim)
+        expected = _declared_size(second, "input_dim")
+        if between is not None and expected is not None and between != expected:
+            raise ValueError(
+                f"first has {between} features, but second takes input_dim={expected}: make second with "
+                f"input_dim={between}."
+            )
+        num_features = _output_size(second, between if between is not None else expected)
+        if num_features is None:
+            raise ValueError(
+                "input_dim is None and neither map has num_features: give input_dim, the number of input columns."
+            )
+        self.num_features = num_features
+        self.first = first
+        self.second = second
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
+        features: Tensor = self.second(self.first(inputs))
+        return features
+
+
+class ConcatenatedFeatures(nn.Module):
+    r"""Feature maps side by side: :math:`\phi(x) = [\phi_1(x), \dots, \phi_m(x)]`, so the kernels add.
+
+    Args:
+        *maps: Each maps ``(rows, input_dim)`` to its own number of features; any modules.
+        input_dim: Needed only if a map has no ``num_features`` and none has ``input_dim``.
+
+    Example:
+        A smooth function plus a linear trend plus an unknown mean:
+
+        >>> from finitegp.features import ConstantFeatures, FourierFeatures, LinearFeatures
+        >>> maps = FourierFeatures(2, num_features=50), LinearFeatures(2, bias=False), ConstantFeatures()
+        >>> feature_map = ConcatenatedFeatures(*maps)
+        >>> inputs = torch.tensor([[0.0, 1.0], [2.0, -1.0]])
+        >>> kernel = feature_map(inputs) @ feature_map(inputs).T
+        >>> bool(torch.allclose(kernel, sum(part(inputs) @ part(inputs).T for part in maps)))
+        True
+        >>> feature_map.num_features
+        53
+    """
+
+    input_dim: int | None
+    num_features: int
+
+    def __init__(self, *maps: nn.Module, input_dim: int | None = None) -> None:
+        super().__init__()
+        if not maps:
+            raise ValueError("maps must hold at least one feature map, but none was given.")
+        for index, part in enumerate(maps):
+            _check_module(f"maps[{index}]", part)
+        self.input_dim = _common_input_dim(maps, input_dim)
+        self.num_features = 0
+        for index, part in enumerate(maps):
+            size = _output_size(part, self.input_dim)
+            if size is None:
+                raise ValueError(
+                    f"input_dim is None and maps[{index}] ({type(part).__name__}) has no num_features: "
+                    "give input_dim, the number of input columns."
+                )
+            self.num_features += size
+        self.maps = nn.ModuleList(maps)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
+        return torch.cat([part(inputs) for part in self.maps], dim=1)
+
+
+class ConstantFeatures(nn.Module):
+    r"""One constant column, :math:`\phi(x) = \sqrt{m}`: an intercept.
+
+    The kernel is :math:`k(x, x') = m`, the ``magnitude``. Takes inputs of any width, for use inside
+    ``ConcatenatedFeatures``.
+
+    Args:
+        magnitude: The prior variance of the intercept; learned, stored as ``log_magnitude``.
+
+    Example:
+        >>> features = ConstantFeatures(magnitude=4.0)(torch.zeros(3, 5))
+        >>> bool(torch.allclose(features, torch.full((3, 1), 2.0)))
+        True
+    """
+
+    input_dim: int | None
+    num_features: int
+
+    def __init__(self, magnitude: float = 1.0) -> None:
+        super().__init__()
+        self.input_dim = None
+        self.num_features = 1
+        self.log_magnitude = nn.Parameter(log_of_number("magnitude", magnitude))
+
+    @property
+    def magnitude(self) -> Tensor:
+        """The kernel's value, the prior variance of the intercept."""
+        return self.log_magnitude.exp()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One column ``(rows, 1)`` for inputs ``(rows, any)``."""
+        return (0.5 * self.log_magnitude).exp().expand(len(inputs), 1)
+
+
+@contextmanager
+def _left_unchanged(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """Eval mode inside; modes, buffers and random state restored outside."""
+    modes = [(part, part.training) for part in module.modules()]
+    buffers = [
+        (part, name, buffer, buffer.clone())
+        for part in module.modules()
+        for name, buffer in part.named_buffers(recurse=False)
+        if not nn.parameter.is_lazy(buffer)  # has no values yet; the call gives it its shape
+    ]
+    module.eval()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
+        for part, name, buffer, values in buffers:
+            # A forward pass may write into a buffer or put another in its place: undo both.
+            setattr(part, name, buffer.copy_(values))
+
+
+def _check_module(name: str, value: object) -> None:
+    if not isinstance(value, nn.Module):
+        raise ValueError(f"{name} must be a torch.nn.Module, but is {value!r}: wrap a function in a module's forward.")
+
+
+def _declared_size(module: object, name: str) -> int | None:
+    size = getattr(module, name, None)
+    return size if isinstance(size, int) and not isinstance(size, bool) else None
+
+
+def _common_input_dim(maps: Sequence[nn.Module], input_dim: int | None) -> int | None:
+    """The number of input columns on which all that know it agree, or None if none knows it."""
+    known = {} if input_dim is None else {check_size("input_dim", input_dim): "the argument input_dim"}
+    for part in maps:
+        size = _declared_size(part, "input_dim")
+        if size is not None:
+            known.setdefault(size, type(part).__name__)
+    if len(known) > 1:
+        claims = ", ".join(f"{size} ({source})" for size, source in known.items())
+        raise ValueError(f"input_dim must be the same for all that see the same inputs, but is {claims}.")
+    return next(iter(known), None)
+
+
+def _output_size(module: nn.Module, input_dim: int | None) -> int | None:
+    """The number of features, or None if neither the module says nor an input_dim allows to probe."""
+    declared = _declared_size(module, "num_features")
+    if declared is not None or input_dim is None:
+        return declared
+    return count_features(module, input_dim)

@@ -1,0 +1,159 @@
+"""Cosines and sines of the inputs, whose kernel approximates a stationary one: random Fourier features."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .arguments import check_size, check_width, log_of_number, log_of_positive
+from .frequencies import check_kernel, correlation, draw_frequencies
+
+
+class SpectralFeatures(nn.Module, ABC):
+    r"""What features from a sum over frequencies share: scales, magnitude, forward pass, exact kernel.
+
+    .. math:: \phi(x) = [a_i \cos(w_i' (x / l)),\ a_i \sin(w_i' (x / l))]_i, \qquad
+        k(x, x') \approx \sum_i a_i^2 \cos(w_i' ((x - x') / l)).
+
+    A subclass sets ``frequencies`` ``(num_features / 2, input_dim)`` and says what the amplitudes are.
+    """
+
+    input_dim: int
+    num_features: int
+    kernel: str
+    frequencies: Tensor
+    log_length_scales: Tensor
+    log_magnitude: Tensor
+
+    def __init__(
+        self,
+        input_dim: int,
+        kernel: str,
+        length_scales: float | Sequence[float] | Tensor,
+        ard: bool,
+        magnitude: float,
+        learn_length_scales: bool,
+        learn_magnitude: bool,
+    ) -> None:
+        super().__init__()
+        self.input_dim = check_size("input_dim", input_dim)
+        self.kernel = check_kernel(kernel)
+        log_magnitude = log_of_number("magnitude", magnitude)
+        log_length_scales = _log_length_scales(length_scales, self.input_dim if ard else 1)
+        self._register("log_length_scales", log_length_scales, learn_length_scales)
+        self._register("log_magnitude", log_magnitude, learn_magnitude)
+
+    @property
+    def length_scales(self) -> Tensor:
+        """The length scales, ``(input_dim,)``, or ``(1,)`` if the inputs share one."""
+        return self.log_length_scales.exp()
+
+    @property
+    def magnitude(self) -> Tensor:
+        """The kernel's variance."""
+        return self.log_magnitude.exp()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``: the cosines, then the sines."""
+        check_width(inputs, self.input_dim)
+        angles = F.linear(inputs / self.length_scales, self.frequencies)
+        return torch.cat((angles.cos(), angles.sin()), dim=1) * self._amplitudes()
+
+    def exact_kernel(self, inputs: Tensor, other: Tensor) -> Tensor:
+        """The kernel that is approximated, ``(rows of inputs, rows of other)``."""
+        check_width(inputs, self.input_dim)
+        check_width(other, self.input_dim)
+        scales = self.length_scales
+        # Through a matrix product small distances would cancel.
+        distance = torch.cdist(inputs / scales, other / scales, compute_mode="donot_use_mm_for_euclid_dist")
+        return self.magnitude * correlation(self.kernel, distance)
+
+    @abstractmethod
+    def _amplitudes(self) -> Tensor:
+        """What the cosines and sines are multiplied by: one number, or ``(num_features,)``."""
+
+    def _register(self, name: str, value: Tensor, learn: bool) -> None:
+        # What is not learned is a buffer: saved and moved with the module, but out of an optimizer's reach.
+        if learn:
+            self.register_parameter(name, nn.Parameter(value))
+        else:
+            self.register_buffer(name, value)
+
+
+class FourierFeatures(SpectralFeatures):
+    r"""Random Fourier features of a stationary kernel.
+
+    .. math:: \phi(x) = \sqrt{\tfrac{m}{M}}\, [\cos(W (x / l)),\ \sin(W (x / l))], \qquad
+        E[\phi(x)'\phi(x')] = k(x, x') = m\, \rho(|(x - x') / l|),
+
+    with ``magnitude`` :math:`m`, ``length_scales`` :math:`l` and :math:`M` = ``num_features / 2``
+    frequencies, the rows of :math:`W`, drawn once from the spectral density of :math:`\rho`. The kernel error
+    falls like :math:`1 / \sqrt M`. Maps ``(rows, input_dim)`` to ``(rows, num_features)``.
+
+    Args:
+        input_dim: Number of input columns.
+        num_features: Even; half are cosines, half sines.
+        kernel: ``"rbf"``, ``"matern12"``, ``"matern32"`` or ``"matern52"``.
+        length_scales: One number, or one per input.
+        ard: Whether each input has its own length scale (automatic relevance determination) or all share one.
+        magnitude: The kernel's variance.
+        sampling: ``"iid"``, ``"orthogonal"`` (frequencies orthogonal in blocks of ``input_dim``) or
+            ``"sobol"`` (quasi-Monte-Carlo, best with few inputs and a power of two as number of frequencies).
+        learn_length_scales: Whether ``log_length_scales`` is a parameter or a fixed buffer.
+        learn_magnitude: Whether ``log_magnitude`` is a parameter or a fixed buffer.
+        learn_frequencies: Whether ``frequencies`` is a parameter (the "a la carte" kernel) or a fixed buffer.
+        seed: Determines the frequencies; torch's global random state is neither used nor changed.
+
+    Example:
+        >>> feature_map = FourierFeatures(input_dim=2, num_features=1000, length_scales=[0.5, 2.0], seed=0)
+        >>> inputs = torch.linspace(-1, 1, 20).reshape(10, 2)
+        >>> error = feature_map(inputs) @ feature_map(inputs).T - feature_map.exact_kernel(inputs, inputs)
+        >>> bool((error.abs() < 0.15).all())
+        True
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        num_features: int = 1000,
+        kernel: str = "rbf",
+        length_scales: float | Sequence[float] | Tensor = 1.0,
+        ard: bool = True,
+        magnitude: float = 1.0,
+        sampling: str = "iid",
+        learn_length_scales: bool = True,
+        learn_magnitude: bool = True,
+        learn_frequencies: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(input_dim, kernel, length_scales, ard, magnitude, learn_length_scales, learn_magnitude)
+        self.num_features = check_size("num_features", num_features)
+        if self.num_features % 2:
+            raise ValueError(
+                f"num_features must be even (each frequency gives a cosine and a sine), "
+                f"but is {num_features}: use {self.num_features + 1}."
+            )
+        self.sampling = sampling
+        frequencies = draw_frequencies(kernel, self.num_features // 2, self.input_dim, sampling, seed)
+        self._register("frequencies", frequencies.to(self.log_magnitude), learn_frequencies)
+
+    def _amplitudes(self) -> Tensor:
+        return (0.5 * self.log_magnitude).exp() / math.sqrt(self.num_features // 2)
+
+
+def _log_length_scales(length_scales: float | Sequence[float] | Tensor, count: int) -> Tensor:
+    logs = log_of_positive("length_scales", length_scales)
+    if logs.numel() == 1 and logs.ndim <= 1:
+        return logs.expand(count).clone()
+    if logs.shape != (count,):
+        wanted = f"one number or {count} numbers, one per input" if count > 1 else "one number"
+        raise ValueError(
+            f"length_scales must be {wanted}, but has shape {tuple(logs.shape)}"
+            + ("." if count > 1 else " (one per input needs ard=True and as many inputs).")
+        )
+    return logs

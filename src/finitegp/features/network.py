@@ -1,0 +1,148 @@
+"""Features from a neural network, and the plain linear ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+
+from .arguments import check_size, check_width, log_of_number
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+}
+
+
+class MLPFeatures(nn.Module):
+    r"""A fully connected network, :math:`\phi(x) = a(W_2\, a(W_1 x + b_1) + b_2)` with activation ``a``.
+
+    The default is the network of the paper: two layers of 128, ReLU after both. The kernel is linear in its
+    output, :math:`k(x, x') = \phi(x)'\phi(x')`. Maps ``(rows, input_dim)`` to ``(rows, hidden[-1])``.
+
+    Args:
+        input_dim: Number of input columns.
+        hidden: Width of each layer; the last one is ``num_features``.
+        activation: ``"relu"``, ``"tanh"``, ``"gelu"``, ``"silu"``, or a callable that returns a new module.
+        final_activation: Whether the activation also follows the last layer.
+        seed: None draws the initial weights from torch's global random state; a number makes them
+            reproducible and leaves that state alone.
+
+    Example:
+        >>> feature_map = MLPFeatures(input_dim=3, hidden=(64, 32), seed=0)
+        >>> features = feature_map(torch.ones(5, 3))
+        >>> features.shape == (5, feature_map.num_features) and bool((features >= 0).all())
+        True
+        >>> again = MLPFeatures(input_dim=3, hidden=(64, 32), seed=0)(torch.ones(5, 3))
+        >>> bool((again == features).all())
+        True
+    """
+
+    input_dim: int
+    num_features: int
+
+    def __init__(
+        self,
+        input_dim: int,
+        hidden: Sequence[int] = (128, 128),
+        activation: str | Callable[[], nn.Module] = "relu",
+        final_activation: bool = True,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_dim = check_size("input_dim", input_dim)
+        if isinstance(hidden, (str, int)) or len(hidden) == 0:
+            raise ValueError(f"hidden must list at least one layer width, such as (128, 128), but is {hidden!r}.")
+        widths = [check_size(f"hidden[{index}]", width) for index, width in enumerate(hidden)]
+        self.num_features = widths[-1]
+        with ExitStack() as stack:
+            if seed is not None:
+                # The generator of the CPU alone: torch.manual_seed would also reseed every accelerator.
+                stack.enter_context(torch.random.fork_rng(devices=[]))
+                stack.enter_context(torch.device("cpu"))
+                torch.default_generator.manual_seed(seed)
+            layers: list[nn.Module] = []
+            for width_in, width_out in zip([self.input_dim, *widths], widths, strict=False):
+                layers += [nn.Linear(width_in, width_out), _make_activation(activation)]
+        if not final_activation:
+            layers.pop()
+        self.layers = nn.Sequential(*layers).to(torch.get_default_device())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
+        check_width(inputs, self.input_dim)
+        features: Tensor = self.layers(inputs)
+        return features
+
+
+class LinearFeatures(nn.Module):
+    r"""The inputs and a constant, :math:`\phi(x) = [\sqrt{m}\, x, \sqrt{b}]`: Bayesian linear regression.
+
+    The kernel is :math:`k(x, x') = m\, \langle x, x' \rangle + b` with ``magnitude`` :math:`m` and
+    ``bias_magnitude`` :math:`b`, the prior variances of slopes and intercept. Maps ``(rows, input_dim)`` to
+    ``(rows, input_dim + 1)``, or to ``(rows, input_dim)`` without the bias.
+
+    Args:
+        input_dim: Number of input columns.
+        bias: Whether there is an intercept.
+        magnitude: The prior variance of each slope; learned, stored as ``log_magnitude``.
+        bias_magnitude: The prior variance of the intercept; learned, stored as ``log_bias_magnitude``.
+
+    Example:
+        >>> feature_map = LinearFeatures(input_dim=2, magnitude=4.0, bias_magnitude=9.0)
+        >>> features = feature_map(torch.tensor([[1.0, -1.0]]))
+        >>> bool(torch.allclose(features, torch.tensor([[2.0, -2.0, 3.0]])))
+        True
+    """
+
+    input_dim: int
+    num_features: int
+    log_bias_magnitude: nn.Parameter | None
+
+    def __init__(self, input_dim: int, bias: bool = True, magnitude: float = 1.0, bias_magnitude: float = 1.0) -> None:
+        super().__init__()
+        self.input_dim = check_size("input_dim", input_dim)
+        self.num_features = self.input_dim + bool(bias)
+        self.log_magnitude = nn.Parameter(log_of_number("magnitude", magnitude))
+        log_bias_magnitude = nn.Parameter(log_of_number("bias_magnitude", bias_magnitude))
+        self.register_parameter("log_bias_magnitude", log_bias_magnitude if bias else None)
+
+    @property
+    def magnitude(self) -> Tensor:
+        """The prior variance of each slope."""
+        return self.log_magnitude.exp()
+
+    @property
+    def bias_magnitude(self) -> Tensor:
+        """The prior variance of the intercept; zero if there is none."""
+        if self.log_bias_magnitude is None:
+            return torch.zeros_like(self.log_magnitude)
+        return self.log_bias_magnitude.exp()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
+        check_width(inputs, self.input_dim)
+        features = inputs * (0.5 * self.log_magnitude).exp()
+        if self.log_bias_magnitude is None:
+            return features
+        constant = (0.5 * self.log_bias_magnitude).exp().expand(len(inputs), 1)
+        return torch.cat((features, constant), dim=1)
+
+
+def _make_activation(activation: str | Callable[[], nn.Module]) -> nn.Module:
+    if isinstance(activation, str):
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, but is {activation!r}.")
+        return ACTIVATIONS[activation]()
+    if callable(activation) and not isinstance(activation, nn.Module):
+        module = activation()
+        if isinstance(module, nn.Module):
+            return module
+    raise ValueError(
+        f"activation must be a name or a callable that returns a new torch.nn.Module, but is {activation!r}: "
+        "give a class such as torch.nn.ELU, not an instance or a function of tensors."
+    )

@@ -33,9 +33,9 @@ def streaming() -> list[str]:
         "",
         f"`python benchmarks/statistics_streaming.py` {provenance(rows)}.",
         "",
-        "About 1,000,000 rows of 128 features in chunks of 4096, interleaved with the bare `Z.T @ Z` on the same chunks, "
-        "medians of 5. The sums are float64 in both rows; the bare product is in the features' own type. Exact passes "
-        "run the feature map in float64, so the first row is what they pay.",
+        "About 1,000,000 rows of 128 features in chunks of 4096, interleaved with the bare `Z.T @ Z` on the same "
+        "chunks, medians of 5. The sums are float64 in both rows; the bare product is in the features' own type. "
+        "Exact passes run the feature map in float64, so the first row is what they pay.",
         "",
         "| features | bare product, s | statistics, s | ratio |",
         "|---|--:|--:|--:|",

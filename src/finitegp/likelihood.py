@@ -265,11 +265,13 @@ class RowGradients:
     Attributes:
         features: ``(rows, d)``, to be pushed into the feature map with one ``backward``.
         log_noise_scale: ``(rows,)``, or None if the noise is constant.
+        weighted_residuals: ``(rows, t)``, the residuals ``z'w - y`` divided by the row's noise scale.
         residual_sum_of_squares: Scalar tensor: the scaled squared residuals of the batch, over all targets.
     """
 
     features: Tensor
     log_noise_scale: Tensor | None
+    weighted_residuals: Tensor
     residual_sum_of_squares: Tensor
 
 
@@ -278,8 +280,10 @@ def row_gradients(
     targets: Tensor,
     weights: Tensor,
     inverse_gram: Tensor,
-    noise_variance: Tensor | float,
+    noise_variance: float,
     log_noise_scale: Tensor | None = None,
+    *,
+    factor: float = 1.0,
 ) -> RowGradients:
     r"""The gradient of the NLML in the features (and row noise scales) of a batch.
 
@@ -299,20 +303,22 @@ def row_gradients(
         inverse_gram: ``(d, d)``.
         noise_variance: The noise variance ``s``.
         log_noise_scale: ``(rows,)`` or None.
+        factor: Multiplies both gradients: ``1 / rows`` estimates the gradient of the NLML per row from a batch.
     """
     num_targets = targets.shape[1]
     features = features.detach()
     residuals = torch.addmm(targets, features, weights, beta=-1.0)
     whitened = features @ inverse_gram
-    # t (z P) + r w' / s in one fused product.
-    gradient = torch.addmm(whitened, residuals / noise_variance, weights.mT, beta=float(num_targets))
+    # factor * (t z P + r w' / s) in one fused product.
+    gradient = torch.addmm(whitened, residuals, weights.mT, beta=factor * num_targets, alpha=factor / noise_variance)
     if log_noise_scale is None:
-        return RowGradients(gradient, None, residuals.square().sum())
+        return RowGradients(gradient, None, residuals, residuals.square().sum())
     precision = torch.exp(-log_noise_scale.detach())
-    squared_residuals = residuals.square().sum(dim=1) * precision
+    weighted_residuals = residuals * precision[:, None]
+    squared_residuals = (residuals * weighted_residuals).sum(dim=1)
     leverage = (whitened * features).sum(dim=1) * precision
-    scale_gradient = 0.5 * (num_targets - squared_residuals / noise_variance - num_targets * leverage)
-    return RowGradients(gradient * precision[:, None], scale_gradient, squared_residuals.sum())
+    scale_gradient = (0.5 * factor) * (num_targets - squared_residuals / noise_variance - num_targets * leverage)
+    return RowGradients(gradient * precision[:, None], scale_gradient, weighted_residuals, squared_residuals.sum())
 
 
 def log_noise_gradient(

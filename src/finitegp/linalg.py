@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from scipy.linalg.blas import dsyrk
+from scipy.linalg.lapack import dpotrf, dpotri, spotrf, spotri
 from torch import Tensor
 
 from .errors import NumericalError
@@ -57,8 +58,12 @@ class CholeskyFactor:
 
     def inverse(self) -> Tensor:
         """``matrix^-1``, symmetric to the last bit."""
-        inverse = torch.cholesky_inverse(self.lower)
-        return 0.5 * (inverse + inverse.mT)
+        if self.lower.device.type != "cpu":
+            inverse = torch.cholesky_inverse(self.lower)
+            return 0.5 * (inverse + inverse.mT)
+        potri = dpotri if self.lower.dtype == torch.float64 else spotri
+        lower_half = torch.from_numpy(potri(self.lower.numpy(), lower=1)[0])
+        return torch.tril(lower_half) + torch.tril(lower_half, -1).mT
 
 
 def cholesky(matrix: Tensor, *, noise_variance: float | None = None) -> CholeskyFactor:
@@ -88,10 +93,27 @@ def cholesky(matrix: Tensor, *, noise_variance: float | None = None) -> Cholesky
     jitters = [abs(scale) * relative for relative in RELATIVE_JITTERS[matrix.dtype]]
     for jitter in jitters:
         shifted = matrix if jitter == 0.0 else matrix + jitter * torch.eye(len(matrix)).to(matrix)
-        lower, info = torch.linalg.cholesky_ex(shifted)
-        if int(info) == 0 and bool(torch.isfinite(lower.diagonal()).all()):
+        lower, info = _factorise(shifted)
+        if info == 0 and bool(torch.isfinite(lower.diagonal()).all()):
             return CholeskyFactor(lower=lower, jitter=jitter)
     raise NumericalError(_failure_message(matrix, jitters, noise_variance))
+
+
+def is_positive_definite(matrix: Tensor) -> bool:
+    """Whether a Cholesky factorisation without jitter succeeds: the cheapest test there is."""
+    lower, info = _factorise(matrix)
+    return info == 0 and bool(torch.isfinite(lower.diagonal()).all())
+
+
+def _factorise(matrix: Tensor) -> tuple[Tensor, int]:
+    """The lower Cholesky factor and LAPACK's info, which is zero if the matrix is positive definite."""
+    if matrix.device.type != "cpu":
+        lower, info = torch.linalg.cholesky_ex(matrix)
+        return lower, int(info)
+    # For the small matrices here SciPy's LAPACK takes a quarter to a half of the time of torch's.
+    potrf = dpotrf if matrix.dtype == torch.float64 else spotrf
+    factor, info = potrf(matrix.detach().numpy().T, lower=1)  # symmetric: the transpose is the same matrix
+    return torch.from_numpy(factor), int(info)
 
 
 def _failure_message(matrix: Tensor, jitters: list[float], noise_variance: float | None) -> str:

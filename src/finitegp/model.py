@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .data import ArraySource, Rows, as_source
 from .errors import DataError, FeatureMapError
+from .features import count_features
 from .likelihood import MarginalLikelihood, NoiseOptimum, negative_log_marginal_likelihood, optimal_noise
 from .noise import ConstantNoise, NoiseModel
 from .posterior import Prediction, WeightPosterior
@@ -93,6 +94,19 @@ class FeatureGP(nn.Module):
     def device(self) -> torch.device:
         """Where the parameters live."""
         return self.log_output_scale.device
+
+    def count_features(self, input_dim: int | None = None) -> int:
+        """The number of features ``d``: what the feature map says, or else what one probe finds."""
+        known = getattr(self.feature_map, "input_dim", None)
+        if input_dim is None and isinstance(known, int):
+            input_dim = known
+        declared = getattr(self.feature_map, "num_features", None)
+        if input_dim is None and not isinstance(declared, int):
+            raise ValueError(
+                f"input_dim is needed to find how many features {type(self.feature_map).__name__} makes: give the "
+                "number of input columns."
+            )
+        return count_features(self.feature_map, 1 if input_dim is None else input_dim)
 
     def forward(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Features ``(rows, d)`` and log noise scales ``(rows,)`` or None, with gradients attached.

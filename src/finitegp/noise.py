@@ -30,7 +30,7 @@ class ConstantNoise(nn.Module):
     @property
     def variance(self) -> float:
         """The noise variance ``s`` as a float."""
-        return math.exp(float(self.log_variance.detach()))
+        return math.exp(min(float(self.log_variance.detach()), 700.0))  # no overflow while diverging
 
     def set_variance(self, variance: float) -> None:
         """Set the noise variance in place, for example to a closed-form optimum."""
@@ -79,7 +79,7 @@ class InputNoise(nn.Module):
     @property
     def variance(self) -> float:
         """The common factor ``s`` as a float."""
-        return math.exp(float(self.log_variance.detach()))
+        return math.exp(min(float(self.log_variance.detach()), 700.0))  # no overflow while diverging
 
     def set_variance(self, variance: float) -> None:
         """Set the common factor in place, for example to a closed-form optimum."""

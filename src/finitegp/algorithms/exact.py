@@ -1,14 +1,15 @@
-"""The exact gradient of the NLML in two passes over the data, in memory that does not depend on the number of rows."""
+"""The exact gradient of the NLML in two passes over the data, and ``Exact``, which trains with it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..data import as_source
+from ..data import Rows, as_source
 from ..likelihood import (
     MarginalLikelihood,
     log_noise_gradient,
@@ -18,6 +19,7 @@ from ..likelihood import (
 )
 from ..model import FeatureGP
 from ..statistics import sum_statistics
+from .base import Algorithm, BatchGradient
 
 
 @dataclass(frozen=True)
@@ -99,3 +101,55 @@ def exact_gradient(model: FeatureGP, data: Any) -> ExactGradient:
     )
     squares = [float(p.grad.double().square().sum()) for p in model.parameters() if p.grad is not None]
     return ExactGradient(likelihood=likelihood, gradient_norm=math.sqrt(math.fsum(squares)))
+
+
+class Exact(Algorithm):
+    """The exact gradient as a training algorithm: every step reads all rows twice; an epoch is one step.
+
+    The reference for the stochastic algorithms, and the choice for small tables.
+
+    Args:
+        model: The model to train, in place.
+        data: All training rows, any source.
+        input_dim: The number of input columns, if the feature map does not know it.
+        num_targets: The number of target columns.
+        minimum_noise_variance: The noise variance is kept at or above this.
+    """
+
+    batches_per_step = 0
+
+    def __init__(
+        self,
+        model: FeatureGP,
+        data: Any,
+        *,
+        input_dim: int | None = None,
+        num_targets: int = 1,
+        minimum_noise_variance: float = 1e-8,
+    ) -> None:
+        self.source = as_source(data)
+        super().__init__(
+            model,
+            sum(len(rows.inputs) for rows in self.source),
+            input_dim=input_dim,
+            num_targets=num_targets,
+            minimum_noise_variance=minimum_noise_variance,
+        )
+
+    def gradient(self, batch: Rows | None = None) -> BatchGradient:
+        """The exact gradient of the NLML per row; ``batch`` is not used."""
+        found = exact_gradient(self.model, self.source)
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(self.num_data)
+        # The residuals' share of the fit: 2 fit = |r|^2 / s + |w|^2.
+        loss = torch.tensor(2.0 * found.likelihood.fit / (self.num_data * self.num_targets))
+        return BatchGradient(torch.empty(0, self.num_features), None, loss)
+
+    def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
+        """One step with the exact gradient."""
+        optimizer.zero_grad()
+        found = self.gradient()
+        optimizer.step()
+        self.project()
+        return found.loss.item()

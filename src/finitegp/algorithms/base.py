@@ -1,0 +1,126 @@
+"""The interface of a training algorithm: what one mini-batch step does."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Rows
+from ..likelihood import RowGradients
+from ..model import FeatureGP
+
+
+class BatchGradient(NamedTuple):
+    """What :meth:`Algorithm.gradient` leaves for tracking: the batch's features and residuals, without gradients.
+
+    Attributes:
+        features: ``(rows, d)``.
+        log_noise_scale: ``(rows,)`` or None.
+        loss: Scalar tensor: the mean squared residual in units of the noise; about one when the noise is right.
+    """
+
+    features: Tensor
+    log_noise_scale: Tensor | None
+    loss: Tensor
+
+
+class Algorithm(nn.Module, ABC):
+    """One mini-batch algorithm: sets gradients of the NLML **per row**, and keeps what it tracks as buffers.
+
+    An algorithm owns no optimizer. A step is: gradients from the batch, one step of any torch optimizer, projection
+    onto the constraints, tracking.
+
+    Args:
+        model: The model to train, in place.
+        num_data: The number of rows ``n`` that the batches are drawn from.
+        input_dim: The number of input columns, if the feature map does not know it.
+        num_targets: The number of target columns.
+        minimum_noise_variance: The noise variance is kept at or above this.
+    """
+
+    #: How many separately drawn batches one step takes.
+    batches_per_step: int = 1
+
+    def __init__(
+        self,
+        model: FeatureGP,
+        num_data: int,
+        *,
+        input_dim: int | None = None,
+        num_targets: int = 1,
+        minimum_noise_variance: float = 1e-8,
+    ) -> None:
+        super().__init__()
+        if num_data < 1:
+            raise ValueError(f"num_data must be at least 1, but is {num_data}.")
+        if not minimum_noise_variance > 0.0:
+            raise ValueError(f"minimum_noise_variance must be positive, but is {minimum_noise_variance}.")
+        self.model = model
+        self.num_data = num_data
+        self.num_targets = num_targets
+        self.num_features = model.count_features(input_dim)
+        self.minimum_log_noise = math.log(minimum_noise_variance)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """What a torch optimizer should train, as one group (each further group costs a call of its kernel)."""
+        return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
+
+    def initialize(self, batches: Sequence[Rows]) -> None:
+        """Start the tracked quantities from a few batches; called once before the first step."""
+
+    @abstractmethod
+    def gradient(self, batch: Rows) -> BatchGradient:
+        """Set ``.grad`` of all parameters from one batch, leaving everything tracked as it is."""
+
+    def track(self, batch: Rows, found: BatchGradient) -> None:
+        """Take the batch up into what is tracked; called after the parameters have moved."""
+
+    def project(self) -> None:
+        """Return the parameters to their constraints; called after the parameters have moved."""
+        with torch.no_grad():
+            self.model.noise.log_variance.clamp_(min=self.minimum_log_noise)
+
+    def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
+        """One step with ``batches_per_step`` batches; returns the loss of the first."""
+        optimizer.zero_grad()
+        found = self.gradient(batches[0])
+        optimizer.step()
+        self.project()
+        self.track(batches[0], found)
+        return found.loss.item()
+
+    def pending_state(self) -> dict[str, Tensor]:
+        """What a checkpoint needs besides the state dict, if anything."""
+        return {}
+
+    def load_pending_state(self, state: dict[str, Tensor]) -> None:
+        """Take back what :meth:`pending_state` gave."""
+
+    def push(self, features: Tensor, log_scale: Tensor | None, gradients: RowGradients) -> None:
+        """One backward pass of the row gradients through the feature map and the noise model."""
+        if log_scale is None or not log_scale.requires_grad:
+            features.backward(gradients.features)  # type: ignore[no-untyped-call]
+        else:
+            assert gradients.log_noise_scale is not None
+            torch.autograd.backward([features, log_scale], [gradients.features, gradients.log_noise_scale])
+
+
+def weight_gradient(
+    algorithm: Algorithm, features: Tensor, gradients: RowGradients, weights: Tensor, noise_variance: float
+) -> Tensor:
+    r"""The gradient of the NLML per row in trained weights, from one batch: :math:`Z_S'r_S / (b s) + w / n`."""
+    scale = 1.0 / (len(features) * noise_variance)
+    return torch.addmm(weights, features.mT, gradients.weighted_residuals, beta=1.0 / algorithm.num_data, alpha=scale)
+
+
+def noise_gradient(algorithm: Algorithm, loss: Tensor, inverse_trace: float, noise_variance: float) -> None:
+    r"""Set the gradient per row in :math:`\log s`: :math:`\tfrac12[t(n - d + s\,\mathrm{tr}P)/n - \|r_S\|^2/(b s)]`."""
+    n, d, t = algorithm.num_data, algorithm.num_features, algorithm.num_targets
+    noise = algorithm.model.noise.log_variance
+    if noise.requires_grad:
+        noise.grad = (0.5 * (t * (n - d + noise_variance * inverse_trace) / n - loss)).to(noise)

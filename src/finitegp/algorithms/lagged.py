@@ -1,0 +1,211 @@
+"""``Lagged``: weights and inverse Gram matrix solved from statistics of earlier batches, refreshed now and then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Rows
+from ..likelihood import regularized_gram_factor, row_gradients
+from ..model import FeatureGP
+from ..statistics import FeatureStatistics
+from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
+
+
+class Lagged(Algorithm):
+    r"""Stochastic gradients with :math:`w = \tilde F^{-1}\tilde c` and :math:`P = \tilde F^{-1}` from earlier batches.
+
+    The statistics of past batches are tracked with exponential forgetting. Every ``block`` batches they are scaled to
+    ``n`` rows, factorised once, and ``w`` and ``P`` stay fixed until the next refresh, so that a step costs little
+    more than a step of the bare network.
+
+    What it keeps of the theory: given the past, ``w`` and ``P`` are fixed, so the step is an unbiased stochastic
+    gradient of :math:`g(\theta, w) + \langle P, F(\theta)\rangle`, exactly as in SCGD, and at exact ``w`` and ``P`` it
+    is an unbiased gradient of the NLML. What it does not keep: SCGD's schedules and rates; the statistics come from
+    slightly older parameters (their age is about ``window`` steps), and ``w`` is solved, not trained.
+
+    Because a batch never enters the weights that it is judged with, its residuals are out-of-sample. That is also where
+    the noise variance comes from: it is set in closed form from these residuals at each refresh.
+
+    Args:
+        model: The model to train, in place.
+        num_data: The number of rows ``n``.
+        block: Batches between refreshes.
+        window: How many batches the statistics cover. Short windows follow the features closely, long ones average out
+            the noise of the targets; at least ``block``.
+        include_current: Take the current batch into the statistics *before* its gradient (a neighbour for comparison:
+            it fits the training rows more closely and is no longer unbiased given the past).
+        noise_update: ``"closed_form"`` or ``"gradient"``.
+        input_dim: The number of input columns, if the feature map does not know it.
+        num_targets: The number of target columns.
+        minimum_noise_variance: The noise variance is kept at or above this.
+    """
+
+    def __init__(
+        self,
+        model: FeatureGP,
+        num_data: int,
+        *,
+        block: int = 20,
+        window: float = 100.0,
+        include_current: bool = False,
+        noise_update: str = "closed_form",
+        weight_update: str = "solve",
+        input_dim: int | None = None,
+        num_targets: int = 1,
+        minimum_noise_variance: float = 1e-8,
+    ) -> None:
+        super().__init__(
+            model,
+            num_data,
+            input_dim=input_dim,
+            num_targets=num_targets,
+            minimum_noise_variance=minimum_noise_variance,
+        )
+        if block < 1:
+            raise ValueError(f"block must be at least 1, but is {block}.")
+        if not window >= block:
+            raise ValueError(f"window must be at least block ({block} batches), but is {window}.")
+        if noise_update not in ("closed_form", "gradient"):
+            raise ValueError(f"noise_update must be 'closed_form' or 'gradient', but is {noise_update!r}.")
+        self.block = block
+        self.window = window
+        self.include_current = include_current
+        self.noise_update = noise_update
+        if weight_update not in ("solve", "train", "both"):
+            raise ValueError(f"weight_update must be 'solve', 'train' or 'both', but is {weight_update!r}.")
+        self.weight_update = weight_update
+        d, t, device = self.num_features, num_targets, model.device
+        wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        narrow: dict[str, Any] = {"dtype": model.dtype, "device": device}
+        self.tracked_gram = nn.Buffer(torch.zeros(d, d, **wide))
+        self.tracked_projection = nn.Buffer(torch.zeros(d, t, **wide))
+        self.tracked_rows = nn.Buffer(torch.zeros((), **wide))
+        self.tracked_residual_squares = nn.Buffer(torch.zeros((), **wide))
+        self.tracked_residual_rows = nn.Buffer(torch.zeros((), **wide))
+        self.weights = nn.Parameter(torch.zeros(d, t, **narrow), requires_grad=weight_update != "solve")
+        self.inverse_gram = nn.Buffer(torch.eye(d, **narrow))
+        self.inverse_trace = nn.Buffer(torch.zeros((), **wide))
+        # Batches since the last refresh; kept whole, so that their sums are one large product.
+        self._pending: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        self._pending_residuals: list[Tensor] = []
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """All parameters but the noise variance where that is set in closed form."""
+        noise = self.model.noise.log_variance
+        fixed = noise if self.noise_update == "closed_form" else None
+        return [{"params": [p for p in self.parameters() if p.requires_grad and p is not fixed]}]
+
+    @torch.no_grad()
+    def initialize(self, batches: Sequence[Rows]) -> None:
+        """Solve the first weights from a few batches that no step has used."""
+        for batch in batches:
+            features, log_scale = self.model(batch.inputs, batch.weights)
+            self._pending.append((features, batch.targets, log_scale))
+        self._refresh(solve_weights=True)
+
+    def gradient(self, batch: Rows) -> BatchGradient:
+        """Gradients from one batch with the weights and inverse of the last refresh."""
+        features, log_scale = self.model(batch.inputs, batch.weights)
+        if self.include_current:
+            self._take_up(features.detach(), batch.targets, None if log_scale is None else log_scale.detach())
+        rows, noise_variance = len(features), self.model.noise_variance
+        weights = self.weights.detach()
+        gradients = row_gradients(
+            features,
+            batch.targets,
+            weights,
+            self.inverse_gram,
+            noise_variance,
+            log_scale,
+            factor=1.0 / rows,
+        )
+        self.push(features, log_scale, gradients)
+        loss = gradients.residual_sum_of_squares / (rows * noise_variance)
+        if self.weight_update != "solve":
+            self.weights.grad = weight_gradient(self, features.detach(), gradients, weights, noise_variance)
+        if self.noise_update == "gradient":
+            noise_gradient(self, loss, float(self.inverse_trace), noise_variance)
+        return BatchGradient(features.detach(), None if log_scale is None else log_scale.detach(), loss)
+
+    def track(self, batch: Rows, found: BatchGradient) -> None:
+        """Keep the batch for the next refresh, and refresh when the block is full."""
+        if self.noise_update == "closed_form":
+            self._pending_residuals.append(found.loss)
+        if not self.include_current:
+            self._take_up(found.features, batch.targets, found.log_noise_scale)
+
+    def pending_state(self) -> dict[str, Tensor]:
+        """The batches since the last refresh."""
+        state = {}
+        if self._pending_residuals:
+            state["residuals"] = torch.stack(self._pending_residuals)
+        if self._pending:
+            state["sizes"] = torch.tensor([len(part[0]) for part in self._pending])
+            for index, name in enumerate(("features", "targets", "log_scales")):
+                parts = [part[index] for part in self._pending if part[index] is not None]
+                if parts:
+                    state[name] = torch.cat(parts)  # type: ignore[arg-type]
+        return state
+
+    def load_pending_state(self, state: dict[str, Tensor]) -> None:
+        """Take back the batches since the last refresh."""
+        device = self.model.device
+        self._pending, self._pending_residuals = [], []
+        if "residuals" in state:
+            self._pending_residuals = list(state["residuals"].to(device))
+        if "sizes" not in state:
+            return
+        sizes = state["sizes"].tolist()
+        features, targets = (torch.split(state[name].to(device), sizes) for name in ("features", "targets"))
+        has_scales = "log_scales" in state
+        scales = torch.split(state["log_scales"].to(device), sizes) if has_scales else [None] * len(sizes)
+        self._pending = list(zip(features, targets, scales, strict=True))
+
+    def _take_up(self, features: Tensor, targets: Tensor, log_scale: Tensor | None) -> None:
+        self._pending.append((features, targets, log_scale))
+        if len(self._pending) >= self.block:
+            self._refresh(solve_weights=self.weight_update != "train")
+
+    @torch.no_grad()
+    def _refresh(self, *, solve_weights: bool) -> None:
+        features = torch.cat([part[0] for part in self._pending])
+        targets = torch.cat([part[1] for part in self._pending])
+        scales = [part[2] for part in self._pending]
+        log_scale = None if scales[0] is None else torch.cat([s for s in scales if s is not None])
+        found = FeatureStatistics.from_batch(features, targets, log_scale)
+        forget = 1.0 - min(len(self._pending) / self.window, 1.0)
+        self.tracked_gram.mul_(forget).add_(found.gram)
+        self.tracked_projection.mul_(forget).add_(found.projected_targets)
+        self.tracked_rows.mul_(forget).add_(found.num_data)
+        noise_variance = self.model.noise_variance
+        if self._pending_residuals:
+            # Losses are in units of the noise variance that held since the last refresh.
+            squares = torch.stack(self._pending_residuals).double().mean() * noise_variance * found.num_data
+            self.tracked_residual_squares.mul_(forget).add_(squares)
+            self.tracked_residual_rows.mul_(forget).add_(found.num_data)
+            mean_square = float(self.tracked_residual_squares / self.tracked_residual_rows) / self.num_targets
+            n, d = self.num_data, self.num_features
+            freedom = max(n - d + noise_variance * float(self.inverse_trace), 0.1 * n)
+            noise_variance = max(mean_square * n / freedom, math.exp(self.minimum_log_noise))
+            self.model.noise.set_variance(noise_variance)
+        scale = self.num_data / float(self.tracked_rows)
+        scaled = FeatureStatistics(
+            gram=self.tracked_gram * scale,
+            projected_targets=self.tracked_projection * scale,
+            target_sum_of_squares=found.target_sum_of_squares,
+            log_scale_sum=found.log_scale_sum,
+            num_data=float(self.num_data),
+        )
+        factor = regularized_gram_factor(scaled, noise_variance)
+        inverse = factor.inverse()
+        if solve_weights:
+            self.weights.copy_(factor.solve(scaled.projected_targets))
+        self.inverse_gram.copy_(inverse)
+        self.inverse_trace.copy_(inverse.trace())
+        self._pending.clear()
+        self._pending_residuals.clear()

@@ -1,0 +1,202 @@
+"""``Minimax``: descent on the parameters and a Gram estimate, ascent on a dual matrix, as in the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Rows
+from ..likelihood import row_gradients
+from ..linalg import cholesky, gram_float64, is_positive_definite, symmetric_eigen
+from ..model import FeatureGP
+from .base import Algorithm, BatchGradient, weight_gradient
+
+
+class Minimax(Algorithm):
+    r"""The NLML as a saddle point problem whose objective is a sum over rows.
+
+    .. math:: \min_{\theta, A}\max_{\|B\| \le 1}\;
+        \Psi(\theta, A, B) = g(\theta) + \log|A| + \mu\,\frac{\langle B, A - F(\theta)\rangle}{\|A\|}
+
+    ``A`` is an estimate of :math:`F(\theta)`, ``B`` a dual matrix. Batches give unbiased gradients of :math:`\Psi`
+    for any ``(A, B)``. One step takes two separately drawn batches: the first for descent on :math:`(\theta, A)`, the
+    second for ascent on ``B``. Projections keep :math:`A \succeq s I`, :math:`\|B\| \le 1`, the noise above its
+    floor and the weights and network parameters inside a box.
+
+    When is it exact? At :math:`A = F` stationarity asks for :math:`B = -(\|F\|/\mu) F^{-1}`, which lies in the ball
+    only if :math:`\mu \ge \|F\|\,\|F^{-1}\|`, at least ``d`` and growing with the condition number. With the paper's
+    :math:`\mu = 1` the ball binds and ``A`` settles below ``F``: the complexity term is too weak.
+
+    ``A`` is kept per row (divided by ``n``), so that entries are of order one whatever the number of rows; the penalty
+    does not change.
+
+    Args:
+        model: The model to train, in place.
+        num_data: The number of rows ``n``.
+        penalty: :math:`\mu`: a number (1.0 in the paper's experiments), or ``"auto"``, which keeps it at 1.1 times
+            :math:`\|A\|\,\|A^{-1}\|` of the present estimate and never lowers it.
+        penalty_growth: The outer loop: the penalty is multiplied by this ...
+        penalty_steps: ... every so many steps.
+        box: Bound on the absolute value of every weight and network parameter; None for no bound.
+        input_dim: The number of input columns, if the feature map does not know it.
+        num_targets: The number of target columns.
+        minimum_noise_variance: The noise variance is kept at or above this.
+    """
+
+    batches_per_step = 2
+
+    def __init__(
+        self,
+        model: FeatureGP,
+        num_data: int,
+        *,
+        penalty: float | str = 1.0,
+        penalty_growth: float = 1.0,
+        penalty_steps: int = 1000,
+        box: float | None = 1e3,
+        input_dim: int | None = None,
+        num_targets: int = 1,
+        minimum_noise_variance: float = 1e-8,
+    ) -> None:
+        super().__init__(
+            model,
+            num_data,
+            input_dim=input_dim,
+            num_targets=num_targets,
+            minimum_noise_variance=minimum_noise_variance,
+        )
+        if isinstance(penalty, str):
+            if penalty != "auto":
+                raise ValueError(f"penalty must be a positive number or 'auto', but is {penalty!r}.")
+        elif not penalty > 0.0:
+            raise ValueError(f"penalty must be a positive number or 'auto', but is {penalty}.")
+        if not penalty_growth >= 1.0:
+            raise ValueError(f"penalty_growth must be at least 1, but is {penalty_growth}.")
+        if penalty_steps < 1:
+            raise ValueError(f"penalty_steps must be at least 1, but is {penalty_steps}.")
+        if box is not None and not box > 0.0:
+            raise ValueError(f"box must be positive or None, but is {box}.")
+        self.automatic_penalty = penalty == "auto"
+        self.penalty_growth = penalty_growth
+        self.penalty_steps = penalty_steps
+        self.box = box
+        self.projections = 0  # how often the eigendecomposition was needed
+        d, device = self.num_features, model.device
+        wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        self.weights = nn.Parameter(torch.zeros(d, num_targets, dtype=model.dtype, device=device))
+        self.gram_estimate = nn.Parameter(torch.eye(d, **wide))
+        self.dual_matrix = nn.Parameter(torch.zeros(d, d, **wide))
+        self.penalty = nn.Buffer(torch.tensor(1.0 if isinstance(penalty, str) else penalty, **wide))
+        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
+
+    @torch.no_grad()
+    def initialize(self, batches: Sequence[Rows]) -> None:
+        """Start the Gram estimate from the mean of a few batches that no step has used."""
+        estimates = []
+        for batch in batches:
+            features, log_scale = self.model(batch.inputs, batch.weights)
+            estimates.append(self._batch_gram(features, log_scale))
+        self.gram_estimate.copy_(torch.stack(estimates).mean(dim=0))
+        self._project_gram_estimate()
+
+    def gradient(self, batch: Rows) -> BatchGradient:
+        r"""Descent gradients of :math:`\Psi / (2n)` for features, weights, noise, Gram estimate; not the dual."""
+        features, log_scale = self.model(batch.inputs, batch.weights)
+        noise_variance = self.model.noise_variance
+        n, d, t, rows = self.num_data, self.num_features, self.num_targets, len(features)
+        estimate, dual = self.gram_estimate.detach(), self.dual_matrix.detach()
+        estimate_inverse = cholesky(estimate, noise_variance=noise_variance).inverse()
+        norm = torch.linalg.matrix_norm(estimate)
+        if self.automatic_penalty:
+            needed = 1.1 * norm * torch.linalg.matrix_norm(estimate_inverse)
+            torch.maximum(self.penalty, needed, out=self.penalty)
+        multiplier = (self.penalty / norm) * dual
+        weights = self.weights.detach()
+        gradients = row_gradients(
+            features,
+            batch.targets,
+            weights,
+            # In place of F^-1: the multiplier is that of the Gram matrix per row.
+            (multiplier / -n).to(weights),
+            noise_variance,
+            log_scale,
+            factor=1.0 / rows,
+        )
+        self.push(features, log_scale, gradients)
+        self.weights.grad = weight_gradient(self, features.detach(), gradients, weights, noise_variance)
+        gap = estimate - self._batch_gram(features.detach(), log_scale)
+        misfit = (multiplier * gap).sum() / norm.square()
+        self.gram_estimate.grad = (estimate_inverse + multiplier - misfit * estimate).mul_(0.5 * t / n)
+        loss = gradients.residual_sum_of_squares / (rows * noise_variance)
+        noise = self.model.noise.log_variance
+        implied_trace = -float(multiplier.trace()) / n
+        noise.grad = (0.5 * (t * (n - d + noise_variance * implied_trace) / n - loss)).to(noise)
+        self.dual_matrix.grad = None
+        return BatchGradient(features.detach(), None if log_scale is None else log_scale.detach(), loss)
+
+    def dual_gradient(self, batch: Rows) -> None:
+        r"""The ascent gradient of :math:`\Psi / (2n)` for the dual matrix, negated for an optimizer that descends."""
+        with torch.no_grad():
+            features, log_scale = self.model(batch.inputs, batch.weights)
+            estimate = self.gram_estimate.detach()
+            gap = estimate - self._batch_gram(features, log_scale)
+            factor = -0.5 * self.num_targets / self.num_data * self.penalty / torch.linalg.matrix_norm(estimate)
+            self.dual_matrix.grad = gap * factor
+
+    def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
+        """Descent with the first batch, projection, ascent with the second, projection."""
+        loss = super().step(batches[:1], optimizer)
+        optimizer.zero_grad()  # only the dual matrix moves now: optimizers pass over parameters without a gradient
+        self.dual_gradient(batches[1])
+        optimizer.step()
+        with torch.no_grad():
+            norm = float(torch.linalg.matrix_norm(self.dual_matrix))
+            if norm > 1.0:
+                self.dual_matrix.div_(norm)
+            self.steps.add_(1)
+            if self.penalty_growth > 1.0 and int(self.steps) % self.penalty_steps == 0:
+                self.penalty.mul_(self.penalty_growth)
+        return loss
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Noise floor, box, and the Gram estimate above the noise."""
+        super().project()
+        if self.box is not None:
+            torch._foreach_clamp_max_([*self.model.feature_map.parameters(), self.weights], self.box)
+            torch._foreach_clamp_min_([*self.model.feature_map.parameters(), self.weights], -self.box)
+        self._project_gram_estimate()
+
+    def _project_gram_estimate(self) -> None:
+        # The eigendecomposition costs many times a Cholesky, which tells whether it is needed.
+        estimate = self.gram_estimate.data
+        floor = self.model.noise_variance / self.num_data
+        shifted = estimate.clone()
+        shifted.diagonal().sub_(floor)
+        if is_positive_definite(shifted):
+            return
+        self.projections += 1
+        eigenvalues, eigenvectors = symmetric_eigen(0.5 * (estimate + estimate.mT))
+        # A little above the bound, so that rounding does not call for the next projection at once.
+        raised = eigenvalues.clamp_min(floor * (1.0 + 1e-6) + 1e-14 * float(eigenvalues[-1]))
+        estimate.copy_((eigenvectors * raised) @ eigenvectors.mT)
+
+    def _batch_gram(self, features: Tensor, log_scale: Tensor | None) -> Tensor:
+        """The unbiased estimate of ``F / n`` from one batch."""
+        row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.detach().double())
+        estimate = gram_float64(features, row_scale=row_scale).div_(len(features))
+        estimate.diagonal().add_(self.model.noise_variance / self.num_data)
+        return estimate
+
+
+def exact_dual(estimate: Tensor, penalty: float) -> Tensor:
+    r"""The dual matrix :math:`-(\|A\|/\mu) A^{-1}` at which :math:`\Psi` has the exact gradient of the NLML."""
+    inverse = cholesky(estimate).inverse()
+    dual: Tensor = -(torch.linalg.matrix_norm(estimate) / penalty) * inverse
+    if float(torch.linalg.matrix_norm(dual)) > 1.0 + 1e-9:
+        needed = float(torch.linalg.matrix_norm(estimate) * torch.linalg.matrix_norm(inverse))
+        raise ValueError(f"penalty must be at least {needed:.3g} for an exact saddle point, but is {penalty:.3g}.")
+    return dual

@@ -1,0 +1,168 @@
+"""The only training loop."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .algorithms.base import Algorithm
+from .callbacks.base import Callback
+from .checkpoint import load_checkpoint
+from .data.sampling import BatchSampler
+from .errors import DataError, NumericalError
+from .run import TrainingRun, copy_state
+from .schedules import Schedule
+
+
+class TrainingDivergedWarning(UserWarning):
+    """Training met numbers that are not finite or a noise that exploded, and went back to the best state."""
+
+
+def train(
+    algorithm: Algorithm,
+    optimizer: torch.optim.Optimizer,
+    data: Any,
+    *,
+    epochs: int,
+    batch_size: int = 256,
+    sampling: str = "shuffle",
+    seed: int = 0,
+    schedule: Schedule | torch.optim.lr_scheduler.LRScheduler | None = None,
+    callbacks: Sequence[Callback] = (),
+    initial_batches: int = 20,
+    resume: str | Path | None = None,
+    restore_best: bool = True,
+) -> TrainingRun:
+    """Train a model with any algorithm and any torch optimizer.
+
+    Args:
+        algorithm: What sets the gradients.
+        optimizer: What takes the steps, over ``algorithm.parameter_groups()``.
+        data: Training rows; see :class:`~finitegp.data.sampling.BatchSampler`.
+        epochs: Passes over the rows.
+        batch_size: Rows per batch.
+        sampling: ``"shuffle"`` or ``"independent"``; both uniform.
+        seed: Determines the batches.
+        schedule: A function from the step to a factor on the learning rates (:mod:`finitegp.schedules`), or a torch
+            scheduler, stepped after every step.
+        callbacks: See :mod:`finitegp.callbacks`.
+        initial_batches: Batches that start what the algorithm tracks, before the first step.
+        resume: A checkpoint written by :class:`~finitegp.callbacks.Checkpoint` with the same arguments; if the file
+            does not exist, training starts from the beginning. On the CPU the resumed run equals the uninterrupted one
+            to the bit.
+        restore_best: At the end, go back to the best state that a callback recorded.
+
+    Returns:
+        The finished :class:`TrainingRun`, with its history.
+
+    Example:
+        >>> from finitegp import FeatureGP
+        >>> from finitegp.algorithms import Lagged
+        >>> from finitegp.features import MLPFeatures
+        >>> from finitegp.schedules import make_optimizer
+        >>> inputs = torch.linspace(-1, 1, 200)[:, None]
+        >>> data = inputs, torch.sin(3 * inputs[:, 0])
+        >>> model = FeatureGP(MLPFeatures(1, hidden=(16, 16), seed=0), noise_variance=0.1)
+        >>> before = model.nlml(data)
+        >>> algorithm = Lagged(model, num_data=200)
+        >>> run = train(algorithm, make_optimizer(algorithm), data, epochs=10, batch_size=20)
+        >>> run.step, model.nlml(data) < before
+        (100, True)
+    """
+    if epochs < 1:
+        raise ValueError(f"epochs must be at least 1, but is {epochs}.")
+    model = algorithm.model
+    sampler = BatchSampler(data, batch_size, sampling=sampling, seed=seed, dtype=model.dtype, device=model.device)
+    if sampler.num_data != algorithm.num_data:
+        raise DataError(f"The algorithm was made for {algorithm.num_data} rows, but the data have {sampler.num_data}.")
+    if sampler.num_targets != algorithm.num_targets:
+        raise DataError(
+            f"The algorithm was made for {algorithm.num_targets} target columns, but the data have "
+            f"{sampler.num_targets}: pass num_targets={sampler.num_targets} when making it."
+        )
+    torch_scheduler = schedule if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else None
+    factor = None if schedule is None or isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else schedule
+    run = TrainingRun(algorithm, optimizer, sampler, epochs, factor)
+    learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
+    noise_limit = 1e4 * (float(sampler.targets.double().square().mean()) + 1e-300)
+
+    if resume is not None and Path(resume).exists():
+        load_checkpoint(Path(resume), run, torch_scheduler)
+    elif initial_batches:
+        # Stream -1 is read by no step.
+        algorithm.initialize(list(islice(sampler.epoch(0, stream=-1), initial_batches)))
+    initial_state = copy_state(algorithm)
+    started = time.perf_counter() - run.seconds
+    for callback in callbacks:
+        callback.on_start(run)
+    each_step = [callback for callback in callbacks if type(callback).on_step is not Callback.on_step]
+
+    while run.epoch < epochs and run.stop_reason is None:
+        streams = [
+            sampler.epoch(run.epoch, stream=stream, skip=run.step_in_epoch)
+            for stream in range(algorithm.batches_per_step)
+        ]
+        for batches in zip(*streams, strict=True) if streams else [()]:
+            if factor is not None:
+                for group, learning_rate in zip(optimizer.param_groups, learning_rates, strict=True):
+                    group["lr"] = learning_rate * factor(run.step)
+            problem = ""
+            try:
+                run.loss = algorithm.step(batches, optimizer)
+            except NumericalError as error:
+                problem = str(error)
+            if problem or not run.loss < 1e12 or not algorithm.model.noise_variance < noise_limit:
+                run.diverged = True
+                break
+            if torch_scheduler is not None:
+                torch_scheduler.step()
+            run.step += 1
+            run.step_in_epoch += 1
+            for callback in each_step:
+                run.seconds = time.perf_counter() - started
+                callback.on_step(run)
+        if run.diverged:
+            _recover(run, initial_state, problem, optimizer)
+            break
+        run.epoch += 1
+        run.step_in_epoch = 0
+        run.seconds = time.perf_counter() - started
+        run.metrics |= {"loss": run.loss, "noise_variance": algorithm.model.noise_variance}
+        for callback in callbacks:
+            callback.on_epoch(run)
+        run.seconds = time.perf_counter() - started
+        run.history.append({"epoch": run.epoch, "step": run.step, "seconds": run.seconds} | run.metrics)
+        for callback in callbacks:
+            callback.on_record(run)
+    if restore_best and run.best is not None and not run.diverged:
+        algorithm.load_state_dict(run.best.state)
+    run.seconds = time.perf_counter() - started
+    for callback in callbacks:
+        callback.on_end(run)
+    return run
+
+
+def _recover(
+    run: TrainingRun, initial_state: dict[str, Tensor], problem: str, optimizer: torch.optim.Optimizer
+) -> None:
+    noise = run.algorithm.model.noise_variance
+    best = run.best
+    run.algorithm.load_state_dict(initial_state if best is None else best.state)
+    back_to = (
+        "the initial state" if best is None else f"the best state, {best.metric} {best.value:.4g} of epoch {best.epoch}"
+    )
+    rates = ", ".join(f"{group['lr']:.2g}" for group in optimizer.param_groups)
+    warnings.warn(
+        f"Training diverged at step {run.step} (epoch {run.epoch}): {problem or 'loss'} {run.loss:.3g}, noise variance "
+        f"{noise:.3g}, learning rate {rates}. Restored {back_to}. Use a smaller learning rate, or standardise inputs "
+        "and targets.",
+        TrainingDivergedWarning,
+        stacklevel=3,
+    )

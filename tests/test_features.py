@@ -637,3 +637,26 @@ def test_exact_kernel_checks_both_inputs() -> None:
     for shapes in (((3, 1), (3, 2)), ((3, 2), (3, 1))):
         with pytest.raises(ValueError, match=r"inputs must be \(rows, 2\)"):
             feature_map.exact_kernel(*(torch.zeros(shape) for shape in shapes))
+
+
+@pytest.mark.parametrize("hidden", [(7,), (9, 5), (6, 8, 4)])
+def test_written_out_backward_pass_equals_autograd(hidden):
+    feature_map = MLPFeatures(3, hidden=hidden, seed=0).double()
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(11, 3, generator=generator, dtype=torch.float64)
+    gradient = torch.randn(11, hidden[-1], generator=generator, dtype=torch.float64)
+    feature_map(inputs).backward(gradient)
+    expected = [parameter.grad.clone() for parameter in feature_map.parameters()]
+    feature_map.zero_grad()
+    features, pullback = feature_map.forward_with_pullback(inputs)
+    assert torch.equal(features, feature_map(inputs))
+    for times in (1, 2):  # gradients accumulate like autograd's
+        pullback(gradient)
+        for parameter, value in zip(feature_map.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, times * value, rtol=1e-12, atol=1e-12)
+    feature_map.layers[0].weight.requires_grad_(False)
+    feature_map.zero_grad()
+    feature_map.forward_with_pullback(inputs)[1](gradient)
+    assert feature_map.layers[0].weight.grad is None
+    assert not MLPFeatures(3, activation="tanh").has_pullback
+    assert not MLPFeatures(3, final_activation=False).has_pullback

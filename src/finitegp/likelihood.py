@@ -297,7 +297,7 @@ def row_gradients(
     rows is the exact gradient of the NLML: no derivative of a factorisation is needed.
 
     Args:
-        features: ``(rows, d)``.
+        features: ``(rows, d)``, without autograd.
         targets: ``(rows, t)``.
         weights: ``(d, t)``.
         inverse_gram: ``(d, d)``.
@@ -306,14 +306,14 @@ def row_gradients(
         factor: Multiplies both gradients: ``1 / rows`` estimates the gradient of the NLML per row from a batch.
     """
     num_targets = targets.shape[1]
-    features = features.detach()
     residuals = torch.addmm(targets, features, weights, beta=-1.0)
     whitened = features @ inverse_gram
     # factor * (t z P + r w' / s) in one fused product.
     gradient = torch.addmm(whitened, residuals, weights.mT, beta=factor * num_targets, alpha=factor / noise_variance)
     if log_noise_scale is None:
-        return RowGradients(gradient, None, residuals, residuals.square().sum())
-    precision = torch.exp(-log_noise_scale.detach())
+        flat = residuals.view(-1)
+        return RowGradients(gradient, None, residuals, flat @ flat)
+    precision = torch.exp(-log_noise_scale)
     weighted_residuals = residuals * precision[:, None]
     squared_residuals = (residuals * weighted_residuals).sum(dim=1)
     leverage = (whitened * features).sum(dim=1) * precision

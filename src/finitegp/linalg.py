@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from scipy.linalg.blas import dsyrk
-from scipy.linalg.lapack import dpotrf, dpotri, spotrf, spotri
+from scipy.linalg.lapack import dpotrf, dpotri, dtrtri, spotrf, spotri, strtri
 from torch import Tensor
 
 from .errors import NumericalError
@@ -24,6 +24,8 @@ RELATIVE_JITTERS = {
 
 # Rows per block when rows are summed in float64: one block stays in a core's cache.
 _GRAM_BLOCK_ROWS = 512
+# Up to so many rows the general product is faster: the update has more overhead.
+_SMALL_BATCH_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +58,24 @@ class CholeskyFactor:
         """``log |matrix|``."""
         return 2.0 * self.lower.diagonal().log().sum()
 
+    def inverse_root(self) -> Tensor:
+        """``L^-1``, lower triangular: its squared norm is the trace of ``matrix^-1``, and ``L^-T L^-1`` the inverse."""
+        if self.lower.device.type != "cpu":
+            return self.half_solve(torch.eye(len(self.lower), dtype=self.lower.dtype, device=self.lower.device))
+        trtri = dtrtri if self.lower.dtype == torch.float64 else strtri
+        return torch.from_numpy(trtri(self.lower.numpy(), lower=1)[0])
+
     def inverse(self) -> Tensor:
         """``matrix^-1``, symmetric to the last bit."""
         if self.lower.device.type != "cpu":
             inverse = torch.cholesky_inverse(self.lower)
             return 0.5 * (inverse + inverse.mT)
         potri = dpotri if self.lower.dtype == torch.float64 else spotri
+        # The lower triangle of the inverse; what is above the diagonal of the factor is zero and stays so.
         lower_half = torch.from_numpy(potri(self.lower.numpy(), lower=1)[0])
-        return torch.tril(lower_half) + torch.tril(lower_half, -1).mT
+        symmetric = lower_half + lower_half.mT
+        symmetric.diagonal().mul_(0.5)
+        return symmetric
 
 
 def cholesky(matrix: Tensor, *, noise_variance: float | None = None) -> CholeskyFactor:
@@ -94,15 +106,14 @@ def cholesky(matrix: Tensor, *, noise_variance: float | None = None) -> Cholesky
     for jitter in jitters:
         shifted = matrix if jitter == 0.0 else matrix + jitter * torch.eye(len(matrix)).to(matrix)
         lower, info = _factorise(shifted)
-        if info == 0 and bool(torch.isfinite(lower.diagonal()).all()):
+        if info == 0:
             return CholeskyFactor(lower=lower, jitter=jitter)
     raise NumericalError(_failure_message(matrix, jitters, noise_variance))
 
 
 def is_positive_definite(matrix: Tensor) -> bool:
     """Whether a Cholesky factorisation without jitter succeeds: the cheapest test there is."""
-    lower, info = _factorise(matrix)
-    return info == 0 and bool(torch.isfinite(lower.diagonal()).all())
+    return _factorise(matrix)[1] == 0
 
 
 def _factorise(matrix: Tensor) -> tuple[Tensor, int]:
@@ -113,7 +124,7 @@ def _factorise(matrix: Tensor) -> tuple[Tensor, int]:
     # For the small matrices here SciPy's LAPACK takes a quarter to a half of the time of torch's.
     potrf = dpotrf if matrix.dtype == torch.float64 else spotrf
     factor, info = potrf(matrix.detach().numpy().T, lower=1)  # symmetric: the transpose is the same matrix
-    return torch.from_numpy(factor), int(info)
+    return torch.from_numpy(factor), int(info)  # a NaN is not positive: LAPACK reports it
 
 
 def _failure_message(matrix: Tensor, jitters: list[float], noise_variance: float | None) -> str:
@@ -132,8 +143,8 @@ def _failure_message(matrix: Tensor, jitters: list[float], noise_variance: float
 
 
 def symmetric_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (ascending) and eigenvectors (columns) of a symmetric matrix."""
-    if not bool(torch.isfinite(matrix).all()):
+    """Eigenvalues (ascending) and eigenvectors (columns) of a symmetric matrix; only its lower triangle is read."""
+    if not bool(torch.isfinite(matrix.sum())):
         raise NumericalError("The matrix to decompose holds NaN or infinity.")
     eigenvalues, eigenvectors = torch.linalg.eigh(matrix)
     return eigenvalues, eigenvectors
@@ -143,8 +154,7 @@ def gram_float64(*columns: Tensor, row_scale: Tensor | None = None) -> Tensor:
     """``C'C`` in float64, where ``C`` is the given ``(rows, k)`` tensors side by side, of any float type.
 
     On the CPU this uses the symmetric rank-k update of BLAS on blocks of rows that fit in a core's cache, which does
-    half the work of a general product; that is what makes float64 sums about as cheap as float32 products. Elsewhere
-    it is a float64 product.
+    half the work of a general product. Elsewhere, and for few rows, it is a float64 product.
 
     Args:
         columns: Tensors with the same number of rows.
@@ -152,8 +162,9 @@ def gram_float64(*columns: Tensor, row_scale: Tensor | None = None) -> Tensor:
     """
     columns = tuple(tensor.detach() for tensor in columns)
     rows, device = len(columns[0]), columns[0].device
-    if device.type != "cpu":
-        stacked = torch.cat([tensor.to(torch.float64) for tensor in columns], dim=1)
+    if device.type != "cpu" or rows <= _SMALL_BATCH_ROWS:
+        wide = [tensor.to(torch.float64) for tensor in columns]
+        stacked = wide[0] if len(wide) == 1 else torch.cat(wide, dim=1)
         if row_scale is not None:
             stacked = stacked * row_scale[:, None]
         return stacked.mT @ stacked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +13,42 @@ from torch import Tensor, nn
 from .data import ArraySource, Rows, as_source
 from .errors import DataError, FeatureMapError
 from .features import count_features
-from .likelihood import MarginalLikelihood, NoiseOptimum, negative_log_marginal_likelihood, optimal_noise
+from .likelihood import (
+    MarginalLikelihood,
+    NoiseOptimum,
+    RowGradients,
+    negative_log_marginal_likelihood,
+    optimal_noise,
+)
 from .noise import ConstantNoise, NoiseModel
 from .posterior import Prediction, WeightPosterior
 from .statistics import FeatureStatistics, sum_statistics
 
 # Above this estimated relative rounding error, the NLML is evaluated with a second pass over the rows.
 _ONE_PASS_TOLERANCE = 1e-10
+
+
+class TracedFeatures:
+    """The features of a batch, and the way back to the parameters.
+
+    Attributes:
+        features: ``(rows, d)``, detached.
+        log_noise_scale: ``(rows,)``, detached, or None.
+    """
+
+    __slots__ = ("_backward", "features", "log_noise_scale")
+
+    def __init__(self, features: Tensor, log_noise_scale: Tensor | None, backward: Callable[..., None]) -> None:
+        self.features = features
+        self.log_noise_scale = log_noise_scale
+        self._backward = backward
+
+    def backward(self, gradients: RowGradients) -> None:
+        """One backward pass of the row gradients through the feature map and the noise model."""
+        if gradients.log_noise_scale is None:
+            self._backward(gradients.features)
+        else:
+            self._backward(gradients.features, gradients.log_noise_scale)
 
 
 class FeatureGP(nn.Module):
@@ -117,12 +146,36 @@ class FeatureGP(nn.Module):
         """
         features: Tensor = self.feature_map(inputs)
         log_scale = self.noise.log_scale(inputs, features)
-        if self.log_output_scale.requires_grad or self.output_scale != 1.0:
+        if self._scales_output():
             features = features * torch.exp(0.5 * self.log_output_scale)
         if weights is not None:
             log_weights = weights.log().to(features)
             log_scale = -log_weights if log_scale is None else log_scale - log_weights
         return features, log_scale
+
+    def trace(self, inputs: Tensor, weights: Tensor | None = None) -> TracedFeatures:
+        """:meth:`forward` for a training step: features and log noise scales detached, and their backward pass.
+
+        Uses the feature map's own ``forward_with_pullback`` where there is one and nothing else needs a gradient
+        through the features; otherwise autograd.
+        """
+        written_out = getattr(self.feature_map, "has_pullback", False) and isinstance(self.noise, ConstantNoise)
+        if written_out and not self._scales_output():
+            features, pullback = cast(Any, self.feature_map).forward_with_pullback(inputs)
+            log_scale = None if weights is None else -weights.log()
+            return TracedFeatures(features, log_scale, lambda gradient, _=None: pullback(gradient))
+        features, log_scale = self(inputs, weights)
+
+        def backward(gradient: Tensor, scale_gradient: Tensor | None = None) -> None:
+            if log_scale is None or not log_scale.requires_grad:
+                features.backward(gradient)
+            else:
+                torch.autograd.backward([features, log_scale], [gradient, scale_gradient])
+
+        return TracedFeatures(features.detach(), None if log_scale is None else log_scale.detach(), backward)
+
+    def _scales_output(self) -> bool:
+        return self.log_output_scale.requires_grad or self.log_output_scale.item() != 0.0
 
     def checked_forward(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
         """:meth:`forward` on one chunk, cast to the model's type and device, with the output's shape checked."""

@@ -31,7 +31,10 @@ def make_optimizer(
         raise ValueError(f"optimizer must be one of {list(OPTIMIZERS)}, but is {name!r}.")
     if not learning_rate > 0.0:
         raise ValueError(f"learning_rate must be positive, but is {learning_rate}.")
-    groups = algorithm.parameter_groups()
+    groups = [
+        {"params": group["params"], "lr": learning_rate * group.get("rate", 1.0)}
+        for group in algorithm.parameter_groups()
+    ]
     options: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay}
     if name == "adam":
         return torch.optim.AdamW(groups, fused=True, **options)

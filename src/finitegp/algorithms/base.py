@@ -67,7 +67,10 @@ class Algorithm(nn.Module, ABC):
         self.minimum_log_noise = math.log(minimum_noise_variance)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """What a torch optimizer should train, as one group (each further group costs a call of its kernel)."""
+        """What a torch optimizer should train; an entry ``rate`` is a factor on the group's learning rate.
+
+        One group, unless rates differ: each further group costs a call of the optimizer's kernel.
+        """
         return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
 
     def initialize(self, batches: Sequence[Rows]) -> None:
@@ -100,14 +103,6 @@ class Algorithm(nn.Module, ABC):
 
     def load_pending_state(self, state: dict[str, Tensor]) -> None:
         """Take back what :meth:`pending_state` gave."""
-
-    def push(self, features: Tensor, log_scale: Tensor | None, gradients: RowGradients) -> None:
-        """One backward pass of the row gradients through the feature map and the noise model."""
-        if log_scale is None or not log_scale.requires_grad:
-            features.backward(gradients.features)  # type: ignore[no-untyped-call]
-        else:
-            assert gradients.log_noise_scale is not None
-            torch.autograd.backward([features, log_scale], [gradients.features, gradients.log_noise_scale])
 
 
 def weight_gradient(

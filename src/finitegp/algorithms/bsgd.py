@@ -24,12 +24,13 @@ class BSGD(Algorithm):
 
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients of the batch's own NLML per row."""
-        features, log_scale = self.model(batch.inputs, batch.weights)
+        traced = self.model.trace(batch.inputs, batch.weights)
+        features, log_scale = traced.features, traced.log_noise_scale
         rows, t = len(features), batch.targets.shape[1]
         noise_variance = self.model.noise_variance
-        plain = features.detach().double()
+        plain = features.double()
         targets = batch.targets.double()
-        row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.detach().double())[:, None]
+        row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.double())[:, None]
         if row_scale is not None:
             plain, targets = plain * row_scale, targets * row_scale
         covariance = plain @ plain.mT
@@ -47,8 +48,8 @@ class BSGD(Algorithm):
             feature_gradient = feature_gradient * row_scale
         residual_squares = noise_variance**2 * solved.square().sum()
         gradients = RowGradients(feature_gradient.to(features), scale_gradient, solved, residual_squares)
-        self.push(features, log_scale, gradients)
+        traced.backward(gradients)
         noise = self.model.noise.log_variance
         noise.grad = (0.5 * noise_variance / rows * by_covariance.trace()).to(noise)
         loss = residual_squares / (rows * noise_variance)
-        return BatchGradient(features.detach(), None if log_scale is None else log_scale.detach(), loss)
+        return BatchGradient(features, log_scale, loss)

@@ -64,12 +64,12 @@ def exact_gradient(model: FeatureGP, data: Any) -> ExactGradient:
         for rows in source:
             features, log_scale = model.checked_forward(rows)
             gradients = row_gradients(
-                features,
+                features.detach(),
                 rows.targets.to(features),
                 weights.to(features),
                 inverse_gram.to(features),
                 noise_variance,
-                log_scale,
+                None if log_scale is None else log_scale.detach(),
             )
             residual_squares += float(gradients.residual_sum_of_squares)
             outputs, pushed = [features], [gradients.features]

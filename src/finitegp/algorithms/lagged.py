@@ -110,9 +110,10 @@ class Lagged(Algorithm):
 
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients from one batch with the weights and inverse of the last refresh."""
-        features, log_scale = self.model(batch.inputs, batch.weights)
+        traced = self.model.trace(batch.inputs, batch.weights)
+        features, log_scale = traced.features, traced.log_noise_scale
         if self.include_current:
-            self._take_up(features.detach(), batch.targets, None if log_scale is None else log_scale.detach())
+            self._take_up(features, batch.targets, log_scale)
         rows, noise_variance = len(features), self.model.noise_variance
         weights = self.weights.detach()
         gradients = row_gradients(
@@ -124,13 +125,18 @@ class Lagged(Algorithm):
             log_scale,
             factor=1.0 / rows,
         )
-        self.push(features, log_scale, gradients)
+        traced.backward(gradients)
         loss = gradients.residual_sum_of_squares / (rows * noise_variance)
         if self.weight_update != "solve":
-            self.weights.grad = weight_gradient(self, features.detach(), gradients, weights, noise_variance)
+            self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
         if self.noise_update == "gradient":
             noise_gradient(self, loss, float(self.inverse_trace), noise_variance)
-        return BatchGradient(features.detach(), None if log_scale is None else log_scale.detach(), loss)
+        return BatchGradient(features, log_scale, loss)
+
+    def project(self) -> None:
+        """Only needed where the noise takes gradient steps: the closed form keeps to the floor by itself."""
+        if self.noise_update == "gradient":
+            super().project()
 
     def track(self, batch: Rows, found: BatchGradient) -> None:
         """Keep the batch for the next refresh, and refresh when the block is full."""

@@ -40,6 +40,8 @@ class Minimax(Algorithm):
             :math:`\|A\|\,\|A^{-1}\|` of the present estimate and never lowers it.
         penalty_growth: The outer loop: the penalty is multiplied by this ...
         penalty_steps: ... every so many steps.
+        estimate_rate: Learning rate of the Gram estimate relative to that of the network.
+        dual_rate: Learning rate of the dual matrix relative to that of the network.
         box: Bound on the absolute value of every weight and network parameter; None for no bound.
         input_dim: The number of input columns, if the feature map does not know it.
         num_targets: The number of target columns.
@@ -57,6 +59,8 @@ class Minimax(Algorithm):
         penalty_growth: float = 1.0,
         penalty_steps: int = 1000,
         box: float | None = 1e3,
+        estimate_rate: float = 1.0,
+        dual_rate: float = 1.0,
         input_dim: int | None = None,
         num_targets: int = 1,
         minimum_noise_variance: float = 1e-8,
@@ -83,14 +87,27 @@ class Minimax(Algorithm):
         self.penalty_growth = penalty_growth
         self.penalty_steps = penalty_steps
         self.box = box
+        self.estimate_rate = estimate_rate
+        self.dual_rate = dual_rate
         self.projections = 0  # how often the eigendecomposition was needed
         d, device = self.num_features, model.device
         wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
         self.weights = nn.Parameter(torch.zeros(d, num_targets, dtype=model.dtype, device=device))
         self.gram_estimate = nn.Parameter(torch.eye(d, **wide))
         self.dual_matrix = nn.Parameter(torch.zeros(d, d, **wide))
+        self.estimate_inverse = nn.Buffer(torch.eye(d, **wide))  # kept by the projection, used by the next step
         self.penalty = nn.Buffer(torch.tensor(1.0 if isinstance(penalty, str) else penalty, **wide))
         self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The model and its weights, the Gram estimate and the dual matrix, each with its rate."""
+        matrices = (self.gram_estimate, self.dual_matrix)
+        rest = [p for p in self.parameters() if p.requires_grad and all(p is not matrix for matrix in matrices)]
+        return [
+            {"params": rest},
+            {"params": [self.gram_estimate], "rate": self.estimate_rate},
+            {"params": [self.dual_matrix], "rate": self.dual_rate},
+        ]
 
     @torch.no_grad()
     def initialize(self, batches: Sequence[Rows]) -> None:
@@ -104,14 +121,14 @@ class Minimax(Algorithm):
 
     def gradient(self, batch: Rows) -> BatchGradient:
         r"""Descent gradients of :math:`\Psi / (2n)` for features, weights, noise, Gram estimate; not the dual."""
-        features, log_scale = self.model(batch.inputs, batch.weights)
+        traced = self.model.trace(batch.inputs, batch.weights)
+        features, log_scale = traced.features, traced.log_noise_scale
         noise_variance = self.model.noise_variance
         n, d, t, rows = self.num_data, self.num_features, self.num_targets, len(features)
         estimate, dual = self.gram_estimate.detach(), self.dual_matrix.detach()
-        estimate_inverse = cholesky(estimate, noise_variance=noise_variance).inverse()
         norm = torch.linalg.matrix_norm(estimate)
         if self.automatic_penalty:
-            needed = 1.1 * norm * torch.linalg.matrix_norm(estimate_inverse)
+            needed = 1.1 * norm * torch.linalg.matrix_norm(self.estimate_inverse)
             torch.maximum(self.penalty, needed, out=self.penalty)
         multiplier = (self.penalty / norm) * dual
         weights = self.weights.detach()
@@ -125,17 +142,17 @@ class Minimax(Algorithm):
             log_scale,
             factor=1.0 / rows,
         )
-        self.push(features, log_scale, gradients)
-        self.weights.grad = weight_gradient(self, features.detach(), gradients, weights, noise_variance)
-        gap = estimate - self._batch_gram(features.detach(), log_scale)
+        traced.backward(gradients)
+        self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
+        gap = estimate - self._batch_gram(features, log_scale)
         misfit = (multiplier * gap).sum() / norm.square()
-        self.gram_estimate.grad = (estimate_inverse + multiplier - misfit * estimate).mul_(0.5 * t / n)
+        self.gram_estimate.grad = (self.estimate_inverse + multiplier).sub_(misfit * estimate).mul_(0.5 * t / n)
         loss = gradients.residual_sum_of_squares / (rows * noise_variance)
         noise = self.model.noise.log_variance
         implied_trace = -float(multiplier.trace()) / n
         noise.grad = (0.5 * (t * (n - d + noise_variance * implied_trace) / n - loss)).to(noise)
         self.dual_matrix.grad = None
-        return BatchGradient(features.detach(), None if log_scale is None else log_scale.detach(), loss)
+        return BatchGradient(features, log_scale, loss)
 
     def dual_gradient(self, batch: Rows) -> None:
         r"""The ascent gradient of :math:`\Psi / (2n)` for the dual matrix, negated for an optimizer that descends."""
@@ -170,19 +187,23 @@ class Minimax(Algorithm):
             torch._foreach_clamp_min_([*self.model.feature_map.parameters(), self.weights], -self.box)
         self._project_gram_estimate()
 
+    @torch.no_grad()
     def _project_gram_estimate(self) -> None:
-        # The eigendecomposition costs many times a Cholesky, which tells whether it is needed.
+        """Raise the eigenvalues of the Gram estimate to the noise per row, and keep its inverse."""
         estimate = self.gram_estimate.data
         floor = self.model.noise_variance / self.num_data
         shifted = estimate.clone()
         shifted.diagonal().sub_(floor)
+        # The eigendecomposition costs many times a Cholesky, which tells whether it is needed.
         if is_positive_definite(shifted):
+            self.estimate_inverse.copy_(cholesky(estimate).inverse())
             return
         self.projections += 1
-        eigenvalues, eigenvectors = symmetric_eigen(0.5 * (estimate + estimate.mT))
+        eigenvalues, eigenvectors = symmetric_eigen(estimate)
         # A little above the bound, so that rounding does not call for the next projection at once.
         raised = eigenvalues.clamp_min(floor * (1.0 + 1e-6) + 1e-14 * float(eigenvalues[-1]))
-        estimate.copy_((eigenvectors * raised) @ eigenvectors.mT)
+        torch.mm(eigenvectors * raised, eigenvectors.mT, out=estimate)
+        torch.mm(eigenvectors / raised, eigenvectors.mT, out=self.estimate_inverse)
 
     def _batch_gram(self, features: Tensor, log_scale: Tensor | None) -> Tensor:
         """The unbiased estimate of ``F / n`` from one batch."""

@@ -77,24 +77,27 @@ class SCGD(Algorithm):
 
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients for features, weights and noise with the Gram matrix tracked so far."""
-        features, log_scale = self.model(batch.inputs, batch.weights)
+        traced = self.model.trace(batch.inputs, batch.weights)
+        features, log_scale = traced.features, traced.log_noise_scale
         noise_variance = self.model.noise_variance
-        inverse_gram = cholesky(self.tracked_gram, noise_variance=noise_variance).inverse()
         weights = self.weights.detach()
+        # The triangular inverse is cheaper than the whole one, which then is one product in the network's own type.
+        root = cholesky(self.tracked_gram, noise_variance=noise_variance).inverse_root()
+        narrow_root = root.to(weights)
         gradients = row_gradients(
             features,
             batch.targets,
             weights,
-            inverse_gram.to(weights),
+            narrow_root.mT @ narrow_root,
             noise_variance,
             log_scale,
             factor=1.0 / len(features),
         )
-        self.push(features, log_scale, gradients)
-        self.weights.grad = weight_gradient(self, features.detach(), gradients, weights, noise_variance)
+        traced.backward(gradients)
+        self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
         loss = gradients.residual_sum_of_squares / (len(features) * noise_variance)
-        noise_gradient(self, loss, float(inverse_gram.trace()), noise_variance)
-        return BatchGradient(features.detach(), None if log_scale is None else log_scale.detach(), loss)
+        noise_gradient(self, loss, float(torch.linalg.vector_norm(root)) ** 2, noise_variance)
+        return BatchGradient(features, log_scale, loss)
 
     @torch.no_grad()
     def track(self, batch: Rows, found: BatchGradient) -> None:

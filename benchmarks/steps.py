@@ -1,0 +1,171 @@
+"""Seconds of one training step of each algorithm against a plain network step, interleaved in one run.
+
+    python benchmarks/steps.py            # about five minutes
+    python benchmarks/steps.py --quick    # a rough look
+
+The plain step is a PyTorch MLP with a linear output, mean squared error and fused Adam: same network body, same
+batches, same optimizer settings. Each measurement is the mean over a chunk of 40 steps, so that the refreshes of Lagged
+are in it; the chunks of all methods are interleaved, and medians over chunks are compared. Writes
+``benchmarks/results/steps.jsonl``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from record import record
+from torch import nn
+
+from finitegp import FeatureGP
+from finitegp.algorithms import BSGD, SCGD, SVGP, Lagged, Minimax
+from finitegp.data.sampling import BatchSampler
+from finitegp.features import ComposedFeatures, FourierFeatures, MLPFeatures
+from finitegp.schedules import make_optimizer
+
+ROWS, INPUTS, CHUNK = 16_000, 17, 40
+Step = Callable[[int], object]
+
+
+def make_data(batch_size: int) -> list:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(ROWS, INPUTS, generator=generator)
+    targets = torch.sin(inputs.sum(dim=1)) + 0.1 * torch.randn(ROWS, generator=generator)
+    return list(BatchSampler((inputs, targets), batch_size, seed=0).epoch(0))
+
+
+def feature_map(kernel: str) -> nn.Module:
+    network = MLPFeatures(INPUTS, seed=0)
+    if kernel == "linear":
+        return network
+    return ComposedFeatures(network, FourierFeatures(128, 1000, ard=False, length_scales=5.0))
+
+
+def plain_step(batches: list, body: nn.Module, width: int) -> Step:
+    network = nn.Sequential(body, nn.Linear(width, 1))
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
+
+    def step(index: int) -> object:
+        batch = batches[index % len(batches)]
+        optimizer.zero_grad()
+        loss = F.mse_loss(network(batch.inputs), batch.targets)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def algorithm_step(batches: list, algorithm) -> Step:
+    optimizer = make_optimizer(algorithm, learning_rate=1e-3)
+    algorithm.initialize(batches[-20:])
+    count = len(batches)
+
+    def step(index: int) -> object:
+        drawn = (batches[index % count], batches[(index + 7) % count])
+        return algorithm.step(drawn, optimizer)
+
+    return step
+
+
+def autograd_scgd_step(batches: list, body: nn.Module, width: int) -> Step:
+    """SCGD as one would write it without the analytic gradient: the loss by autograd, the inverse at every step."""
+    weights = nn.Parameter(torch.zeros(width, 1))
+    log_noise = nn.Parameter(torch.tensor(-2.0))
+    optimizer = torch.optim.Adam([*body.parameters(), weights, log_noise], lr=1e-3, fused=True)
+    tracked = torch.eye(width) * ROWS
+
+    def step(index: int) -> object:
+        nonlocal tracked
+        batch = batches[index % len(batches)]
+        optimizer.zero_grad()
+        features = body(batch.inputs)
+        noise, scale = log_noise.exp(), ROWS / len(features)
+        gram = scale * features.T @ features + noise * torch.eye(width)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(tracked))
+        residuals = features @ weights - batch.targets
+        loss = scale * residuals.square().sum() / noise + weights.square().sum() + (ROWS - width) * log_noise
+        loss = (loss + (inverse * gram).sum()) / (2 * ROWS)
+        loss.backward()
+        optimizer.step()
+        tracked = 0.1 * tracked + 0.9 * gram.detach()
+        return loss
+
+    return step
+
+
+def methods(kernel: str, batch_size: int) -> dict[str, Step]:
+    batches = make_data(batch_size)
+
+    def model() -> FeatureGP:
+        return FeatureGP(feature_map(kernel), 0.1)
+
+    width = model().count_features()
+    lagged = {"block": 40, "window": 400} if kernel == "gaussian" else {"block": 20, "window": 200}
+    found = {
+        "plain network": plain_step(batches, feature_map(kernel), width),
+        "Lagged": algorithm_step(batches, Lagged(model(), ROWS, **lagged)),
+        "Lagged, trained weights": algorithm_step(batches, Lagged(model(), ROWS, weight_update="train", **lagged)),
+        "SCGD": algorithm_step(batches, SCGD(model(), ROWS)),
+        "BSGD": algorithm_step(batches, BSGD(model(), ROWS)),
+    }
+    if kernel == "linear":
+        found["SCGD by autograd"] = autograd_scgd_step(batches, feature_map(kernel), width)
+        found["Minimax"] = algorithm_step(batches, Minimax(model(), ROWS))
+        svgp = model()
+        inducing = SVGP.choose_inducing_inputs(torch.cat([b.inputs for b in batches]), batch_size)
+        found["SVGP (GPyTorch)"] = algorithm_step(batches, SVGP(svgp, ROWS, inducing_inputs=inducing))
+    return found
+
+
+def measure(kernel: str, batch_size: int, rounds: int) -> list[dict]:
+    steps = methods(kernel, batch_size)
+    # Slow steps are measured over fewer, and never over less than one refresh of Lagged.
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    counts = {name: 0 for name in steps}
+    for round_number in range(rounds + 2):
+        for name, step in steps.items():
+            chunk = CHUNK if kernel == "linear" or name.startswith(("Lagged", "plain")) else 4
+            started = time.perf_counter()
+            for index in range(counts[name], counts[name] + chunk):
+                step(index)
+            elapsed = (time.perf_counter() - started) / chunk
+            counts[name] += chunk
+            if round_number >= 2:
+                seconds[name].append(elapsed)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    return [
+        {
+            "kernel": kernel,
+            "batch_size": batch_size,
+            "features": 128 if kernel == "linear" else 1000,
+            "method": name,
+            "milliseconds": 1e3 * median,
+            "ratio_to_plain": median / medians["plain network"],
+            "rounds": rounds,
+        }
+        for name, median in medians.items()
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few rounds, nothing written")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    found = []
+    for kernel, batch_size, rounds in (("linear", 32, 200), ("linear", 256, 60), ("gaussian", 16, 30)):
+        found += measure(kernel, batch_size, max(rounds // 10, 3) if arguments.quick else rounds)
+    for row in found:
+        print(json.dumps(row))
+    if not arguments.quick:
+        print("written to", record("steps", found))
+
+
+if __name__ == "__main__":
+    main()

@@ -106,7 +106,7 @@ def methods(kernel: str, batch_size: int) -> dict[str, Step]:
         return FeatureGP(feature_map(kernel), 0.1)
 
     width = model().count_features()
-    lagged = {"block": 40, "window": 400} if kernel == "gaussian" else {"block": 20, "window": 200}
+    lagged = {"block": 80, "window": 400} if kernel == "gaussian" else {"block": 20, "window": 200}
     found = {
         "plain network": plain_step(batches, feature_map(kernel), width),
         "Lagged": algorithm_step(batches, Lagged(model(), ROWS, **lagged)),
@@ -117,6 +117,7 @@ def methods(kernel: str, batch_size: int) -> dict[str, Step]:
     if kernel == "linear":
         found["SCGD by autograd"] = autograd_scgd_step(batches, feature_map(kernel), width)
         found["Minimax"] = algorithm_step(batches, Minimax(model(), ROWS))
+        found["Minimax, projection every 4 steps"] = algorithm_step(batches, Minimax(model(), ROWS, projection_steps=4))
         svgp = model()
         inducing = SVGP.choose_inducing_inputs(torch.cat([b.inputs for b in batches]), batch_size)
         found["SVGP (GPyTorch)"] = algorithm_step(batches, SVGP(svgp, ROWS, inducing_inputs=inducing))
@@ -130,7 +131,7 @@ def measure(kernel: str, batch_size: int, rounds: int) -> list[dict]:
     counts = {name: 0 for name in steps}
     for round_number in range(rounds + 2):
         for name, step in steps.items():
-            chunk = CHUNK if kernel == "linear" or name.startswith(("Lagged", "plain")) else 4
+            chunk = CHUNK if kernel == "linear" else 80 if name.startswith(("Lagged", "plain")) else 4
             started = time.perf_counter()
             for index in range(counts[name], counts[name] + chunk):
                 step(index)

@@ -24,6 +24,11 @@ def test_no_jitter_where_none_is_needed(generator):
     half = factor.half_solve(right)
     torch.testing.assert_close(half.T @ half, right.T @ factor.solve(right))
     torch.testing.assert_close(factor.transposed_half_solve(half), factor.solve(right))
+    root = factor.inverse_root(torch.float64)
+    torch.testing.assert_close(root.T @ root, factor.inverse(), rtol=1e-7, atol=1e-7)
+    narrow = factor.inverse_root(torch.float32)
+    assert narrow.dtype == torch.float32
+    torch.testing.assert_close(narrow.double(), root, rtol=1e-3, atol=1e-3)
 
 
 def test_jitter_is_small_and_reported(generator):

@@ -81,14 +81,13 @@ class SCGD(Algorithm):
         features, log_scale = traced.features, traced.log_noise_scale
         noise_variance = self.model.noise_variance
         weights = self.weights.detach()
-        # The triangular inverse is cheaper than the whole one, which then is one product in the network's own type.
-        root = cholesky(self.tracked_gram, noise_variance=noise_variance).inverse_root()
-        narrow_root = root.to(weights)
+        # Factorised in float64; the inverse is then one triangular solve and one product in the network's own type.
+        root = cholesky(self.tracked_gram, noise_variance=noise_variance).inverse_root(weights.dtype)
         gradients = row_gradients(
             features,
             batch.targets,
             weights,
-            narrow_root.mT @ narrow_root,
+            root.mT @ root,
             noise_variance,
             log_scale,
             factor=1.0 / len(features),

@@ -1,0 +1,83 @@
+"""The gap to the exact optimum against the batch size: the paper's point on a small problem, and its plot.
+
+    python benchmarks/gaps.py      # about five minutes; needs the extra finitegp[plot]
+
+128 rows, ten Fourier features with learned length scale, magnitude and noise; 2000 steps of Adam with cosine decay from
+2e-2; the optimum is that of L-BFGS on the exact gradient. Five seeds of the batches. Writes
+``benchmarks/results/gaps.jsonl`` and ``docs/figures/gaps.png``.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import matplotlib
+import torch
+from record import record
+
+from finitegp import FeatureGP, fit_full_batch
+from finitegp.algorithms import BSGD, SCGD, Lagged, Minimax
+from finitegp.features import FourierFeatures
+from finitegp.schedules import cosine_decay, make_optimizer
+from finitegp.training import train
+
+ROWS, STEPS, SEEDS, BATCHES = 128, 2000, 5, (4, 16, 64)
+METHODS = {
+    "BSGD (biased)": lambda model: BSGD(model, ROWS),
+    "SCGD, rate 0.9": lambda model: SCGD(model, ROWS),
+    "SCGD, rate 0.1": lambda model: SCGD(model, ROWS, tracking_rate=0.1),
+    "Minimax, penalty 1": lambda model: Minimax(model, ROWS),
+    "Lagged": lambda model: Lagged(model, ROWS, block=4, window=32),
+    "Lagged, trained weights": lambda model: Lagged(model, ROWS, block=4, window=32, weight_update="train"),
+}
+
+
+def make_model() -> FeatureGP:
+    return FeatureGP(FourierFeatures(1, 10, sampling="sobol", seed=0), 0.5)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(5)
+    inputs = 2 * torch.rand(ROWS, 1, generator=generator) - 1
+    data = inputs, torch.sin(4 * inputs[:, 0]) + 0.3 * torch.randn(ROWS, generator=generator)
+    optimum = fit_full_batch(make_model().double(), data).nlml
+    rows = []
+    for name, make in METHODS.items():
+        for batch_size in BATCHES:
+            gaps = []
+            for seed in range(SEEDS):
+                model = make_model()
+                algorithm = make(model)
+                per_epoch = -(-ROWS // batch_size)
+                train(
+                    algorithm,
+                    make_optimizer(algorithm, learning_rate=2e-2),
+                    data,
+                    epochs=STEPS // per_epoch,
+                    batch_size=batch_size,
+                    seed=seed,
+                    schedule=cosine_decay(STEPS // per_epoch * per_epoch),
+                )
+                gaps.append(model.nlml(data) - optimum)
+            rows.append({"method": name, "batch_size": batch_size, "gaps": gaps, "median": statistics.median(gaps)})
+            print(rows[-1], flush=True)
+    record("gaps", [row | {"optimum": optimum, "rows": ROWS, "steps": STEPS} for row in rows])
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7.0, 4.2), layout="constrained")
+    for name in METHODS:
+        medians = [row["median"] for row in rows if row["method"] == name]
+        axes.plot(BATCHES, medians, marker="o", label=name, linewidth=2.5 if "biased" in name else 1.5)
+    axes.set(xscale="log", yscale="log", xlabel="batch size", ylabel="NLML per row above the optimum")
+    axes.set_xticks(BATCHES, [str(size) for size in BATCHES])
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
+    figure.savefig(Path(__file__).parents[1] / "docs" / "figures" / "gaps.png", dpi=120)
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ from finitegp.metrics import score
 
 def test_demo_beats_its_baselines_and_prints_them():
     output = io.StringIO()
-    result = run_demo(max_rows=12000, iterations=30, console=Console(file=output, width=100))
+    result = run_demo(max_rows=5000, epochs=8, console=Console(file=output, width=100))
     scores = result.scores
     assert scores["finitegp"].rmse < scores["linear"].rmse < scores["constant"].rmse
     assert scores["finitegp"].nlpd < scores["linear"].nlpd < scores["constant"].nlpd

@@ -639,24 +639,47 @@ def test_exact_kernel_checks_both_inputs() -> None:
             feature_map.exact_kernel(*(torch.zeros(shape) for shape in shapes))
 
 
-@pytest.mark.parametrize("hidden", [(7,), (9, 5), (6, 8, 4)])
-def test_written_out_backward_pass_equals_autograd(hidden):
-    feature_map = MLPFeatures(3, hidden=hidden, seed=0).double()
+WITH_PULLBACK = {
+    "one layer": lambda: MLPFeatures(3, hidden=(7,), seed=0),
+    "three layers": lambda: MLPFeatures(3, hidden=(6, 8, 4), seed=0),
+    "fourier": lambda: FourierFeatures(3, 10, length_scales=[0.5, 1.0, 2.0], magnitude=1.7),
+    "fourier, all learned": lambda: FourierFeatures(3, 10, ard=False, learn_frequencies=True),
+    "fourier, none learned": lambda: FourierFeatures(3, 10, learn_length_scales=False, learn_magnitude=False),
+    "deep kernel": lambda: ComposedFeatures(MLPFeatures(3, hidden=(9, 5), seed=0), FourierFeatures(5, 12, ard=False)),
+}
+
+
+@pytest.mark.parametrize("name", WITH_PULLBACK)
+def test_written_out_backward_pass_equals_autograd(name):
+    feature_map = WITH_PULLBACK[name]().double()
+    assert feature_map.has_pullback
     generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(11, 3, generator=generator, dtype=torch.float64)
-    gradient = torch.randn(11, hidden[-1], generator=generator, dtype=torch.float64)
-    feature_map(inputs).backward(gradient)
-    expected = [parameter.grad.clone() for parameter in feature_map.parameters()]
+    inputs = torch.randn(11, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    gradient = torch.randn(11, feature_map.num_features, generator=generator, dtype=torch.float64)
+    expected_features = feature_map(inputs)
+    expected_features.backward(gradient)
+    expected = {key: parameter.grad.clone() for key, parameter in feature_map.named_parameters()}
     feature_map.zero_grad()
-    features, pullback = feature_map.forward_with_pullback(inputs)
-    assert torch.equal(features, feature_map(inputs))
+    features, pullback = feature_map.forward_with_pullback(inputs.detach(), inputs_need_gradient=True)
+    torch.testing.assert_close(features, expected_features.detach(), rtol=1e-13, atol=1e-13)
     for times in (1, 2):  # gradients accumulate like autograd's
-        pullback(gradient)
-        for parameter, value in zip(feature_map.parameters(), expected, strict=True):
-            torch.testing.assert_close(parameter.grad, times * value, rtol=1e-12, atol=1e-12)
-    feature_map.layers[0].weight.requires_grad_(False)
+        torch.testing.assert_close(pullback(gradient), inputs.grad, rtol=1e-12, atol=1e-12)
+        for key, parameter in feature_map.named_parameters():
+            assert parameter.grad.shape == parameter.shape
+            torch.testing.assert_close(parameter.grad, times * expected[key], rtol=1e-12, atol=1e-12)
     feature_map.zero_grad()
-    feature_map.forward_with_pullback(inputs)[1](gradient)
-    assert feature_map.layers[0].weight.grad is None
+    features, pullback = feature_map.forward_with_pullback(inputs.detach())
+    assert pullback(gradient) is None
+    for key, parameter in feature_map.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[key], rtol=1e-12, atol=1e-12)
+    # What is frozen gets no gradient.
+    feature_map.requires_grad_(False)
+    feature_map.zero_grad()
+    feature_map.forward_with_pullback(inputs.detach())[1](gradient)
+    assert all(parameter.grad is None for parameter in feature_map.parameters())
+
+
+def test_no_written_out_backward_pass_where_there_is_none():
     assert not MLPFeatures(3, activation="tanh").has_pullback
     assert not MLPFeatures(3, final_activation=False).has_pullback
+    assert not ComposedFeatures(nn.Linear(3, 3), FourierFeatures(3, 10), input_dim=3).has_pullback

@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0.dev0"
 
-from .algorithms import ExactGradient, exact_gradient
+from .algorithms import BSGD, SCGD, SVGP, Exact, ExactGradient, Lagged, Minimax, exact_gradient
 from .data import ArraySource, IterableSource
 from .errors import DataError, NumericalError
 from .full_batch import FullBatchResult, fit_full_batch
@@ -10,12 +10,18 @@ from .likelihood import MarginalLikelihood, NoiseOptimum, negative_log_marginal_
 from .model import FeatureGP, FittedGP
 from .noise import ConstantNoise, InputNoise
 from .posterior import Prediction, WeightPosterior
+from .run import TrainingRun
 from .statistics import FeatureStatistics
+from .training import train
 
 __all__ = [
+    "BSGD",
+    "SCGD",
+    "SVGP",
     "ArraySource",
     "ConstantNoise",
     "DataError",
+    "Exact",
     "ExactGradient",
     "FeatureGP",
     "FeatureStatistics",
@@ -23,13 +29,17 @@ __all__ = [
     "FullBatchResult",
     "InputNoise",
     "IterableSource",
+    "Lagged",
     "MarginalLikelihood",
+    "Minimax",
     "NoiseOptimum",
     "NumericalError",
     "Prediction",
+    "TrainingRun",
     "WeightPosterior",
     "exact_gradient",
     "fit_full_batch",
     "negative_log_marginal_likelihood",
     "optimal_noise",
+    "train",
 ]

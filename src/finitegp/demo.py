@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from .algorithms import Lagged
+from .callbacks import ProgressBar, Validation
 from .data.diamonds import load_diamonds
 from .data.scaling import Standardizer
 from .features import LinearFeatures, MLPFeatures
-from .full_batch import fit_full_batch
 from .metrics import Scores, score
 from .model import FeatureGP
+from .schedules import cosine_decay, make_optimizer
+from .training import train
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class DemoResult:
 
 
 def run_demo(
-    *, max_rows: int | None = None, iterations: int = 80, seed: int = 0, console: Console | None = None
+    *, max_rows: int | None = None, epochs: int = 20, seed: int = 0, console: Console | None = None
 ) -> DemoResult:
     """Fit the diamonds table and print test RMSE, NLPD and the coverage of 90 % intervals.
 
@@ -36,24 +38,24 @@ def run_demo(
 
     Args:
         max_rows: Use only so many rows, for a quick look.
-        iterations: L-BFGS iterations, each two passes over the training rows.
+        epochs: Passes over the training rows, of which one in ten validates.
         seed: Of the split and of the network.
         console: Where to print; standard output by default.
     """
     console = console or Console()
     diamonds = load_diamonds()
     order = np.random.default_rng(seed).permutation(len(diamonds.prices))[:max_rows]
-    test, train = np.split(order, [len(order) // 10])
+    test, train_rows = np.split(order, [len(order) // 10])
     targets = np.log(diamonds.prices)
-    inputs_scaler = Standardizer.fit(diamonds.inputs[train])
-    target_scaler = Standardizer.fit(targets[train])
-    train_data = (inputs_scaler.transform(diamonds.inputs[train]), target_scaler.transform(targets[train]))
+    inputs_scaler = Standardizer.fit(diamonds.inputs[train_rows])
+    target_scaler = Standardizer.fit(targets[train_rows])
+    train_data = (inputs_scaler.transform(diamonds.inputs[train_rows]), target_scaler.transform(targets[train_rows]))
     test_inputs, test_targets = (
         inputs_scaler.transform(diamonds.inputs[test]),
         torch.from_numpy(targets[test]),
     )
     console.print(
-        f"diamonds: {len(train)} training rows, {len(test)} test rows, {diamonds.inputs.shape[1]} inputs; "
+        f"diamonds: {len(train_rows)} training rows, {len(test)} test rows, {diamonds.inputs.shape[1]} inputs; "
         "target: log of the price in US dollars"
     )
 
@@ -74,21 +76,23 @@ def run_demo(
     scores["linear"] = evaluate(linear)
 
     started = time.perf_counter()
-    model = FeatureGP(MLPFeatures(diamonds.inputs.shape[1], hidden=(64, 64), seed=seed), 0.1)
-    with Progress(
-        TextColumn("exact GP on a network's features"),
-        BarColumn(),
-        TextColumn("NLML {task.fields[nlml]:.3f}"),
-        TimeElapsedColumn(),
-        console=console,
-    ) as progress:
-        task = progress.add_task("fit", total=iterations, nlml=float("nan"))
-        fit_full_batch(
-            model,
-            train_data,
-            max_iterations=iterations,
-            progress=lambda iteration, nlml: progress.update(task, completed=iteration, nlml=nlml),
-        )
+    model = FeatureGP(MLPFeatures(diamonds.inputs.shape[1], seed=seed), 0.1)
+    batch_size, held_out = 64, len(train_rows) // 10
+    validation, rest = (
+        tuple(values[part] for values in train_data) for part in (slice(held_out), slice(held_out, None))
+    )
+    algorithm = Lagged(model, len(rest[0]))
+    train(
+        algorithm,
+        make_optimizer(algorithm, learning_rate=2e-3),
+        rest,
+        epochs=epochs,
+        batch_size=batch_size,
+        seed=seed,
+        schedule=cosine_decay(epochs * -(-len(rest[0]) // batch_size)),
+        callbacks=[Validation(validation, every=2), ProgressBar(console)],
+    )
+    model.optimize_noise(train_data)
     scores["finitegp"] = evaluate(model)
     seconds = time.perf_counter() - started
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .data import ArraySource, Rows, as_source
 from .errors import DataError, FeatureMapError
 from .features import count_features
+from .features.pullback import forward_with_pullback, has_pullback
 from .likelihood import (
     MarginalLikelihood,
     NoiseOptimum,
@@ -38,7 +39,7 @@ class TracedFeatures:
 
     __slots__ = ("_backward", "features", "log_noise_scale")
 
-    def __init__(self, features: Tensor, log_noise_scale: Tensor | None, backward: Callable[..., None]) -> None:
+    def __init__(self, features: Tensor, log_noise_scale: Tensor | None, backward: Callable[..., object]) -> None:
         self.features = features
         self.log_noise_scale = log_noise_scale
         self._backward = backward
@@ -159,11 +160,10 @@ class FeatureGP(nn.Module):
         Uses the feature map's own ``forward_with_pullback`` where there is one and nothing else needs a gradient
         through the features; otherwise autograd.
         """
-        written_out = getattr(self.feature_map, "has_pullback", False) and isinstance(self.noise, ConstantNoise)
-        if written_out and not self._scales_output():
-            features, pullback = cast(Any, self.feature_map).forward_with_pullback(inputs)
+        if has_pullback(self.feature_map) and isinstance(self.noise, ConstantNoise) and not self._scales_output():
+            features, pullback = forward_with_pullback(self.feature_map, inputs)
             log_scale = None if weights is None else -weights.log()
-            return TracedFeatures(features, log_scale, lambda gradient, _=None: pullback(gradient))
+            return TracedFeatures(features, log_scale, lambda gradient, *_: pullback(gradient))
         features, log_scale = self(inputs, weights)
 
         def backward(gradient: Tensor, scale_gradient: Tensor | None = None) -> None:

@@ -35,14 +35,27 @@ class Lagged(Algorithm):
         model: The model to train, in place.
         num_data: The number of rows ``n``.
         block: Batches between refreshes.
-        window: How many batches the statistics cover. Short windows follow the features closely, long ones average out
-            the noise of the targets; at least ``block``.
+        window: How many batches the statistics cover, at least ``block``. Weights from ``m`` rows are noisy, which in
+            the mean adds ``(n / m) P`` to the complexity term: short windows regularise, long ones are late.
         include_current: Take the current batch into the statistics *before* its gradient (a neighbour for comparison:
             it fits the training rows more closely and is no longer unbiased given the past).
         noise_update: ``"closed_form"`` or ``"gradient"``.
+        weight_update: ``"solve"`` at each refresh; ``"train"`` with the optimizer, as SCGD does, from a solved start;
+            or ``"both"``. Solved weights suit nearly noise-free targets; trained ones let features and weights trade
+            scale without waiting for the window.
         input_dim: The number of input columns, if the feature map does not know it.
         num_targets: The number of target columns.
         minimum_noise_variance: The noise variance is kept at or above this.
+
+    Example:
+        >>> from finitegp.features import MLPFeatures
+        >>> model = FeatureGP(MLPFeatures(2, hidden=(8,), seed=0), noise_variance=0.1)
+        >>> algorithm = Lagged(model, num_data=100, block=2, window=10)
+        >>> batch = Rows(torch.randn(10, 2), torch.randn(10, 1))
+        >>> algorithm.initialize([batch])
+        >>> optimizer = torch.optim.Adam(algorithm.parameter_groups(), lr=1e-3)
+        >>> algorithm.step([batch], optimizer) > 0
+        True
     """
 
     def __init__(
@@ -51,7 +64,7 @@ class Lagged(Algorithm):
         num_data: int,
         *,
         block: int = 20,
-        window: float = 100.0,
+        window: float = 400.0,
         include_current: bool = False,
         noise_update: str = "closed_form",
         weight_update: str = "solve",

@@ -110,7 +110,7 @@ class JsonLinesLog(Callback):
 
 
 class TensorBoardLog(Callback):
-    """Writes everything measured to TensorBoard (needs the package ``tensorboard``).
+    """Writes everything measured to TensorBoard (needs the extra ``finitegp[tensorboard]``).
 
     Args:
         directory: Where the event files go.
@@ -120,7 +120,7 @@ class TensorBoardLog(Callback):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ImportError("TensorBoardLog needs TensorBoard: pip install tensorboard") from error
+            raise ImportError('TensorBoardLog needs TensorBoard: pip install "finitegp[tensorboard]"') from error
         self._writer: Any = SummaryWriter(str(directory))
 
     def on_record(self, run: TrainingRun) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .arguments import check_size, log_of_number
+from .pullback import Pullback, forward_with_pullback, has_pullback
 
 
 def count_features(feature_map: nn.Module, input_dim: int) -> int:
@@ -105,6 +106,23 @@ class ComposedFeatures(nn.Module):
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
         features: Tensor = self.second(self.first(inputs))
         return features
+
+    @property
+    def has_pullback(self) -> bool:
+        """Whether the backward passes of both maps are written out."""
+        return has_pullback(self.first) and has_pullback(self.second)
+
+    def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
+        """The same features without autograd, with the backward passes of both maps in turn."""
+        between, first_pullback = forward_with_pullback(self.first, inputs, inputs_need_gradient=inputs_need_gradient)
+        features, second_pullback = forward_with_pullback(self.second, between, inputs_need_gradient=True)
+
+        def pullback(gradient: Tensor) -> Tensor | None:
+            by_between = second_pullback(gradient)
+            assert by_between is not None
+            return first_pullback(by_between)
+
+        return features, pullback
 
 
 class ConcatenatedFeatures(nn.Module):

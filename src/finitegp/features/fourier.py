@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .arguments import check_size, check_width, log_of_number, log_of_positive
 from .frequencies import check_kernel, correlation, draw_frequencies
+from .pullback import Pullback, accumulate
 
 
 class SpectralFeatures(nn.Module, ABC):
@@ -144,6 +145,38 @@ class FourierFeatures(SpectralFeatures):
 
     def _amplitudes(self) -> Tensor:
         return (0.5 * self.log_magnitude).exp() / math.sqrt(self.num_features // 2)
+
+    has_pullback = True
+
+    def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
+        """The same features without autograd, with the backward pass written out."""
+        check_width(inputs, self.input_dim)
+        with torch.no_grad():
+            length_scales = self.length_scales
+            scaled = inputs / length_scales
+            angles = scaled @ self.frequencies.t()
+            features = torch.cat((angles.cos(), angles.sin()), dim=1) * self._amplitudes()
+
+        @torch.no_grad()
+        def pullback(gradient: Tensor) -> Tensor | None:
+            # The features hold the cosines and sines that the derivative needs, with their amplitude.
+            cosines, sines = features.chunk(2, dim=1)
+            by_cosines, by_sines = gradient.chunk(2, dim=1)
+            by_angles = (by_sines * cosines).addcmul_(by_cosines, sines, value=-1.0)
+            if self.log_magnitude.requires_grad:
+                accumulate(self.log_magnitude, 0.5 * (gradient * features).sum())
+            if self.frequencies.requires_grad:
+                accumulate(self.frequencies, by_angles.t() @ scaled)
+            if not (inputs_need_gradient or self.log_length_scales.requires_grad):
+                return None
+            by_scaled = by_angles @ self.frequencies
+            if self.log_length_scales.requires_grad:
+                by_column = (by_scaled * scaled).sum(dim=0).neg_()
+                shared = self.log_length_scales.numel() == 1
+                accumulate(self.log_length_scales, by_column.sum() if shared else by_column)
+            return by_scaled / length_scales if inputs_need_gradient else None
+
+        return features, pullback
 
 
 def _log_length_scales(length_scales: float | Sequence[float] | Tensor, count: int) -> Tensor:

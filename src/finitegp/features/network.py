@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .arguments import check_size, check_width, log_of_number
+from .pullback import Pullback, accumulate
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -73,12 +74,8 @@ class MLPFeatures(nn.Module):
         self.layers = nn.Sequential(*layers).to(torch.get_default_device())
         self.has_pullback = activation == "relu" and final_activation
 
-    def forward_with_pullback(self, inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
-        """Features without autograd, and the function that takes their gradient to ``.grad`` of the parameters.
-
-        The backward pass of this network written out: the same numbers as autograd's at about half the time, which for
-        small batches is mostly the overhead of its engine. Only for ReLU after every layer (``has_pullback``).
-        """
+    def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
+        """The same features without autograd, with the backward pass written out (only if ``has_pullback``)."""
         check_width(inputs, self.input_dim)
         linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
         with torch.no_grad():
@@ -86,15 +83,16 @@ class MLPFeatures(nn.Module):
             for linear in linears:
                 outputs.append(torch.addmm(linear.bias, outputs[-1], linear.weight.t()).relu_())
 
-        def pullback(gradient: Tensor) -> None:
-            with torch.no_grad():
-                for index in range(len(linears) - 1, -1, -1):
-                    linear = linears[index]
-                    gradient = torch.ops.aten.threshold_backward(gradient, outputs[index + 1], 0)
-                    _accumulate(linear.weight, gradient.t() @ outputs[index])
-                    _accumulate(linear.bias, gradient.sum(0))
-                    if index:
-                        gradient = gradient @ linear.weight
+        @torch.no_grad()
+        def pullback(gradient: Tensor) -> Tensor | None:
+            for index in range(len(linears) - 1, -1, -1):
+                linear = linears[index]
+                gradient = torch.ops.aten.threshold_backward(gradient, outputs[index + 1], 0)
+                accumulate(linear.weight, gradient.t() @ outputs[index])
+                accumulate(linear.bias, gradient.sum(0))
+                if index or inputs_need_gradient:
+                    gradient = gradient @ linear.weight
+            return gradient if inputs_need_gradient else None
 
         return outputs[-1], pullback
 
@@ -157,11 +155,6 @@ class LinearFeatures(nn.Module):
             return features
         constant = (0.5 * self.log_bias_magnitude).exp().expand(len(inputs), 1)
         return torch.cat((features, constant), dim=1)
-
-
-def _accumulate(parameter: Tensor, gradient: Tensor) -> None:
-    if parameter.requires_grad:
-        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
 def _make_activation(activation: str | Callable[[], nn.Module]) -> nn.Module:

@@ -18,7 +18,16 @@ from torch import nn
 
 from finitegp import DataError, FeatureGP, InputNoise, fit_full_batch
 from finitegp.algorithms import BSGD, SCGD, Exact, Lagged, Minimax
-from finitegp.callbacks import BiasMeter, Callback, Checkpoint, ExactNLML, JsonLinesLog, ProgressBar, Validation
+from finitegp.callbacks import (
+    BiasMeter,
+    Callback,
+    Checkpoint,
+    ExactNLML,
+    JsonLinesLog,
+    ProgressBar,
+    TensorBoardLog,
+    Validation,
+)
 from finitegp.data.sampling import BatchSampler
 from finitegp.diagnostics import certify, measure_bias
 from finitegp.features import FourierFeatures, MLPFeatures
@@ -182,6 +191,35 @@ class TestDivergence:
         assert run.best.epoch == 2
         assert algorithm.model.nlml(data) == run.best.value
 
+    @pytest.mark.parametrize(("kind", "options"), [(Lagged, {"block": 1}), (SCGD, {}), (BSGD, {}), (Minimax, {})])
+    def test_not_a_number_in_every_algorithm(self, data, kind, options):
+        class Poison(Callback):
+            def on_step(self, run):
+                if run.step == 4:
+                    with torch.no_grad():
+                        run.algorithm.model.feature_map.layers[2].weight.fill_(math.nan)
+
+        algorithm = make(kind, **options)
+        with pytest.warns(TrainingDivergedWarning, match="step 4"):
+            run = train(algorithm, make_optimizer(algorithm), data, epochs=1, batch_size=20, callbacks=[Poison()])
+        assert run.diverged
+        assert math.isfinite(algorithm.model.nlml(data))
+
+    def test_callbacks_end_also_when_training_is_interrupted(self, data):
+        class Interrupt(Callback):
+            ended = False
+
+            def on_step(self, run):
+                raise KeyboardInterrupt
+
+            def on_end(self, run):
+                self.ended = True
+
+        algorithm, callback = make(), Interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            train(algorithm, make_optimizer(algorithm), data, epochs=1, callbacks=[callback])
+        assert callback.ended
+
     @pytest.mark.parametrize("kind", [Lagged, SCGD, BSGD, Minimax])
     @pytest.mark.filterwarnings("ignore::finitegp.training.TrainingDivergedWarning")
     def test_absurd_learning_rate_ends_with_finite_parameters(self, data, kind):
@@ -277,6 +315,17 @@ class TestCallbacks:
         assert "epoch 2/2" in text
         assert f"NLML {run.history[-1]['nlml']:.3f}" in text
         assert "rows/s" in text
+
+    def test_tensorboard_is_optional(self, data, tmp_path):
+        try:
+            import tensorboard  # noqa: F401
+        except ImportError:
+            with pytest.raises(ImportError, match=r"finitegp\[tensorboard\]"):
+                TensorBoardLog(tmp_path)
+            return
+        algorithm = make()
+        train(algorithm, make_optimizer(algorithm), data, epochs=1, callbacks=[TensorBoardLog(tmp_path)])
+        assert list(tmp_path.glob("events*"))
 
 
 class TestDiagnostics:

@@ -15,6 +15,7 @@ from torch import Tensor
 from .algorithms.base import Algorithm
 from .callbacks.base import Callback
 from .checkpoint import load_checkpoint
+from .data import Rows
 from .data.sampling import BatchSampler
 from .errors import DataError, NumericalError
 from .run import TrainingRun, copy_state
@@ -76,8 +77,9 @@ def train(
         >>> run.step, model.nlml(data) < before
         (100, True)
     """
-    if epochs < 1:
-        raise ValueError(f"epochs must be at least 1, but is {epochs}.")
+    for name, value in (("epochs", epochs), ("initial_batches", initial_batches)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, but is {value}.")
     model = algorithm.model
     sampler = BatchSampler(data, batch_size, sampling=sampling, seed=seed, dtype=model.dtype, device=model.device)
     if sampler.num_data != algorithm.num_data:
@@ -95,74 +97,78 @@ def train(
 
     if resume is not None and Path(resume).exists():
         load_checkpoint(Path(resume), run, torch_scheduler)
-    elif initial_batches:
+    else:
         # Stream -1 is read by no step.
         algorithm.initialize(list(islice(sampler.epoch(0, stream=-1), initial_batches)))
     initial_state = copy_state(algorithm)
     started = time.perf_counter() - run.seconds
-    for callback in callbacks:
-        callback.on_start(run)
     each_step = [callback for callback in callbacks if type(callback).on_step is not Callback.on_step]
-
-    while run.epoch < epochs and run.stop_reason is None:
-        streams = [
-            sampler.epoch(run.epoch, stream=stream, skip=run.step_in_epoch)
-            for stream in range(algorithm.batches_per_step)
-        ]
-        for batches in zip(*streams, strict=True) if streams else [()]:
-            if factor is not None:
-                for group, learning_rate in zip(optimizer.param_groups, learning_rates, strict=True):
-                    group["lr"] = learning_rate * factor(run.step)
-            problem = ""
-            try:
-                run.loss = algorithm.step(batches, optimizer)
-            except NumericalError as error:
-                problem = str(error)
-            if problem or not run.loss < 1e12 or not algorithm.model.noise_variance < noise_limit:
-                run.diverged = True
+    try:
+        for callback in callbacks:
+            callback.on_start(run)
+        while run.epoch < epochs and run.stop_reason is None:
+            streams = [
+                sampler.epoch(run.epoch, stream=stream, skip=run.step_in_epoch)
+                for stream in range(algorithm.batches_per_step)
+            ]
+            for batches in zip(*streams, strict=True) if streams else [()]:
+                if factor is not None:
+                    for group, learning_rate in zip(optimizer.param_groups, learning_rates, strict=True):
+                        group["lr"] = learning_rate * factor(run.step)
+                problem = _step(run, batches, noise_limit)
+                if problem:
+                    _recover(run, initial_state, problem)
+                    break
+                if torch_scheduler is not None:
+                    torch_scheduler.step()
+                run.step += 1
+                run.step_in_epoch += 1
+                for callback in each_step:
+                    run.seconds = time.perf_counter() - started
+                    callback.on_step(run)
+            if run.diverged:
                 break
-            if torch_scheduler is not None:
-                torch_scheduler.step()
-            run.step += 1
-            run.step_in_epoch += 1
-            for callback in each_step:
-                run.seconds = time.perf_counter() - started
-                callback.on_step(run)
-        if run.diverged:
-            _recover(run, initial_state, problem, optimizer)
-            break
-        run.epoch += 1
-        run.step_in_epoch = 0
+            run.epoch += 1
+            run.step_in_epoch = 0
+            run.seconds = time.perf_counter() - started
+            run.metrics |= {"loss": run.loss, "noise_variance": model.noise_variance}
+            for callback in callbacks:
+                callback.on_epoch(run)
+            run.seconds = time.perf_counter() - started
+            run.history.append({"epoch": run.epoch, "step": run.step, "seconds": run.seconds} | run.metrics)
+            for callback in callbacks:
+                callback.on_record(run)
+        if restore_best and run.best is not None and not run.diverged:
+            algorithm.load_state_dict(run.best.state)
+    finally:
         run.seconds = time.perf_counter() - started
-        run.metrics |= {"loss": run.loss, "noise_variance": algorithm.model.noise_variance}
         for callback in callbacks:
-            callback.on_epoch(run)
-        run.seconds = time.perf_counter() - started
-        run.history.append({"epoch": run.epoch, "step": run.step, "seconds": run.seconds} | run.metrics)
-        for callback in callbacks:
-            callback.on_record(run)
-    if restore_best and run.best is not None and not run.diverged:
-        algorithm.load_state_dict(run.best.state)
-    run.seconds = time.perf_counter() - started
-    for callback in callbacks:
-        callback.on_end(run)
+            callback.on_end(run)
     return run
 
 
-def _recover(
-    run: TrainingRun, initial_state: dict[str, Tensor], problem: str, optimizer: torch.optim.Optimizer
-) -> None:
+def _step(run: TrainingRun, batches: Sequence[Rows], noise_limit: float) -> str:
+    """One step; returns what went wrong, or nothing."""
+    try:
+        run.loss = run.algorithm.step(batches, run.optimizer)
+    except NumericalError as error:
+        return str(error)
     noise = run.algorithm.model.noise_variance
+    # Written so that a NaN fails the comparison.
+    return "" if run.loss < 1e12 and noise < noise_limit else f"loss {run.loss:.3g}, noise variance {noise:.3g}"
+
+
+def _recover(run: TrainingRun, initial_state: dict[str, Tensor], problem: str) -> None:
+    run.diverged = True
     best = run.best
     run.algorithm.load_state_dict(initial_state if best is None else best.state)
     back_to = (
         "the initial state" if best is None else f"the best state, {best.metric} {best.value:.4g} of epoch {best.epoch}"
     )
-    rates = ", ".join(f"{group['lr']:.2g}" for group in optimizer.param_groups)
+    rates = ", ".join(f"{group['lr']:.2g}" for group in run.optimizer.param_groups)
     warnings.warn(
-        f"Training diverged at step {run.step} (epoch {run.epoch}): {problem or 'loss'} {run.loss:.3g}, noise variance "
-        f"{noise:.3g}, learning rate {rates}. Restored {back_to}. Use a smaller learning rate, or standardise inputs "
-        "and targets.",
+        f"Training diverged at step {run.step} (epoch {run.epoch}): {problem} (learning rate {rates}). Restored "
+        f"{back_to}. Use a smaller learning rate, or standardise inputs and targets.",
         TrainingDivergedWarning,
         stacklevel=3,
     )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Rows
+from ..errors import DataError, NumericalError
 from ..likelihood import regularized_gram_factor, row_gradients
 from ..model import FeatureGP
 from ..statistics import FeatureStatistics
@@ -85,12 +86,12 @@ class Lagged(Algorithm):
             raise ValueError(f"window must be at least block ({block} batches), but is {window}.")
         if noise_update not in ("closed_form", "gradient"):
             raise ValueError(f"noise_update must be 'closed_form' or 'gradient', but is {noise_update!r}.")
+        if weight_update not in ("solve", "train", "both"):
+            raise ValueError(f"weight_update must be 'solve', 'train' or 'both', but is {weight_update!r}.")
         self.block = block
         self.window = window
         self.include_current = include_current
         self.noise_update = noise_update
-        if weight_update not in ("solve", "train", "both"):
-            raise ValueError(f"weight_update must be 'solve', 'train' or 'both', but is {weight_update!r}.")
         self.weight_update = weight_update
         d, t, device = self.num_features, num_targets, model.device
         wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
@@ -196,7 +197,10 @@ class Lagged(Algorithm):
         targets = torch.cat([part[1] for part in self._pending])
         scales = [part[2] for part in self._pending]
         log_scale = None if scales[0] is None else torch.cat([s for s in scales if s is not None])
-        found = FeatureStatistics.from_batch(features, targets, log_scale)
+        try:
+            found = FeatureStatistics.from_batch(features, targets, log_scale)
+        except DataError as error:  # the rows were checked when they were read: it is the features that went wrong
+            raise NumericalError(f"The features of the last {len(self._pending)} batches: {error}") from error
         forget = 1.0 - min(len(self._pending) / self.window, 1.0)
         self.tracked_gram.mul_(forget).add_(found.gram)
         self.tracked_projection.mul_(forget).add_(found.projected_targets)

@@ -9,12 +9,14 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 from pathlib import Path
 
 import matplotlib
 import torch
-from record import record
+from record import RESULTS, record
 
 from finitegp import FeatureGP, fit_full_batch
 from finitegp.algorithms import BSGD, SCGD, Lagged, Minimax
@@ -37,7 +39,7 @@ def make_model() -> FeatureGP:
     return FeatureGP(FourierFeatures(1, 10, sampling="sobol", seed=0), 0.5)
 
 
-def main() -> None:
+def measure() -> None:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(5)
     inputs = 2 * torch.rand(ROWS, 1, generator=generator) - 1
@@ -65,18 +67,34 @@ def main() -> None:
             print(rows[-1], flush=True)
     record("gaps", [row | {"optimum": optimum, "rows": ROWS, "steps": STEPS} for row in rows])
 
+
+def plot() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    rows = [json.loads(line) for line in (RESULTS / "gaps.jsonl").read_text().splitlines()]
     figure, axes = pyplot.subplots(figsize=(7.0, 4.2), layout="constrained")
-    for name in METHODS:
-        medians = [row["median"] for row in rows if row["method"] == name]
-        axes.plot(BATCHES, medians, marker="o", label=name, linewidth=2.5 if "biased" in name else 1.5)
+    for name in dict.fromkeys(row["method"] for row in rows):
+        found = [row for row in rows if row["method"] == name]
+        sizes, medians = [row["batch_size"] for row in found], [row["median"] for row in found]
+        axes.plot(sizes, medians, marker="o", label=name, linewidth=3.0 if "biased" in name else 1.5)
     axes.set(xscale="log", yscale="log", xlabel="batch size", ylabel="NLML per row above the optimum")
     axes.set_xticks(BATCHES, [str(size) for size in BATCHES])
+    axes.minorticks_off()
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
-    figure.savefig(Path(__file__).parents[1] / "docs" / "figures" / "gaps.png", dpi=120)
+    path = Path(__file__).parents[1] / "docs" / "figures" / "gaps.png"
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=120)
+    print("written to", path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plot", action="store_true", help="only draw the stored results")
+    if not parser.parse_args().plot:
+        measure()
+    plot()
 
 
 if __name__ == "__main__":

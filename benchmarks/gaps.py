@@ -1,8 +1,8 @@
 """The gap to the exact optimum against the batch size: the paper's point on a small problem, and its plot.
 
-    python benchmarks/gaps.py      # about five minutes; needs the extra finitegp[plot]
+    python benchmarks/gaps.py      # about ten minutes; needs the extra finitegp[plot]
 
-128 rows, ten Fourier features with learned length scale, magnitude and noise; 2000 steps of Adam with cosine decay from
+128 rows, ten Fourier features with learned length scale, magnitude and noise; 8000 steps of Adam with cosine decay from
 2e-2; the optimum is that of L-BFGS on the exact gradient. Three seeds of the batches. Writes
 ``benchmarks/results/gaps.jsonl`` and ``docs/figures/gaps.png``.
 """
@@ -24,7 +24,7 @@ from finitegp.features import FourierFeatures
 from finitegp.schedules import cosine_decay, make_optimizer
 from finitegp.training import train
 
-ROWS, STEPS, SEEDS, BATCHES = 128, 2000, 3, (4, 16, 64)
+ROWS, STEPS, SEEDS, BATCHES = 128, 8000, 3, (4, 16, 64)
 METHODS = {
     "BSGD (biased)": lambda model: BSGD(model, ROWS),
     "SCGD, rate 0.9": lambda model: SCGD(model, ROWS),

@@ -117,11 +117,14 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=default)
     parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=list(DATASETS))
     parser.add_argument("--methods", nargs="+", choices=ALGORITHMS, default=["lagged", "scgd", "minimax"])
+    parser.add_argument("--optimizers", nargs="+", choices=["adam", "adadelta"], default=["adam", "adadelta"])
     parser.add_argument("--epochs", type=int, default=100)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     path = RESULTS / "quality.jsonl"
     for cell in cells(arguments.datasets, arguments.methods, arguments.epochs):
+        if cell["optimizer"] not in arguments.optimizers:
+            continue
         done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         if any(all(row.get(key) == value for key, value in cell.items()) for row in done):
             continue

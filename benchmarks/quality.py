@@ -40,7 +40,7 @@ LAGGED: dict[str, dict[str, Any]] = {
     "bike": {"learning_rate": 4e-3, "block": 10, "window": 40},
     "elevators": {"learning_rate": 2e-3, "block": 20, "window": 40, "epochs": 40},
     "pol": {"learning_rate": 1e-3, "weight_decay": 0.03, "block": 20, "window": 400, "weight_update": "train"},
-    "kin40k": {"learning_rate": 1e-3, "weight_decay": 0.05, "block": 20, "window": 400, "weight_update": "train"},
+    "kin40k": {"learning_rate": 1e-3, "weight_decay": 0.04, "block": 10, "window": 1000, "weight_update": "train"},
     "protein": {"learning_rate": 1.5e-3, "block": 20, "window": 1000, "weight_update": "train"},
 }
 # The paper's protocol: AdaDelta, best iterate by exact NLML; and the same algorithms with Adam and cosine decay.

@@ -111,7 +111,7 @@ def quality() -> list[str]:
         "with the learning rate by grid search. Ours: one run each. SCGD and Minimax with Adam at 1e-3, and where it "
         "was run with AdaDelta at 1, neither searched; best iterate by exact NLML; Minimax projects every fourth "
         "step. Lagged has settings chosen per table on this split: its rows show what it can reach, not what a "
-        "default gives.",
+        "default gives. Seconds were taken with other runs on the same two cores and do not compare.",
         "",
         "| table | method | setting | NLML | test RMSE | test NLPD | 90 % covers | s |",
         "|---|---|---|--:|--:|--:|--:|--:|",

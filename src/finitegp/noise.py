@@ -7,6 +7,7 @@ noise, so statistics, likelihood and posterior hold unchanged, with :math:`\tfra
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +16,14 @@ from .errors import DataError
 from .likelihood import check_noise_variance
 
 
-class ConstantNoise(nn.Module):
-    """The same noise variance for every row, stored as a logarithm.
+class NoiseModel(nn.Module, ABC):
+    """The noise variance ``s`` that all rows share, stored as a logarithm, and each row's noise scale ``v``.
 
-    Example:
-        >>> round(ConstantNoise(0.25).variance, 6)
-        0.25
+    Args:
+        variance: The initial noise variance ``s``.
     """
 
-    def __init__(self, variance: float = 0.1) -> None:
+    def __init__(self, variance: float) -> None:
         super().__init__()
         self.log_variance = nn.Parameter(torch.tensor(math.log(check_noise_variance(variance))))
 
@@ -37,12 +37,28 @@ class ConstantNoise(nn.Module):
         with torch.no_grad():
             self.log_variance.fill_(math.log(check_noise_variance(variance)))
 
+    @abstractmethod
     def log_scale(self, inputs: Tensor, features: Tensor) -> Tensor | None:
         """``(rows,)`` logarithm of each row's noise scale, or None: one for every row."""
+
+
+class ConstantNoise(NoiseModel):
+    """The same noise variance for every row.
+
+    Example:
+        >>> round(ConstantNoise(0.25).variance, 6)
+        0.25
+    """
+
+    def __init__(self, variance: float = 0.1) -> None:
+        super().__init__(variance)
+
+    def log_scale(self, inputs: Tensor, features: Tensor) -> None:
+        """None: the scale is one for every row."""
         return None
 
 
-class InputNoise(nn.Module):
+class InputNoise(NoiseModel):
     r"""Noise that depends on the input: :math:`s\,v(x)` with :math:`\log v = ` a module's output, softly bounded.
 
     Args:
@@ -66,7 +82,7 @@ class InputNoise(nn.Module):
         variance: float = 0.1,
         max_log_scale: float = 12.0,
     ) -> None:
-        super().__init__()
+        super().__init__(variance)
         if reads not in ("inputs", "features"):
             raise ValueError(f"reads must be 'inputs' or 'features', but is {reads!r}.")
         if not max_log_scale > 0.0:
@@ -74,19 +90,8 @@ class InputNoise(nn.Module):
         self.module = module
         self.reads = reads
         self.max_log_scale = max_log_scale
-        self.log_variance = nn.Parameter(torch.tensor(math.log(check_noise_variance(variance))))
 
-    @property
-    def variance(self) -> float:
-        """The common factor ``s`` as a float."""
-        return math.exp(min(float(self.log_variance.detach()), 700.0))  # no overflow while diverging
-
-    def set_variance(self, variance: float) -> None:
-        """Set the common factor in place, for example to a closed-form optimum."""
-        with torch.no_grad():
-            self.log_variance.fill_(math.log(check_noise_variance(variance)))
-
-    def log_scale(self, inputs: Tensor, features: Tensor) -> Tensor | None:
+    def log_scale(self, inputs: Tensor, features: Tensor) -> Tensor:
         """``(rows,)`` logarithm of each row's noise scale."""
         output: Tensor = self.module(inputs if self.reads == "inputs" else features)
         if output.ndim == 2 and output.shape[1] == 1:
@@ -97,6 +102,3 @@ class InputNoise(nn.Module):
                 f"but returned shape {tuple(output.shape)}."
             )
         return self.max_log_scale * torch.tanh(output / self.max_log_scale)
-
-
-NoiseModel = ConstantNoise | InputNoise

@@ -5,7 +5,7 @@
 
 One line per cell in ``benchmarks/results/quality.jsonl``; a cell that exists is not run again. Inputs and target are
 standardised on the training rows of split 0; NLML, RMSE and NLPD are in raw units of the target; the noise variance is
-set to its closed-form optimum at the end. The settings of Lagged per table were chosen in some 45 trial runs on this
+set to its closed-form optimum at the end. The settings of Lagged per table were chosen in some 55 trial runs on this
 same split by looking at training NLML and test RMSE: these cells show what the algorithm can reach, not what an untuned
 default gives. Minimax projects every fourth step.
 """

@@ -39,14 +39,14 @@ def make_model() -> FeatureGP:
     return FeatureGP(FourierFeatures(1, 10, sampling="sobol", seed=0), 0.5)
 
 
-def measure() -> None:
+def measure(methods: dict, steps: int) -> list[dict]:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(5)
     inputs = 2 * torch.rand(ROWS, 1, generator=generator) - 1
     data = inputs, torch.sin(4 * inputs[:, 0]) + 0.3 * torch.randn(ROWS, generator=generator)
     optimum = fit_full_batch(make_model().double(), data).nlml
     rows = []
-    for name, make in METHODS.items():
+    for name, make in methods.items():
         for batch_size in BATCHES:
             gaps = []
             for seed in range(SEEDS):
@@ -57,15 +57,15 @@ def measure() -> None:
                     algorithm,
                     make_optimizer(algorithm, learning_rate=2e-2),
                     data,
-                    epochs=STEPS // per_epoch,
+                    epochs=steps // per_epoch,
                     batch_size=batch_size,
                     seed=seed,
-                    schedule=cosine_decay(STEPS // per_epoch * per_epoch),
+                    schedule=cosine_decay(steps // per_epoch * per_epoch),
                 )
                 gaps.append(model.nlml(data) - optimum)
             rows.append({"method": name, "batch_size": batch_size, "gaps": gaps, "median": statistics.median(gaps)})
             print(rows[-1], flush=True)
-    record("gaps", [row | {"optimum": optimum, "rows": ROWS, "steps": STEPS} for row in rows])
+    return [row | {"optimum": optimum, "rows": ROWS, "steps": steps} for row in rows]
 
 
 def plot() -> None:
@@ -92,8 +92,16 @@ def plot() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plot", action="store_true", help="only draw the stored results")
-    if not parser.parse_args().plot:
-        measure()
+    parser.add_argument("--penalty", help="only print the gaps of Minimax with this penalty, a number or 'auto'")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    arguments = parser.parse_args()
+    if arguments.penalty is not None:
+        penalty = arguments.penalty if arguments.penalty == "auto" else float(arguments.penalty)
+        measure({f"Minimax, penalty {penalty}": lambda m: Minimax(m, ROWS, penalty=penalty)}, arguments.steps)
+        return
+    if not arguments.plot:
+        rows = measure(METHODS, arguments.steps)
+        record("gaps", rows)
     plot()
 
 

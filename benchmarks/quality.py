@@ -2,6 +2,7 @@
 
     python benchmarks/quality.py --data-dir ../shared/data/uci            # all cells that are not there yet
     python benchmarks/quality.py --datasets bike --methods lagged         # some of them
+    python benchmarks/quality.py --datasets bike --methods lagged --set window=100 --set learning_rate=0.006   # a trial
 
 One line per cell in ``benchmarks/results/quality.jsonl``; a cell that exists is not run again. Inputs and target are
 standardised on the training rows of split 0; NLML, RMSE and NLPD are in raw units of the target; the noise variance is
@@ -74,7 +75,7 @@ def run(cell: dict[str, Any], directory: Path) -> dict[str, Any]:
     data = inputs_scaler.transform(inputs), target_scaler.transform(targets)
     offset = math.log(float(target_scaler.scale))
     model = FeatureGP(MLPFeatures(inputs.shape[1], seed=cell["seed"]), 0.1)
-    names = ("block", "window", "weight_update", "projection_steps")
+    names = ("block", "window", "weight_update", "include_current", "noise_update", "projection_steps")
     options = {name: cell[name] for name in names if name in cell}
     algorithm: Algorithm = ALGORITHMS[cell["method"]](model, len(inputs), **options)
     optimizer = make_optimizer(
@@ -119,12 +120,19 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=ALGORITHMS, default=["lagged", "scgd", "minimax"])
     parser.add_argument("--optimizers", nargs="+", choices=["adam", "adadelta"], default=["adam", "adadelta"])
     parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     path = RESULTS / "quality.jsonl"
     for cell in cells(arguments.datasets, arguments.methods, arguments.epochs):
         if cell["optimizer"] not in arguments.optimizers:
             continue
+        for override in arguments.set:
+            name, _, value = override.partition("=")
+            try:
+                cell[name] = json.loads(value)
+            except json.JSONDecodeError:
+                cell[name] = value  # a word
         done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         if any(all(row.get(key) == value for key, value in cell.items()) for row in done):
             continue

@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from record import RESULTS, environment
+from record import RESULTS
 
 from finitegp import FeatureGP
 from finitegp.algorithms import BSGD, SCGD, Algorithm, Lagged, Minimax
 from finitegp.callbacks import ExactNLML
 from finitegp.data.scaling import Standardizer
+from finitegp.experiments.environment import environment
 from finitegp.features import MLPFeatures
 from finitegp.metrics import score
 from finitegp.schedules import cosine_decay, make_optimizer

@@ -17,10 +17,11 @@ import sys
 import time
 
 import torch
-from record import peak_memory_bytes, record, reset_peak_memory, resident_memory_bytes
+from record import record
 from torch import nn
 
 from finitegp import FeatureGP, FeatureStatistics
+from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.statistics import sum_statistics
 
 CHUNK, WIDTH, ROWS, REPEATS = 4096, 128, 1_000_000, 5

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .experiments.command import reproduce
 
 app = typer.Typer(
     help="Exact Gaussian-process regression on finite features.", no_args_is_help=True, add_completion=False
@@ -37,3 +38,7 @@ def demo(
     from .demo import run_demo
 
     run_demo(max_rows=rows, seed=seed)
+
+
+# The experiments name their methods and datasets in their own help, so their command is made there.
+app.command()(reproduce)

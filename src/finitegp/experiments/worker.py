@@ -1,0 +1,84 @@
+"""One cell in one process: load, fit, predict, score, append."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..metrics import score
+from .cells import OUR_METHODS, PAPER_METHODS, Cell
+from .datasets import load_split
+from .environment import environment, peak_memory_bytes, resident_memory_bytes
+from .methods import run_method
+from .outcome import DatasetSplit, Outcome
+from .peers import PEERS
+from .runner import ELSEWHERE
+from .store import ResultStore
+
+
+def run_cell(cell: Cell, *, data_directory: Path | None) -> dict[str, Any]:
+    """The complete line of results of one cell."""
+    split = load_split(cell.dataset, cell.split, data_directory)
+    before = resident_memory_bytes()
+    if cell.method in PAPER_METHODS + OUR_METHODS:
+        outcome = run_method(split, cell)
+    else:
+        outcome = PEERS[cell.method](split, seed=cell.seed, settings=cell.settings)
+    return cell.to_row() | {
+        "rows": len(split.inputs),
+        "columns": split.inputs.shape[1],
+        **score_outcome(split, outcome),
+        "seconds": outcome.seconds,
+        "peak_memory_bytes": peak_memory_bytes(),
+        "memory_before_bytes": before,  # the interpreter, the libraries and the data
+        **outcome.details,
+        **environment(),
+    }
+
+
+def score_outcome(split: DatasetSplit, outcome: Outcome) -> dict[str, Any]:
+    """Test scores in the target's units."""
+    mean, std, targets = (torch.from_numpy(v) for v in (outcome.mean, outcome.std, split.test_targets))
+    scores = score(mean, std, targets)
+    nlpd = scores.nlpd if outcome.log_density is None else -float(outcome.log_density.mean())
+    return {
+        "rmse": scores.rmse,
+        "nlpd": nlpd,
+        "crps": scores.crps,
+        "coverage": {str(level): share for level, share in scores.coverage.items()},
+        "largest_standardized_residual": scores.largest_standardized_residual,
+    }
+
+
+def work(cell: Cell, *, results: Path, data_directory: Path | None) -> bool:
+    """Run a cell and store its result, unless it is finished or another process runs it; tells whether it ran."""
+    torch.set_num_threads(1)
+    store = ResultStore(results)
+    with store.claim(cell) as ours:
+        if not ours:
+            return False
+        store.append(_finite(run_cell(cell, data_directory=data_directory)))
+    return True
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: a figure that is not finite is stored as null."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """``cell.json results data-directory``: what the runner starts."""
+    text, results, data_directory = arguments
+    ran = work(Cell.from_row(json.loads(text)), results=Path(results), data_directory=Path(data_directory))
+    return 0 if ran else ELSEWHERE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -20,6 +20,7 @@ from finitegp.features import (
     GaussLegendreFeatures,
     LinearFeatures,
     MLPFeatures,
+    PeriodicEmbedding,
     count_features,
 )
 from finitegp.features.frequencies import draw_frequencies
@@ -74,6 +75,7 @@ def all_maps() -> list[Callable[[], nn.Module]]:
         lambda: FourierFeatures(3, 20, sampling="orthogonal", ard=False, learn_frequencies=True),
         lambda: FourierFeatures(3, 20, sampling="sobol", learn_length_scales=False, learn_magnitude=False),
         lambda: GaussLegendreFeatures(3, nodes_per_dimension=12, tolerance=1e-2),
+        lambda: PeriodicEmbedding(3, num_frequencies=5, width=3, frequency_scale=0.5),
         lambda: ComposedFeatures(MLPFeatures(3, seed=1), FourierFeatures(128, 20, ard=False)),
         lambda: ConcatenatedFeatures(LinearFeatures(3, bias=False), ConstantFeatures(3.0)),
         lambda: ConstantFeatures(2.0),
@@ -618,6 +620,9 @@ def test_probe_refuses_what_is_no_feature_matrix(value: object, message: str) ->
             lambda: ComposedFeatures(MLPFeatures(2), nn.ReLU(), input_dim=3),
             r"3 \(the argument input_dim\), 2 \(MLP",
         ),
+        (lambda: PeriodicEmbedding(0), "input_dim must be a whole number"),
+        (lambda: PeriodicEmbedding(2, width=1), "width must be at least 2"),
+        (lambda: PeriodicEmbedding(2, frequency_scale=0.0), "frequency_scale must be positive"),
         (lambda: ConcatenatedFeatures(), "maps must hold at least one"),
         (lambda: ConcatenatedFeatures(nn.ReLU(), 3), r"maps\[1\] must be a torch.nn.Module, but is 3"),
         (lambda: ConcatenatedFeatures(nn.ReLU()), r"maps\[0\] \(ReLU\) has no num_features: give input_dim"),
@@ -645,6 +650,8 @@ WITH_PULLBACK = {
     "fourier": lambda: FourierFeatures(3, 10, length_scales=[0.5, 1.0, 2.0], magnitude=1.7),
     "fourier, all learned": lambda: FourierFeatures(3, 10, ard=False, learn_frequencies=True),
     "fourier, none learned": lambda: FourierFeatures(3, 10, learn_length_scales=False, learn_magnitude=False),
+    "embedding": lambda: PeriodicEmbedding(3, num_frequencies=5, width=4, frequency_scale=0.7),
+    "embedding and network": lambda: ComposedFeatures(PeriodicEmbedding(3), MLPFeatures(12, hidden=(8, 5), seed=0)),
     "deep kernel": lambda: ComposedFeatures(MLPFeatures(3, hidden=(9, 5), seed=0), FourierFeatures(5, 12, ard=False)),
 }
 

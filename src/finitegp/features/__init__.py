@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .composition import ComposedFeatures, ConcatenatedFeatures, ConstantFeatures, count_features
+from .embedding import PeriodicEmbedding
 from .fourier import FourierFeatures
 from .network import LinearFeatures, MLPFeatures
 from .quadrature import GaussLegendreFeatures
@@ -15,5 +16,6 @@ __all__ = [
     "GaussLegendreFeatures",
     "LinearFeatures",
     "MLPFeatures",
+    "PeriodicEmbedding",
     "count_features",
 ]

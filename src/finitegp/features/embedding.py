@@ -1,0 +1,105 @@
+"""Each input column on its own into several: what lets a network see steps and cycles in a single column."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .arguments import check_size, check_width
+from .pullback import Pullback, accumulate
+
+
+class PeriodicEmbedding(nn.Module):
+    r"""Every column :math:`x_j` becomes :math:`[x_j,\; c_j + W_j' \cos(2\pi f_j x_j + b_j)]`, all of it learned.
+
+    A network sees a column of a table through straight lines; sharp or periodic dependence on one column (the hour of
+    a day, a code, a threshold) costs it many layers. Learned cosines of each column make it cheap. Put it before a
+    network with :class:`ComposedFeatures`. The form is that of periodic embeddings for tabular networks (Gorishniy et
+    al., 2022; Holzmüller et al., 2024), small. Maps ``(rows, input_dim)`` to ``(rows, input_dim * width)``.
+
+    Args:
+        input_dim: Number of input columns; they should be standardised.
+        num_frequencies: Cosines per column.
+        width: Outputs per column, the column itself among them.
+        frequency_scale: Standard deviation of the initial frequencies: 0.1 is smooth at first, 1 is rough.
+        seed: Determines the initial values.
+
+    Example:
+        >>> embedding = PeriodicEmbedding(input_dim=3, width=4, seed=0)
+        >>> inputs = torch.randn(5, 3)
+        >>> outputs = embedding(inputs)
+        >>> outputs.shape, bool((outputs[:, ::4] == inputs).all())
+        (torch.Size([5, 12]), True)
+    """
+
+    input_dim: int
+    num_features: int
+    has_pullback = True
+
+    def __init__(
+        self,
+        input_dim: int,
+        num_frequencies: int = 16,
+        width: int = 4,
+        frequency_scale: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.input_dim = check_size("input_dim", input_dim)
+        count = check_size("num_frequencies", num_frequencies)
+        self.width = check_size("width", width)
+        if self.width < 2:
+            raise ValueError(f"width must be at least 2, the column itself and one output of cosines, but is {width}.")
+        if not frequency_scale > 0.0:
+            raise ValueError(f"frequency_scale must be positive, but is {frequency_scale}.")
+        self.num_features = self.input_dim * self.width
+        generator = torch.Generator().manual_seed(seed)
+        shape = (self.input_dim, 1, count)
+        bound = 1.0 / math.sqrt(count)
+
+        def uniform(*size: int) -> Tensor:
+            return torch.rand(*size, generator=generator).mul_(2.0).sub_(1.0)
+
+        self.frequencies = nn.Parameter(torch.randn(shape, generator=generator) * frequency_scale)
+        self.phases = nn.Parameter(uniform(*shape) * math.pi)
+        self.weights = nn.Parameter(uniform(self.input_dim, count, self.width - 1) * bound)
+        self.offsets = nn.Parameter(uniform(self.input_dim, 1, self.width - 1) * bound)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Embedded columns ``(rows, input_dim * width)`` of inputs ``(rows, input_dim)``."""
+        check_width(inputs, self.input_dim)
+        return self._join(inputs, torch.baddbmm(self.offsets, torch.cos(self._angles(inputs)), self.weights))
+
+    def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
+        """The same outputs without autograd, with the backward pass written out."""
+        check_width(inputs, self.input_dim)
+        with torch.no_grad():
+            angles = self._angles(inputs)
+            cosines = torch.cos(angles)
+            outputs = self._join(inputs, torch.baddbmm(self.offsets, cosines, self.weights))
+
+        @torch.no_grad()
+        def pullback(gradient: Tensor) -> Tensor | None:
+            by_column = gradient.view(len(inputs), self.input_dim, self.width).transpose(0, 1)
+            by_output = by_column[:, :, 1:]
+            accumulate(self.weights, torch.bmm(cosines.mT, by_output))
+            accumulate(self.offsets, by_output.sum(dim=1, keepdim=True))
+            by_angle = torch.bmm(by_output, self.weights.mT).mul_(torch.sin(angles)).neg_()
+            accumulate(self.phases, by_angle.sum(dim=1, keepdim=True))
+            columns = inputs.t()[:, None, :]
+            accumulate(self.frequencies, torch.bmm(columns, by_angle).mul_(2.0 * math.pi))
+            if not inputs_need_gradient:
+                return None
+            by_cosines = torch.bmm(by_angle, self.frequencies.mT)[:, :, 0].mul_(2.0 * math.pi)
+            return (by_column[:, :, 0] + by_cosines).t()
+
+        return outputs, pullback
+
+    def _angles(self, inputs: Tensor) -> Tensor:
+        """``(input_dim, rows, num_frequencies)``: columns first, so that each is one matrix of a batched product."""
+        return torch.baddbmm(self.phases, inputs.t()[:, :, None], self.frequencies, alpha=2.0 * math.pi)
+
+    def _join(self, inputs: Tensor, outputs: Tensor) -> Tensor:
+        return torch.cat((inputs.t()[:, :, None], outputs), dim=2).transpose(0, 1).reshape(len(inputs), -1)

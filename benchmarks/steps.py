@@ -117,7 +117,9 @@ def methods(kernel: str, batch_size: int) -> dict[str, Step]:
     if kernel == "linear":
         found["SCGD by autograd"] = autograd_scgd_step(batches, feature_map(kernel), width)
         found["Minimax"] = algorithm_step(batches, Minimax(model(), ROWS))
-        found["Minimax, projection every 4 steps"] = algorithm_step(batches, Minimax(model(), ROWS, projection_steps=4))
+        for every in (4, 10):
+            algorithm = Minimax(model(), ROWS, projection_steps=every)
+            found[f"Minimax, projection every {every} steps"] = algorithm_step(batches, algorithm)
         svgp = model()
         inducing = SVGP.choose_inducing_inputs(torch.cat([b.inputs for b in batches]), batch_size)
         found["SVGP (GPyTorch)"] = algorithm_step(batches, SVGP(svgp, ROWS, inducing_inputs=inducing))

@@ -267,12 +267,14 @@ class RowGradients:
         log_noise_scale: ``(rows,)``, or None if the noise is constant.
         weighted_residuals: ``(rows, t)``, the residuals ``z'w - y`` divided by the row's noise scale.
         residual_sum_of_squares: Scalar tensor: the scaled squared residuals of the batch, over all targets.
+        whitened: ``(rows, d)``, the features times the inverse Gram matrix, or None where it was not at hand.
     """
 
     features: Tensor
     log_noise_scale: Tensor | None
     weighted_residuals: Tensor
     residual_sum_of_squares: Tensor
+    whitened: Tensor | None = None
 
 
 def row_gradients(
@@ -312,13 +314,14 @@ def row_gradients(
     gradient = torch.addmm(whitened, residuals, weights.mT, beta=factor * num_targets, alpha=factor / noise_variance)
     if log_noise_scale is None:
         flat = residuals.view(-1)
-        return RowGradients(gradient, None, residuals, flat @ flat)
+        return RowGradients(gradient, None, residuals, flat @ flat, whitened)
     precision = torch.exp(-log_noise_scale)
     weighted_residuals = residuals * precision[:, None]
     squared_residuals = (residuals * weighted_residuals).sum(dim=1)
     leverage = (whitened * features).sum(dim=1) * precision
     scale_gradient = (0.5 * factor) * (num_targets - squared_residuals / noise_variance - num_targets * leverage)
-    return RowGradients(gradient * precision[:, None], scale_gradient, weighted_residuals, squared_residuals.sum())
+    gradient = gradient * precision[:, None]
+    return RowGradients(gradient, scale_gradient, weighted_residuals, squared_residuals.sum(), whitened)
 
 
 def log_noise_gradient(

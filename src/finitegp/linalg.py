@@ -76,10 +76,7 @@ class CholeskyFactor:
             return 0.5 * (inverse + inverse.mT)
         potri = dpotri if self.lower.dtype == torch.float64 else spotri
         # The lower triangle of the inverse; what is above the diagonal of the factor is zero and stays so.
-        lower_half = torch.from_numpy(potri(self.lower.numpy(), lower=1)[0])
-        symmetric = lower_half + lower_half.mT
-        symmetric.diagonal().mul_(0.5)
-        return symmetric
+        return _mirror(torch.from_numpy(potri(self.lower.numpy(), lower=1)[0]))
 
 
 def cholesky(matrix: Tensor, *, noise_variance: float | None = None) -> CholeskyFactor:
@@ -152,6 +149,23 @@ def symmetric_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
         raise NumericalError("The matrix to decompose holds NaN or infinity.")
     eigenvalues, eigenvectors = torch.linalg.eigh(matrix)
     return eigenvalues, eigenvectors
+
+
+def from_eigen(eigenvalues: Tensor, eigenvectors: Tensor) -> Tensor:
+    """``V diag(e) V'`` for positive eigenvalues, float64, symmetric to the last bit."""
+    root = eigenvectors * eigenvalues.sqrt()
+    if root.device.type != "cpu":
+        product = root @ root.mT
+        return 0.5 * (product + product.mT)
+    lower_half = torch.from_numpy(dsyrk(1.0, root.numpy(), lower=1))
+    return _mirror(lower_half)
+
+
+def _mirror(lower_half: Tensor) -> Tensor:
+    """The symmetric matrix whose lower triangle is given; above the diagonal there are zeros."""
+    symmetric = lower_half + lower_half.mT
+    symmetric.diagonal().mul_(0.5)
+    return symmetric
 
 
 def gram_float64(*columns: Tensor, row_scale: Tensor | None = None) -> Tensor:

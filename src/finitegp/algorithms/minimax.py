@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..data import Rows
 from ..likelihood import row_gradients
-from ..linalg import cholesky, gram_float64, is_positive_definite, symmetric_eigen
+from ..linalg import cholesky, from_eigen, gram_float64, is_positive_definite, symmetric_eigen
 from ..model import FeatureGP
 from .base import Algorithm, BatchGradient, weight_gradient
 
@@ -43,7 +43,7 @@ class Minimax(Algorithm):
         estimate_rate: Learning rate of the Gram estimate relative to that of the network.
         dual_rate: Learning rate of the dual matrix relative to that of the network.
         projection_steps: Project the Gram estimate, and take its inverse, only every so many steps: 1 is the paper's
-            algorithm, 4 costs half as much with an inverse that is up to three steps old.
+            algorithm, 10 costs less than half as much with an inverse that is up to nine steps old.
         box: Bound on the absolute value of every weight and network parameter; None for no bound.
         input_dim: The number of input columns, if the feature map does not know it.
         num_targets: The number of target columns.
@@ -132,51 +132,61 @@ class Minimax(Algorithm):
         noise_variance = self.model.noise_variance
         n, d, t, rows = self.num_data, self.num_features, self.num_targets, len(features)
         estimate, dual = self.gram_estimate.detach(), self.dual_matrix.detach()
-        norm = torch.linalg.matrix_norm(estimate)
+        norm = float(torch.linalg.vector_norm(estimate))
         if self.automatic_penalty:
-            needed = 1.1 * norm * torch.linalg.matrix_norm(self.estimate_inverse)
+            needed = 1.1 * norm * torch.linalg.vector_norm(self.estimate_inverse)
             torch.maximum(self.penalty, needed, out=self.penalty)
-        multiplier = (self.penalty / norm) * dual
+        ratio = float(self.penalty) / norm  # times the dual matrix: the multiplier of the Gram matrix per row
         weights = self.weights.detach()
         gradients = row_gradients(
             features,
             batch.targets,
             weights,
-            # In place of F^-1: the multiplier is that of the Gram matrix per row.
-            (multiplier / -n).to(weights),
+            dual.to(weights.dtype) * (-ratio / n),  # in place of F^-1
             noise_variance,
             log_scale,
             factor=1.0 / rows,
         )
         traced.backward(gradients)
         self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
-        gap = estimate - self._batch_gram(features, log_scale)
-        misfit = (multiplier * gap).sum() / norm.square()
-        self.gram_estimate.grad = (self.estimate_inverse + multiplier).sub_(misfit * estimate).mul_(0.5 * t / n)
+        # <multiplier, A - F_S / n>: the second part is a sum over rows that the row gradients already hold.
+        assert gradients.whitened is not None
+        precise = features if log_scale is None else features * torch.exp(-log_scale)[:, None]
+        leverages = float(torch.dot(gradients.whitened.reshape(-1), precise.reshape(-1)))
+        multiplier_trace = ratio * float(dual.trace())
+        batch_part = -n / rows * leverages + noise_variance / n * multiplier_trace
+        misfit = (ratio * float(torch.dot(dual.reshape(-1), estimate.reshape(-1))) - batch_part) / norm**2
+        half = 0.5 * t / n
+        estimate_gradient = self.estimate_inverse * half
+        self.gram_estimate.grad = estimate_gradient.add_(dual, alpha=half * ratio).sub_(estimate, alpha=half * misfit)
         loss = gradients.residual_sum_of_squares / (rows * noise_variance)
         noise = self.model.noise.log_variance
-        implied_trace = -float(multiplier.trace()) / n
-        noise.grad = (0.5 * (t * (n - d + noise_variance * implied_trace) / n - loss)).to(noise)
+        noise.grad = (0.5 * (t * (n - d - noise_variance * multiplier_trace / n) / n - loss)).to(noise)
         self.dual_matrix.grad = None
         return BatchGradient(features, log_scale, loss)
 
+    @torch.no_grad()
     def dual_gradient(self, batch: Rows) -> None:
         r"""The ascent gradient of :math:`\Psi / (2n)` for the dual matrix, negated for an optimizer that descends."""
-        with torch.no_grad():
-            features, log_scale = self.model(batch.inputs, batch.weights)
-            estimate = self.gram_estimate.detach()
-            gap = estimate - self._batch_gram(features, log_scale)
-            factor = -0.5 * self.num_targets / self.num_data * self.penalty / torch.linalg.matrix_norm(estimate)
-            self.dual_matrix.grad = gap * factor
+        traced = self.model.trace(batch.inputs, batch.weights)
+        features = traced.features.double()
+        if traced.log_noise_scale is not None:
+            features = features * torch.exp(-0.5 * traced.log_noise_scale.double())[:, None]
+        estimate = self.gram_estimate.detach()
+        norm = float(torch.linalg.vector_norm(estimate))
+        factor = -0.5 * self.num_targets / self.num_data * float(self.penalty) / norm
+        # factor * (A - F_S / n) in one product.
+        gradient = torch.addmm(estimate, features.mT, features, beta=factor, alpha=-factor / len(features))
+        gradient.diagonal().sub_(factor * self.model.noise_variance / self.num_data)
+        self.dual_matrix.grad = gradient
 
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
         """Descent with the first batch, projection, ascent with the second, projection."""
         loss = super().step(batches[:1], optimizer)
-        optimizer.zero_grad()  # only the dual matrix moves now: optimizers pass over parameters without a gradient
         self.dual_gradient(batches[1])
-        optimizer.step()
+        self._step_dual(optimizer)
         with torch.no_grad():
-            norm = float(torch.linalg.matrix_norm(self.dual_matrix))
+            norm = float(torch.linalg.vector_norm(self.dual_matrix))
             if norm > 1.0:
                 self.dual_matrix.div_(norm)
             self.steps.add_(1)
@@ -184,13 +194,31 @@ class Minimax(Algorithm):
                 self.penalty.mul_(self.penalty_growth)
         return loss
 
+    def _step_dual(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the optimizer move the dual matrix alone."""
+        groups, dual = optimizer.param_groups, self.dual_matrix
+        own = [group for group in groups if any(parameter is dual for parameter in group["params"])]
+        if [len(group["params"]) for group in own] == [1]:
+            # Shown only the dual's group, the optimizer does not have to go through all the others.
+            optimizer.param_groups = own
+            try:
+                optimizer.step()
+            finally:
+                optimizer.param_groups = groups
+            return
+        gradient = dual.grad
+        optimizer.zero_grad()  # optimizers pass over parameters without a gradient
+        dual.grad = gradient
+        optimizer.step()
+
     @torch.no_grad()
     def project(self) -> None:
         """Noise floor, box, and the Gram estimate above the noise."""
         super().project()
         if self.box is not None:
-            torch._foreach_clamp_max_([*self.model.feature_map.parameters(), self.weights], self.box)
-            torch._foreach_clamp_min_([*self.model.feature_map.parameters(), self.weights], -self.box)
+            bounded = [*self.model.feature_map.parameters(), self.weights]
+            torch._foreach_clamp_max_(bounded, self.box)
+            torch._foreach_clamp_min_(bounded, -self.box)
         if int(self.steps) % self.projection_steps == 0:
             self._project_gram_estimate()
 
@@ -208,9 +236,11 @@ class Minimax(Algorithm):
         self.projections += 1
         eigenvalues, eigenvectors = symmetric_eigen(estimate)
         # A little above the bound, so that rounding does not call for the next projection at once.
-        raised = eigenvalues.clamp_min(floor * (1.0 + 1e-6) + 1e-14 * float(eigenvalues[-1]))
-        torch.mm(eigenvectors * raised, eigenvectors.mT, out=estimate)
-        torch.mm(eigenvectors / raised, eigenvectors.mT, out=self.estimate_inverse)
+        bound = floor * (1.0 + 1e-6) + 1e-14 * float(eigenvalues[-1])
+        raised = eigenvalues.clamp_min(bound)
+        low = int((eigenvalues < bound).sum())  # the others stay as they are
+        estimate.addmm_(eigenvectors[:, :low] * (raised - eigenvalues)[:low], eigenvectors[:, :low].mT)
+        self.estimate_inverse.copy_(from_eigen(raised.reciprocal(), eigenvectors))
 
     def _batch_gram(self, features: Tensor, log_scale: Tensor | None) -> Tensor:
         """The unbiased estimate of ``F / n`` from one batch."""

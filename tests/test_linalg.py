@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 
 from finitegp.errors import NumericalError
-from finitegp.linalg import cholesky, gram_float64, symmetric_eigen
+from finitegp.linalg import cholesky, from_eigen, gram_float64, inverse_root, symmetric_eigen, update_gram
 
 
 def spectrum(generator, eigenvalues):
@@ -24,9 +26,9 @@ def test_no_jitter_where_none_is_needed(generator):
     half = factor.half_solve(right)
     torch.testing.assert_close(half.T @ half, right.T @ factor.solve(right))
     torch.testing.assert_close(factor.transposed_half_solve(half), factor.solve(right))
-    root = factor.inverse_root(torch.float64)
+    root = inverse_root(matrix, torch.float64)
     torch.testing.assert_close(root.T @ root, factor.inverse(), rtol=1e-7, atol=1e-7)
-    narrow = factor.inverse_root(torch.float32)
+    narrow = inverse_root(matrix, torch.float32)
     assert narrow.dtype == torch.float32
     torch.testing.assert_close(narrow.double(), root, rtol=1e-3, atol=1e-3)
 
@@ -71,3 +73,36 @@ def test_gram_of_float32_is_summed_in_float64(generator):
     exact = features.double().T @ features.double()
     torch.testing.assert_close(gram_float64(features), exact, rtol=1e-12, atol=0.0)
     assert float(((features.T @ features).double() / exact - 1).abs().max()) > 1e-8
+
+
+def test_inverse_root_keeps_to_the_jitter_policy(generator):
+    matrix = spectrum(generator, [-1e-13, 1.0, 2.0, 5.0])
+    expected = torch.linalg.inv(cholesky(matrix).lower)
+    torch.testing.assert_close(inverse_root(matrix, torch.float64), expected, rtol=1e-6, atol=1e-6)
+    with pytest.raises(NumericalError, match="noise variance 0.5"):
+        inverse_root(-matrix, torch.float32, noise_variance=0.5)
+    for bad in (math.nan, math.inf):
+        broken = matrix.clone()
+        broken[2, 2] = bad
+        with pytest.raises(NumericalError, match="NaN or infinity"):
+            inverse_root(broken, torch.float32)
+
+
+@pytest.mark.parametrize("rows", [5, 200])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_update_gram(generator, rows, weighted):
+    total = spectrum(generator, [1.0, 2.0, 3.0, 4.0])
+    features = torch.randn(rows, 4, generator=generator)
+    scale = torch.rand(rows, generator=generator, dtype=torch.float64) if weighted else None
+    wide = features.double() if scale is None else features.double() * scale[:, None]
+    expected = 0.25 * total + 3.0 * wide.T @ wide
+    update_gram(total, features, keep=0.25, weight=3.0, row_scale=scale)
+    torch.testing.assert_close(total, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_from_eigen(generator):
+    matrix = spectrum(generator, [1e-6, 1.0, 3.0, 1e3])
+    values, vectors = symmetric_eigen(matrix)
+    found = from_eigen(values, vectors)
+    torch.testing.assert_close(found, matrix, rtol=1e-12, atol=1e-10)
+    assert torch.equal(found, found.T)

@@ -267,21 +267,19 @@ class RowGradients:
         log_noise_scale: ``(rows,)``, or None if the noise is constant.
         weighted_residuals: ``(rows, t)``, the residuals ``z'w - y`` divided by the row's noise scale.
         residual_sum_of_squares: Scalar tensor: the scaled squared residuals of the batch, over all targets.
-        whitened: ``(rows, d)``, the features times the inverse Gram matrix, or None where it was not at hand.
     """
 
     features: Tensor
     log_noise_scale: Tensor | None
     weighted_residuals: Tensor
     residual_sum_of_squares: Tensor
-    whitened: Tensor | None = None
 
 
 def row_gradients(
     features: Tensor,
     targets: Tensor,
     weights: Tensor,
-    inverse_gram: Tensor,
+    whitened: Tensor,
     noise_variance: float,
     log_noise_scale: Tensor | None = None,
     *,
@@ -302,26 +300,24 @@ def row_gradients(
         features: ``(rows, d)``, without autograd.
         targets: ``(rows, t)``.
         weights: ``(d, t)``.
-        inverse_gram: ``(d, d)``.
+        whitened: ``(rows, d)``, the features times ``P``.
         noise_variance: The noise variance ``s``.
         log_noise_scale: ``(rows,)`` or None.
         factor: Multiplies both gradients: ``1 / rows`` estimates the gradient of the NLML per row from a batch.
     """
     num_targets = targets.shape[1]
     residuals = torch.addmm(targets, features, weights, beta=-1.0)
-    whitened = features @ inverse_gram
     # factor * (t z P + r w' / s) in one fused product.
     gradient = torch.addmm(whitened, residuals, weights.mT, beta=factor * num_targets, alpha=factor / noise_variance)
     if log_noise_scale is None:
         flat = residuals.view(-1)
-        return RowGradients(gradient, None, residuals, flat @ flat, whitened)
+        return RowGradients(gradient, None, residuals, flat @ flat)
     precision = torch.exp(-log_noise_scale)
     weighted_residuals = residuals * precision[:, None]
     squared_residuals = (residuals * weighted_residuals).sum(dim=1)
     leverage = (whitened * features).sum(dim=1) * precision
     scale_gradient = (0.5 * factor) * (num_targets - squared_residuals / noise_variance - num_targets * leverage)
-    gradient = gradient * precision[:, None]
-    return RowGradients(gradient, scale_gradient, weighted_residuals, squared_residuals.sum(), whitened)
+    return RowGradients(gradient * precision[:, None], scale_gradient, weighted_residuals, squared_residuals.sum())
 
 
 def log_noise_gradient(

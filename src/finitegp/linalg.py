@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from scipy.linalg.blas import dsyrk, dtrsm, strsm
 from scipy.linalg.lapack import dpotrf, dpotri, spotrf, spotri
@@ -58,17 +59,6 @@ class CholeskyFactor:
         """``log |matrix|``."""
         return 2.0 * self.lower.diagonal().log().sum()
 
-    def inverse_root(self, dtype: torch.dtype) -> Tensor:
-        """``L^-1`` in another float type: ``L^-T L^-1`` is the inverse, its squared norm the trace of the inverse."""
-        lower = self.lower.to(dtype)
-        identity = torch.eye(len(lower), dtype=dtype, device=lower.device)
-        if lower.device.type != "cpu":
-            solution: Tensor = torch.linalg.solve_triangular(lower, identity, upper=False)
-            return solution
-        # A triangular solve of BLAS takes a quarter of the time of LAPACK's triangular inverse.
-        trsm = dtrsm if dtype == torch.float64 else strsm
-        return torch.from_numpy(trsm(1.0, lower.numpy(), identity.numpy().T, lower=1, overwrite_b=1))
-
     def inverse(self) -> Tensor:
         """``matrix^-1``, symmetric to the last bit."""
         if self.lower.device.type != "cpu":
@@ -110,6 +100,26 @@ def cholesky(matrix: Tensor, *, noise_variance: float | None = None) -> Cholesky
         if info == 0:
             return CholeskyFactor(lower=lower, jitter=jitter)
     raise NumericalError(_failure_message(matrix, jitters, noise_variance))
+
+
+def inverse_root(matrix: Tensor, dtype: torch.dtype, *, noise_variance: float | None = None) -> Tensor:
+    """``L^-1`` for ``L L' = matrix`` of float64, in another float type, with the jitter policy of :func:`cholesky`.
+
+    ``L^-T L^-1`` is the inverse, the squared norm of ``L^-1`` its trace. Factorised in float64, solved in ``dtype``.
+    """
+    if matrix.device.type != "cpu":
+        lower = cholesky(matrix, noise_variance=noise_variance).lower.to(dtype)
+        solution: Tensor = torch.linalg.solve_triangular(lower, torch.eye(len(lower)).to(lower), upper=False)
+        return solution
+    # Without clearing what is above the diagonal, which nobody reads here.
+    factor, info = dpotrf(matrix.numpy().T, lower=1, clean=0)
+    if info != 0 or not math.isfinite(factor.trace()):
+        factor = cholesky(matrix, noise_variance=noise_variance).lower.numpy()
+    single = dtype == torch.float32
+    # A triangular solve of BLAS takes a quarter of the time of LAPACK's triangular inverse.
+    identity = np.eye(len(factor), dtype=np.float32 if single else np.float64, order="F")
+    root = (strsm if single else dtrsm)(1.0, factor.astype(identity.dtype), identity, lower=1, overwrite_b=1)
+    return torch.from_numpy(root)
 
 
 def is_positive_definite(matrix: Tensor) -> bool:
@@ -166,6 +176,19 @@ def _mirror(lower_half: Tensor) -> Tensor:
     symmetric = lower_half + lower_half.mT
     symmetric.diagonal().mul_(0.5)
     return symmetric
+
+
+def update_gram(
+    total: Tensor, features: Tensor, *, keep: float, weight: float, row_scale: Tensor | None = None
+) -> None:
+    """``total <- keep * total + weight * Z'Z`` in place and in float64, for ``features`` of any float type."""
+    if features.device.type == "cpu" and len(features) > _SMALL_BATCH_ROWS:
+        total.mul_(keep).add_(gram_float64(features, row_scale=row_scale), alpha=weight)
+        return
+    wide = features.to(torch.float64)
+    if row_scale is not None:
+        wide = wide * row_scale[:, None]
+    total.addmm_(wide.mT, wide, beta=keep, alpha=weight)
 
 
 def gram_float64(*columns: Tensor, row_scale: Tensor | None = None) -> Tensor:

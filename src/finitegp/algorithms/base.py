@@ -118,4 +118,4 @@ def noise_gradient(algorithm: Algorithm, loss: Tensor, inverse_trace: float, noi
     n, d, t = algorithm.num_data, algorithm.num_features, algorithm.num_targets
     noise = algorithm.model.noise.log_variance
     if noise.requires_grad:
-        noise.grad = (0.5 * (t * (n - d + noise_variance * inverse_trace) / n - loss)).to(noise)
+        noise.grad = loss.mul(-0.5).add_(0.5 * t * (n - d + noise_variance * inverse_trace) / n).to(noise)

@@ -67,7 +67,7 @@ def exact_gradient(model: FeatureGP, data: Any) -> ExactGradient:
                 features.detach(),
                 rows.targets.to(features),
                 weights.to(features),
-                inverse_gram.to(features),
+                features.detach() @ inverse_gram.to(features),
                 noise_variance,
                 None if log_scale is None else log_scale.detach(),
             )

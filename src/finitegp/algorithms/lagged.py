@@ -134,7 +134,7 @@ class Lagged(Algorithm):
             features,
             batch.targets,
             weights,
-            self.inverse_gram,
+            features @ self.inverse_gram,
             noise_variance,
             log_scale,
             factor=1.0 / rows,

@@ -138,21 +138,21 @@ class Minimax(Algorithm):
             torch.maximum(self.penalty, needed, out=self.penalty)
         ratio = float(self.penalty) / norm  # times the dual matrix: the multiplier of the Gram matrix per row
         weights = self.weights.detach()
+        whitened = features @ (dual.to(weights.dtype) * (-ratio / n))  # in place of F^-1
         gradients = row_gradients(
             features,
             batch.targets,
             weights,
-            dual.to(weights.dtype) * (-ratio / n),  # in place of F^-1
+            whitened,
             noise_variance,
             log_scale,
             factor=1.0 / rows,
         )
         traced.backward(gradients)
         self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
-        # <multiplier, A - F_S / n>: the second part is a sum over rows that the row gradients already hold.
-        assert gradients.whitened is not None
+        # <multiplier, A - F_S / n>: the second part is a sum of z'Mz over rows: no Gram matrix is made.
         precise = features if log_scale is None else features * torch.exp(-log_scale)[:, None]
-        leverages = float(torch.dot(gradients.whitened.reshape(-1), precise.reshape(-1)))
+        leverages = float(torch.dot(whitened.reshape(-1), precise.reshape(-1)))
         multiplier_trace = ratio * float(dual.trace())
         batch_part = -n / rows * leverages + noise_variance / n * multiplier_trace
         misfit = (ratio * float(torch.dot(dual.reshape(-1), estimate.reshape(-1))) - batch_part) / norm**2

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..data import Rows
 from ..likelihood import row_gradients
-from ..linalg import cholesky, gram_float64
+from ..linalg import gram_float64, inverse_root, update_gram
 from ..model import FeatureGP
 from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
 
@@ -81,13 +81,14 @@ class SCGD(Algorithm):
         features, log_scale = traced.features, traced.log_noise_scale
         noise_variance = self.model.noise_variance
         weights = self.weights.detach()
-        # Factorised in float64; the inverse is then one triangular solve and one product in the network's own type.
-        root = cholesky(self.tracked_gram, noise_variance=noise_variance).inverse_root(weights.dtype)
+        # Factorised in float64; the inverse is then two products with its root in the network's own type.
+        root = inverse_root(self.tracked_gram, weights.dtype, noise_variance=noise_variance)
+        few = len(features) < self.num_features
         gradients = row_gradients(
             features,
             batch.targets,
             weights,
-            root.mT @ root,
+            features @ root.mT @ root if few else features @ (root.mT @ root),
             noise_variance,
             log_scale,
             factor=1.0 / len(features),
@@ -103,8 +104,11 @@ class SCGD(Algorithm):
         """Average the batch into the tracked Gram matrix."""
         self.steps.add_(1)
         rate = self.tracking_rate if isinstance(self.tracking_rate, float) else float(self.steps) ** -0.5
-        estimate = self._batch_estimate(found.features, found.log_noise_scale)
-        self.tracked_gram.lerp_(estimate, float(rate))
+        rate, log_scale = float(rate), found.log_noise_scale
+        row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.double())
+        weight = rate * self.num_data / len(found.features)
+        update_gram(self.tracked_gram, found.features, keep=1.0 - rate, weight=weight, row_scale=row_scale)
+        self.tracked_gram.diagonal().add_(rate * self.model.noise_variance)
 
     def _batch_estimate(self, features: Tensor, log_scale: Tensor | None) -> Tensor:
         """The unbiased estimate of ``F`` from one batch."""

@@ -5,12 +5,13 @@ python benchmarks/render.py
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 from record import RESULTS
+
+from finitegp.experiments.published import load_published
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
@@ -96,12 +97,11 @@ def quality() -> list[str]:
     rows = load("quality")
     if not rows:
         return []
-    with (Path(__file__).parent / "published.csv").open() as file:
-        published = {
-            (r["metric"], r["dataset"], r["method"]): f"{float(r['mean']):.3f} ± {float(r['std']):.3f}"
-            for r in csv.DictReader(file)
-            if r["kernel"] == "linear" and r["batch_size"] == "32"
-        }
+    published = {
+        (key.metric, key.dataset, key.method): f"{cell.mean:.3f} ± {cell.std:.3f}"
+        for key, cell in load_published().items()
+        if (key.kernel, key.batch_size) == ("linear", 32)
+    }
     lines = [
         "## Quality on real tables",
         "",

@@ -8,6 +8,7 @@ import typer
 
 from . import __version__
 from .experiments.command import reproduce
+from .experiments.tables_command import tables
 
 app = typer.Typer(
     help="Exact Gaussian-process regression on finite features.", no_args_is_help=True, add_completion=False
@@ -40,5 +41,6 @@ def demo(
     run_demo(max_rows=rows, seed=seed)
 
 
-# The experiments name their methods and datasets in their own help, so their command is made there.
+# The experiments name their methods and datasets in their own help, so their commands are made there.
 app.command()(reproduce)
+app.command()(tables)

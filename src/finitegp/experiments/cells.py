@@ -11,6 +11,8 @@ from typing import Any
 from .datasets import PAPER_DATASETS
 
 KERNELS = ("linear", "gaussian")
+#: What the paper's tables have for each kernel.
+PAPER_BATCH_SIZES = {"linear": (32, 64, 128), "gaussian": (16, 32, 64)}
 #: The paper's four, with the letters it uses for them.
 PAPER_METHODS = ("minimax", "scgd", "svgp", "bsgd")
 #: Ours: with constant noise, and with noise that depends on the input.
@@ -127,9 +129,12 @@ def full_grid(**changes: Any) -> list[Cell]:
         "splits": range(5),
         "epochs": 100,
     }
-    linear = make_grid(**(chosen | {"kernels": ["linear"], "batch_sizes": [32, 64, 128]} | changes))
-    gaussian = make_grid(**(chosen | {"kernels": ["gaussian"], "batch_sizes": [16, 32, 64]} | changes))
-    return linear + gaussian
+    found: dict[str, Cell] = {}
+    for kernel in changes.pop("kernels", None) or KERNELS:
+        sizes = {"kernels": [kernel], "batch_sizes": PAPER_BATCH_SIZES[kernel]}
+        # Peers have no kernel and would be there once for each.
+        found |= {cell.key: cell for cell in make_grid(**(chosen | sizes | changes))}
+    return list(found.values())
 
 
 def _configurations(method: str, learning_rates: Sequence[float] | None, optimizer: str | None) -> list[dict[str, Any]]:

@@ -80,6 +80,12 @@ def reproduce(
         cells = full_grid(**(common | chosen))
     else:
         available = [name for name in PAPER_DATASETS if is_available(name, directory)]
+        if not available and not datasets:
+            raise typer.BadParameter(
+                f"None of the paper's datasets is in {directory}: place them there, or name --dataset to have one "
+                "fetched.",
+                param_hint="--data-dir",
+            )
         standard: dict[str, Any] = {"methods": PAPER_METHODS + OUR_METHODS, "datasets": available, "epochs": epochs}
         cells = make_grid(**(standard | common | chosen))
     absent = sorted({cell.dataset for cell in cells if not is_available(cell.dataset, directory)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import http.client
 import os
 import tempfile
 import urllib.error
@@ -168,7 +169,7 @@ def _download(name: str, folder: Path, directory: Path, *, fetch: Callable[[str]
         address = f"{UPSTREAM}/{name}/{file}"
         try:
             contents = (fetch or _fetch)(address)
-        except (urllib.error.URLError, OSError) as error:
+        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
             raise DataError(
                 f"{name} is not in {directory} and cannot be fetched from {address} ({error}). Without a connection, "
                 f"place {name}.parquet in {directory}, or the files data.csv.gz and test_mask.csv.gz of {name} from "
@@ -176,9 +177,13 @@ def _download(name: str, folder: Path, directory: Path, *, fetch: Callable[[str]
             ) from error
         # Whole or not at all: a stopped download leaves no file under the final name.
         handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
-        with os.fdopen(handle, "wb") as part:
-            part.write(contents)
-        os.replace(temporary, folder / file)
+        try:
+            with os.fdopen(handle, "wb") as part:
+                part.write(contents)
+            os.replace(temporary, folder / file)
+        except BaseException:
+            os.unlink(temporary)
+            raise
 
 
 def _fetch(address: str) -> bytes:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from .cells import OUR_METHODS, PAPER_METHODS, Cell
@@ -102,6 +103,10 @@ def run_grid(
                 job.process.terminate()
             for job in jobs:
                 job.process.wait()
+    # What another process had may be finished by now, or may have been finished just before it was our turn.
+    done = store.finished() if report.elsewhere else set()
+    report.finished += sum(cell.key in done for cell in report.elsewhere)
+    report.elsewhere = [cell for cell in report.elsewhere if cell.key not in done]
     return report
 
 
@@ -130,7 +135,8 @@ def _close(job: _Job, report: GridReport, console: Console) -> None:
     else:
         message = "\n".join(said.splitlines()[-5:]) or f"exit code {code}"
         report.failed[job.cell] = message
-        console.print(f"[red]failed[/red] {job.cell}: {message}", markup=True, highlight=False)
+        # Escaped: rich would take a part such as finitegp[peers] for markup and leave it out.
+        console.print(f"[red]failed[/red] {job.cell}: {escape(message)}", highlight=False)
 
 
 def _work(cell: Cell) -> float:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -60,12 +60,7 @@ class ResultStore:
         line = json.dumps(row, allow_nan=False) + "\n"
         self.directory.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path.with_suffix(".lock")), self.path.open("ab+") as file:
-            if file.tell() > 0:
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # what a killed process left is cut off, not continued
-                    file.seek(0)
-                    file.truncate(file.read().rfind(b"\n") + 1)
-            file.write(line.encode())
+            file.write(_mend_end(file) + line.encode())
             file.flush()
             os.fsync(file.fileno())
 
@@ -87,3 +82,21 @@ class ResultStore:
             yield cell.key not in self.finished()
         finally:
             lock.release()
+
+
+def _mend_end(file: IO[bytes]) -> bytes:
+    """Cut off what a killed process left of a line; returns what is missing if only the line's end is."""
+    if file.tell() == 0:
+        return b""
+    file.seek(-1, os.SEEK_END)
+    if file.read(1) == b"\n":
+        return b""
+    file.seek(0)
+    contents = file.read()
+    start = contents.rfind(b"\n") + 1
+    try:
+        json.loads(contents[start:])
+    except ValueError:
+        file.truncate(start)
+        return b""
+    return b"\n"  # a whole result, which readers have counted as finished: it stays

@@ -66,11 +66,13 @@ def work(cell: Cell, *, results: Path, data_directory: Path | None) -> bool:
     return True
 
 
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: a figure that is not finite is stored as null."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
-    }
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: a figure that is not finite is stored as null, also inside lists and dictionaries."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def main(arguments: list[str]) -> int:

@@ -147,7 +147,7 @@ class FeatureGP(nn.Module):
         """
         features: Tensor = self.feature_map(inputs)
         log_scale = self.noise.log_scale(inputs, features)
-        if self._scales_output():
+        if self.scales_output():
             features = features * torch.exp(0.5 * self.log_output_scale)
         if weights is not None:
             log_weights = weights.log().to(features)
@@ -160,7 +160,7 @@ class FeatureGP(nn.Module):
         Uses the feature map's own ``forward_with_pullback`` where there is one and nothing else needs a gradient
         through the features; otherwise autograd.
         """
-        if has_pullback(self.feature_map) and isinstance(self.noise, ConstantNoise) and not self._scales_output():
+        if has_pullback(self.feature_map) and isinstance(self.noise, ConstantNoise) and not self.scales_output():
             features, pullback = forward_with_pullback(self.feature_map, inputs)
             log_scale = None if weights is None else -weights.log()
             return TracedFeatures(features, log_scale, lambda gradient, *_: pullback(gradient))
@@ -174,7 +174,8 @@ class FeatureGP(nn.Module):
 
         return TracedFeatures(features.detach(), None if log_scale is None else log_scale.detach(), backward)
 
-    def _scales_output(self) -> bool:
+    def scales_output(self) -> bool:
+        """Whether the output scale is trained or other than one."""
         return self.log_output_scale.requires_grad or self.log_output_scale.item() != 0.0
 
     def checked_forward(self, rows: Rows) -> tuple[Tensor, Tensor | None]:

@@ -160,6 +160,6 @@ def test_really_without_a_compiler():
 
     torch._dynamo.reset()
     algorithm = make()
-    with inductor.patch({"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}):
-        with pytest.warns(CompilationWarning, match="not compiled"):
-            run(algorithm, make_data())
+    missing = inductor.patch({"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True})
+    with missing, pytest.warns(CompilationWarning, match="not compiled"):
+        run(algorithm, make_data())

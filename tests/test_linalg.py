@@ -79,7 +79,7 @@ def test_inverse_root_keeps_to_the_jitter_policy(generator):
     matrix = spectrum(generator, [-1e-13, 1.0, 2.0, 5.0])
     expected = torch.linalg.inv(cholesky(matrix).lower)
     torch.testing.assert_close(inverse_root(matrix, torch.float64), expected, rtol=1e-6, atol=1e-6)
-    with pytest.raises(NumericalError, match="noise variance 0.5"):
+    with pytest.raises(NumericalError, match=r"noise variance 0\.5"):
         inverse_root(-matrix, torch.float32, noise_variance=0.5)
     for bad in (math.nan, math.inf):
         broken = matrix.clone()

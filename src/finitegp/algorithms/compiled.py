@@ -35,7 +35,7 @@ class CompiledStep:
         self._algorithm = algorithm
         self._optimizer: torch.optim.Optimizer | None = None
         self._function: Any = None
-        self._parameters: list[Tensor] = []
+        self._parameters: list[nn.Parameter] = []
         self._compiled_shape: Any = None
         self._last_shape: Any = None
         self._failed = False
@@ -50,7 +50,8 @@ class CompiledStep:
         if optimizer is not self._optimizer:
             reason = _unsupported(self._algorithm, optimizer)
             if reason:
-                return self._give_up(reason)
+                self._give_up(reason)
+                return None
             forward = _Forward(self._algorithm)
             self._optimizer, self._parameters = optimizer, forward.trained_parameters(self._algorithm)
             # Nothing is compiled before the first call.
@@ -65,7 +66,8 @@ class CompiledStep:
         try:
             found = self._step(batch, optimizer.param_groups[0], state)
         except Exception as error:  # whatever the compiler or the code of a feature map can raise
-            return self._give_up(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            self._give_up(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            return None
         self._compiled_shape = shape
         return found
 
@@ -120,7 +122,7 @@ class _Forward(nn.Module):
         self.trains_weights = algorithm.weights.requires_grad
         self.num_data = algorithm.num_data
 
-    def trained_parameters(self, algorithm: Lagged) -> list[Tensor]:
+    def trained_parameters(self, algorithm: Lagged) -> list[nn.Parameter]:
         """The parameters in the order of :meth:`update`."""
         own = dict(self.named_parameters())
         return [own[name] for name in self.names] + [algorithm.weights] * self.trains_weights
@@ -152,7 +154,7 @@ class _Forward(nn.Module):
             found: tuple[Tensor, ...] = functional_call(self, dict(zip(self.names, shaped, strict=True)), (inputs,))
             return found
 
-        outputs, pullback = vjp(call, *network)
+        outputs, pullback = vjp(call, *network)[:2]
         features = outputs[0].detach()
         log_scale = outputs[1].detach() if len(outputs) == 2 else None
         if row_weights is not None:

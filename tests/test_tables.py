@@ -265,7 +265,10 @@ def test_reading_shows_change_with_batch_size():
 def test_reading_counts_learning_rates_at_the_edge():
     rates = {0.3: -1.0, 1.0: -1.1, 3.0: -1.2}
     rows = [make_row(nlml=nlml, settings={"learning_rate": rate}) for rate, nlml in rates.items()]
-    assert "the lowest of its grid in 0 and the highest in 1 of 1 searches" in page(rows)
+    rows.append(make_row(nlml=-0.5, settings={"optimizer": "adam", "learning_rate": 10.0}))  # not of this grid
+    text = page(rows)
+    assert "Learning rates tried for the paper's methods: 0.3, 1, 3." in text
+    assert "the lowest of its grid in 0 and the highest in 1 of 1 searches" in text
 
 
 def test_other_tables_than_the_papers_are_shown_without_published_figures():

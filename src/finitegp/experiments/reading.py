@@ -18,7 +18,7 @@ from .published import (
     published_batch_sizes,
     published_row,
 )
-from .selection import Place, Row, Selected, metric_value
+from .selection import Place, Row, Selected, describe_settings, metric_value, settings_without_rate
 from .tables import TITLES
 
 #: A difference in NLML, in nats per row, that counts as a change with the batch size.
@@ -273,25 +273,30 @@ def _cautions(selected: Mapping[Place, Selected], kernels: Sequence[str], rows: 
 
 def _rates_at_edge(selected: Mapping[Place, Selected], kernels: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """A best learning rate at the edge of the grid says that the grid may be too narrow."""
-    tried: dict[tuple[Place, int, int], set[float]] = defaultdict(set)
+    tried: dict[tuple[Place, int, int, str], set[float]] = defaultdict(set)
     for row in rows:
         if row["method"] in PAPER_METHODS and row["kernel"] in KERNELS:
             place = Place(row["kernel"], row["batch_size"], row["dataset"], row["method"])
-            tried[place, row["split"], row["epochs"]].add(row["settings"]["learning_rate"])
+            # Rates of different optimizers are different grids.
+            others = describe_settings(settings_without_rate(row))
+            tried[place, row["split"], row["epochs"], others].add(row["settings"]["learning_rate"])
     edges: Counter[str] = Counter()
+    rates: set[float] = set()
     for place, choice in selected.items():
         if place.kernel not in kernels or place.method not in PAPER_METHODS:
             continue
         for split, runs in choice.runs.items():
-            grid = tried[place, split, choice.epochs]
+            grid = tried[place, split, choice.epochs, describe_settings(settings_without_rate(runs[0]))]
             rate = runs[0]["settings"]["learning_rate"]
             if len(grid) > 1:
+                rates |= grid
                 edges["lowest" if rate == min(grid) else "highest" if rate == max(grid) else "inside"] += 1
     total = sum(edges.values())
     if not total:
         return []
     return [
-        f"- The best learning rate is the lowest of its grid in {edges['lowest']} and the highest in "
+        f"- Learning rates tried for the paper's methods: {', '.join(f'{rate:g}' for rate in sorted(rates))}. "
+        f"The best one is the lowest of its grid in {edges['lowest']} and the highest in "
         f"{edges['highest']} of {total} searches: the paper does not give its grid, and a wider one might do "
         "better there."
     ]

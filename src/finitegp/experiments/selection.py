@@ -135,13 +135,18 @@ def select_variants(rows: Iterable[Row]) -> list[tuple[str, Selected]]:
     for row in unique_rows(rows):
         if row["method"] in PAPER_METHODS and not follows_paper(row):
             place = Place(row["kernel"], row["batch_size"], row["dataset"], row["method"])
-            variants[place, describe_settings(_without_rate(row))].append(row)
+            variants[place, describe_settings(settings_without_rate(row))].append(row)
     return [(words, _select(place, found, follows=False)) for (place, words), found in sorted(variants.items())]
 
 
 def follows_paper(row: Row) -> bool:
     """Whether a run of one of the paper's methods has its optimizer and nothing else changed but the learning rate."""
-    return row["method"] in PAPER_METHODS and _without_rate(row) == PAPER_SETTINGS
+    return row["method"] in PAPER_METHODS and settings_without_rate(row) == PAPER_SETTINGS
+
+
+def settings_without_rate(row: Row) -> dict[str, Any]:
+    """What a run was told besides its learning rate."""
+    return {name: value for name, value in row["settings"].items() if name != "learning_rate"}
 
 
 def describe_settings(settings: Mapping[str, Any]) -> str:
@@ -228,7 +233,3 @@ def _objective(runs: Sequence[Row]) -> float:
 def _mean(runs: Sequence[Row], metric: str) -> float | None:
     values = [value for run in runs if (value := metric_value(run, metric)) is not None]
     return statistics.fmean(values) if values else None
-
-
-def _without_rate(row: Row) -> dict[str, Any]:
-    return {name: value for name, value in row["settings"].items() if name != "learning_rate"}

@@ -216,7 +216,7 @@ class Minimax(Algorithm):
         """Noise floor, box, and the Gram estimate above the noise."""
         super().project()
         if self.box is not None:
-            bounded = [*self.model.feature_map.parameters(), self.weights]
+            bounded: list[Tensor] = [*self.model.feature_map.parameters(), self.weights]
             torch._foreach_clamp_max_(bounded, self.box)
             torch._foreach_clamp_min_(bounded, -self.box)
         if int(self.steps) % self.projection_steps == 0:

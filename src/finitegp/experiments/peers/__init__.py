@@ -1,7 +1,7 @@
 """The methods that ours is compared with, each one function from a split to an outcome.
 
-Every peer has settings with documented defaults, in :data:`DEFAULTS`, chosen as a practitioner would in a few minutes
-without looking at test rows. The packages behind them are imported when a peer is called: ``svgp-rbf`` and
+Every peer has settings with documented defaults, in :data:`DEFAULTS`, such as a practitioner would find in a few
+minutes. The packages behind them are imported when a peer is called: ``svgp-rbf`` and
 ``svgp-network`` need the extra ``finitegp[peers]``; ``vbll``, ``laplace``, ``realmlp``, ``lightgbm`` and ``ngboost``
 need ``finitegp[benchmark-peers]``; the rest need nothing.
 """

@@ -19,8 +19,8 @@ DEFAULTS: dict[str, Any] = {
     "max_seconds": 240.0,
 }
 
-# What one epoch is timed with before the fit, and its share of the limit kept back for a pace that varies.
-_PROBE_EPOCHS = 2
+# Fits of one and of so many epochs tell what an epoch takes; a share of the limit is kept for a pace that varies.
+_PROBE_EPOCHS = 3
 _RESERVE = 0.1
 
 
@@ -28,7 +28,7 @@ def fit_and_predict(split: DatasetSplit, *, seed: int, settings: Mapping[str, An
     """RealMLP-TD on squared error, its best epoch on validation rows; the noise is the error on those rows.
 
     Its learning rate goes up and down over a number of epochs fixed beforehand, so a time limit that cuts it off would
-    harm it. If so many epochs do not fit, by the pace of two, it is run with fewer instead.
+    harm it. If so many epochs do not fit, by the pace of a few, it is run with fewer instead.
     """
     used = merge_settings("realmlp", DEFAULTS, settings)
     regressor = require("pytabkit", "realmlp").RealMLP_TD_Regressor
@@ -52,8 +52,12 @@ def fit_and_predict(split: DatasetSplit, *, seed: int, settings: Mapping[str, An
     with warnings.catch_warnings(), _quiet_lightning():
         warnings.simplefilter("ignore")  # of Lightning, about loaders and loggers that the user does not choose
         if epochs > _PROBE_EPOCHS:
+            fit(1)
+            between = stopwatch.seconds
             fit(_PROBE_EPOCHS)
-            pace = stopwatch.seconds / _PROBE_EPOCHS
+            probed = stopwatch.seconds - between
+            # The difference leaves out what a fit costs besides its epochs; on a busy machine it may come out too low.
+            pace = max((probed - between) / (_PROBE_EPOCHS - 1), 0.5 * probed / _PROBE_EPOCHS)
             fitting = int((1.0 - _RESERVE) * (used["max_seconds"] - stopwatch.seconds) / pace)
             if fitting < epochs:
                 epochs, shortened = max(fitting, 1), True

@@ -19,8 +19,8 @@ _STEPS_PER_LOOK = 20
 class StepPlan:
     """How many steps there will be, so that the learning rate has decayed when they end.
 
-    A time limit that cuts training short would leave it at a high learning rate. So the plan is shortened as soon as
-    the pace shows that it does not fit. While it fits, nothing depends on the clock and runs are reproducible.
+    A time limit that cuts training short would leave it at a high learning rate. So the plan is shortened to what the
+    pace so far lets fit. While all steps fit, nothing depends on the clock and runs are reproducible.
 
     Args:
         steps: The steps wanted.
@@ -30,7 +30,6 @@ class StepPlan:
     Attributes:
         steps: The steps planned now.
         step: The steps taken.
-        shortened: Whether the time limit took steps away.
     """
 
     def __init__(self, steps: int, max_seconds: float, stopwatch: Stopwatch) -> None:
@@ -38,7 +37,7 @@ class StepPlan:
             raise ValueError(f"There must be at least one step, but there are {steps}: raise epochs.")
         self.steps = steps
         self.step = 0
-        self.shortened = False
+        self._wanted = steps
         self._max_seconds = max_seconds
         self._stopwatch = stopwatch
         self._warm: tuple[int, float] | None = None
@@ -49,6 +48,11 @@ class StepPlan:
         return self.step >= self.steps
 
     @property
+    def shortened(self) -> bool:
+        """Whether the time limit takes steps away."""
+        return self.steps < self._wanted
+
+    @property
     def factor(self) -> float:
         """The factor of this step on the learning rate: half a cosine from one to zero."""
         return 0.5 * (1.0 + math.cos(math.pi * min(self.step / self.steps, 1.0)))
@@ -57,20 +61,14 @@ class StepPlan:
         """Count a step, and shorten the plan if it does not fit."""
         self.step += 1
         seconds = self._stopwatch.seconds
-        if seconds >= self._max_seconds and self.step < self.steps:
-            self._shorten(self.step)
+        if seconds >= self._max_seconds:
+            self.steps = self.step
         elif self.step % _STEPS_PER_LOOK == 0:
             if self._warm is None:
                 self._warm = self.step, seconds
                 return
             pace = (seconds - self._warm[1]) / (self.step - self._warm[0])
-            fitting = self.step + int((self._max_seconds - seconds) / pace)
-            if fitting < self.steps:
-                self._shorten(fitting)
-
-    def _shorten(self, steps: int) -> None:
-        self.steps = steps
-        self.shortened = True
+            self.steps = min(self._wanted, self.step + int((self._max_seconds - seconds) / pace))
 
 
 def count_steps(rows: int, batch_size: int, epochs: int, min_steps: int = 0) -> int:

@@ -13,7 +13,8 @@ from ..outcome import DatasetSplit, Outcome
 from .common import ScaledSplit, Stopwatch, hold_out, merge_settings, require, seeded
 from .steps import StepPlan, as_tensors, count_steps, make_network, train_with_validation
 
-#: ``initial_noise`` is the noise deviation at the start, in deviations of the target.
+#: ``initial_noise`` is the noise deviation at the start, in deviations of the target; its logarithm has a learning rate
+#: of its own, since it may have a long way to go.
 DEFAULTS: dict[str, Any] = {
     "hidden": (128, 128),
     "parameterization": "dense",
@@ -21,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "wishart_scale": 0.01,
     "initial_noise": 1.0,
     "learning_rate": 2e-3,
+    "noise_learning_rate": 1e-2,
     "weight_decay": 1e-4,
     "batch_size": 256,
     "epochs": 50,
@@ -56,11 +58,13 @@ def fit_and_predict(split: DatasetSplit, *, seed: int, settings: Mapping[str, An
         head.noise_logdiag.fill_(math.log(used["initial_noise"]))
         head.W_mean.div_(math.sqrt(used["hidden"][-1]))
     model = nn.Sequential(network, head)
+    weights = [value for value in head.parameters() if value.requires_grad and value is not head.noise_logdiag]
     optimizer = torch.optim.AdamW(
         [
             {"params": network.parameters(), "weight_decay": used["weight_decay"]},
             # The head has its prior.
-            {"params": [p for p in head.parameters() if p.requires_grad], "weight_decay": 0.0},
+            {"params": weights, "weight_decay": 0.0},
+            {"params": [head.noise_logdiag], "weight_decay": 0.0, "lr": used["noise_learning_rate"]},
         ],
         lr=used["learning_rate"],
         fused=True,

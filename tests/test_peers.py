@@ -11,7 +11,7 @@ import pytest
 from finitegp.errors import DataError
 from finitegp.experiments.outcome import DatasetSplit
 from finitegp.experiments.peers import DEFAULTS, PEERS
-from finitegp.experiments.peers.common import Stopwatch, hold_out, require
+from finitegp.experiments.peers.contract import Stopwatch, hold_out, require
 from finitegp.experiments.peers.steps import StepPlan
 
 NETWORK = {"hidden": (16, 16), "epochs": 1, "min_steps": 150, "batch_size": 32, "learning_rate": 0.01}

@@ -29,6 +29,8 @@ def run_cell(cell: Cell, *, data_directory: Path | None) -> dict[str, Any]:
         outcome = run_method(split, cell)
     else:
         outcome = PEERS[cell.method](split, seed=cell.seed, settings=cell.settings)
+    # A peer's own settings and epochs must not take the place of the cell's, which name it.
+    details = {f"peer_{n}" if n in Cell.__dataclass_fields__ else n: v for n, v in outcome.details.items()}
     return cell.to_row() | {
         "rows": len(split.inputs),
         "columns": split.inputs.shape[1],
@@ -36,7 +38,7 @@ def run_cell(cell: Cell, *, data_directory: Path | None) -> dict[str, Any]:
         "seconds": outcome.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
         "memory_before_bytes": before,  # the interpreter, the libraries and the data
-        **outcome.details,
+        **details,
         **environment(),
     }
 

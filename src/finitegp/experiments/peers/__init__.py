@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import boosting, ensemble, laplace, mlp, realmlp, sklearn_models, svgp, vbll
-from .common import PeerFunction
+from .contract import PeerFunction
 
 #: Every peer by its name.
 PEERS: dict[str, PeerFunction] = {

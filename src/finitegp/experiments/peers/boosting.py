@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.tree import DecisionTreeRegressor
 
 from ..outcome import DatasetSplit, Outcome
-from .common import SMALLEST_NOISE, ScaledSplit, Stopwatch, constant_noise, hold_out, merge_settings, require
+from .contract import SMALLEST_NOISE, ScaledSplit, Stopwatch, constant_noise, hold_out, merge_settings, require
 
 LIGHTGBM_DEFAULTS: dict[str, Any] = {
     "trees": 1000,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..outcome import DatasetSplit, Outcome
-from .common import ScaledSplit, Stopwatch, hold_out, merge_settings, seeded
+from .contract import ScaledSplit, Stopwatch, hold_out, merge_settings, seeded
 from .steps import StepPlan, as_tensors, count_steps, make_network, train_with_validation
 
 #: The log variance is that of the standardised target, softly bounded; ``max_seconds`` are shared by the members.

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from ..outcome import DatasetSplit, Outcome
-from .common import ScaledSplit, Stopwatch, merge_settings, require
+from .contract import ScaledSplit, Stopwatch, merge_settings, require
 from .mlp import DEFAULTS as MLP_DEFAULTS
 from .mlp import fit_network
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..outcome import DatasetSplit, Outcome
-from .common import ScaledSplit, Stopwatch, constant_noise, hold_out, merge_settings, seeded
+from .contract import ScaledSplit, Stopwatch, constant_noise, hold_out, merge_settings, seeded
 from .steps import StepPlan, as_tensors, count_steps, make_network, train_with_validation
 
 #: ``min_steps`` lengthens training on small tables, where so many epochs are only a few hundred steps.

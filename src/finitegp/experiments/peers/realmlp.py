@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..outcome import DatasetSplit, Outcome
-from .common import ScaledSplit, Stopwatch, constant_noise, hold_out, merge_settings, require
+from .contract import ScaledSplit, Stopwatch, constant_noise, hold_out, merge_settings, require
 
 #: ``epochs`` and ``batch_size`` are the method's own.
 DEFAULTS: dict[str, Any] = {

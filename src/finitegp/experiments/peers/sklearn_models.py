@@ -14,7 +14,7 @@ from sklearn.linear_model import BayesianRidge
 
 from ...errors import DataError
 from ..outcome import DatasetSplit, Outcome
-from .common import ScaledSplit, Stopwatch, merge_settings
+from .contract import ScaledSplit, Stopwatch, merge_settings
 
 BAYESRIDGE_DEFAULTS: dict[str, Any] = {"max_iter": 300, "tol": 1e-3}
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .common import Index, Stopwatch
+from .contract import Index, Stopwatch
 
 # Steps between two looks at the pace; the first ones are left out of it, because they also warm up.
 _STEPS_PER_LOOK = 20

@@ -16,7 +16,7 @@ from ...data import Rows
 from ...features import MLPFeatures
 from ...model import FeatureGP
 from ..outcome import Array, DatasetSplit, Outcome
-from .common import ScaledSplit, Stopwatch, merge_settings, require, seeded
+from .contract import ScaledSplit, Stopwatch, merge_settings, require, seeded
 from .steps import StepPlan, as_tensors, batches_per_epoch, count_steps, shuffled_batches
 
 #: ``inducing_start`` is ``"kmeans"`` or ``"random"`` (a subset of the rows). The length scales start at
@@ -35,9 +35,10 @@ RBF_DEFAULTS: dict[str, Any] = {
     "max_seconds": 240.0,
 }
 
-#: ``learning_rate`` is that of the network, ``other_learning_rate`` that of noise, kernel, inducing inputs and variational
-#: distribution. 128 inducing points, because on features of a trained network more of them gain less than the steps that
-#: they cost: with 256 only half of the epochs fit into the same time, and rows held out of training are predicted worse.
+#: ``learning_rate`` is that of the network, ``other_learning_rate`` that of noise, kernel, inducing inputs and
+#: variational distribution. 128 inducing points, because on features of a trained network more of them gain less than
+#: the steps that they cost: with 256 only half of the epochs fit into the same time, and rows held out of training are
+#: predicted worse.
 NETWORK_DEFAULTS: dict[str, Any] = {
     "hidden": (128, 128),
     "inducing_points": 128,

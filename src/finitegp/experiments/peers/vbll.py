@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..outcome import DatasetSplit, Outcome
-from .common import ScaledSplit, Stopwatch, hold_out, merge_settings, require, seeded
+from .contract import ScaledSplit, Stopwatch, hold_out, merge_settings, require, seeded
 from .steps import StepPlan, as_tensors, count_steps, make_network, train_with_validation
 
 #: ``initial_noise`` is the noise deviation at the start, in deviations of the target; its logarithm has a learning rate

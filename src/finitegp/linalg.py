@@ -223,4 +223,4 @@ def gram_float64(*columns: Tensor, row_scale: Tensor | None = None) -> Tensor:
         if row_scale is not None:
             part *= row_scale[start : start + len(part), None]
         dsyrk(1.0, part.numpy().T, beta=1.0, c=fortran_total, overwrite_c=1)
-    return torch.tril(total) + torch.tril(total, -1).mT
+    return _mirror(total)

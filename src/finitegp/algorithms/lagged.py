@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ..data import Rows
 from ..errors import DataError, NumericalError
-from ..likelihood import regularized_gram_factor, row_gradients
+from ..likelihood import row_gradients
+from ..linalg import cholesky
 from ..model import FeatureGP
 from ..statistics import FeatureStatistics
 from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
@@ -231,17 +232,12 @@ class Lagged(Algorithm):
             noise_variance = max(mean_square * n / freedom, math.exp(self.minimum_log_noise))
             self.model.noise.set_variance(noise_variance)
         scale = self.num_data / float(self.tracked_rows)
-        scaled = FeatureStatistics(
-            gram=self.tracked_gram * scale,
-            projected_targets=self.tracked_projection * scale,
-            target_sum_of_squares=found.target_sum_of_squares,
-            log_scale_sum=found.log_scale_sum,
-            num_data=float(self.num_data),
-        )
-        factor = regularized_gram_factor(scaled, noise_variance)
+        regularized_gram = self.tracked_gram * scale
+        regularized_gram.diagonal().add_(noise_variance)
+        factor = cholesky(regularized_gram, noise_variance=noise_variance)
         inverse = factor.inverse()
         if solve_weights:
-            self.weights.copy_(factor.solve(scaled.projected_targets))
+            self.weights.copy_(factor.solve(self.tracked_projection * scale))
         self.inverse_gram.copy_(inverse)
         self.inverse_trace.copy_(inverse.trace())
         self._pending.clear()

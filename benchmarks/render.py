@@ -74,7 +74,7 @@ def steps() -> list[str]:
         f"`python benchmarks/steps.py` {provenance(rows)}.",
         "",
         "Milliseconds per step and ratio to a plain PyTorch network step (same network, mean squared error, fused "
-        "Adam); means over chunks of 40 or 80 steps with all refreshes, chunks of all methods interleaved, ratios of "
+        "Adam); means over chunks of 40 or 160 steps with all refreshes, chunks of all methods interleaved, ratios of "
         "medians.",
     ]
     for kernel, batch_size, features in sorted({(r["kernel"], r["batch_size"], r["features"]) for r in rows})[::-1]:

@@ -4,7 +4,7 @@
     python benchmarks/steps.py --quick    # a rough look
 
 The plain step is a PyTorch MLP with a linear output, mean squared error and fused Adam: same network body, same
-batches, same optimizer settings. Each measurement is the mean over a chunk of 40 steps, so that the refreshes of Lagged
+batches, same optimizer settings. Each measurement is the mean over a chunk of steps, so that the refreshes of Lagged
 are in it; the chunks of all methods are interleaved, and medians over chunks are compared. Compilation, where there is
 any, falls into the first chunk, which is not counted. Writes ``benchmarks/results/steps.jsonl``.
 """
@@ -115,8 +115,10 @@ def methods(kernel: str, batch_size: int) -> dict[str, Step]:
         "SCGD": algorithm_step(batches, SCGD(model(), ROWS)),
         "BSGD": algorithm_step(batches, BSGD(model(), ROWS)),
     }
+    found["SCGD by autograd"] = autograd_scgd_step(batches, feature_map(kernel), width)
+    if kernel == "gaussian":
+        found["Lagged, block 160"] = algorithm_step(batches, Lagged(model(), ROWS, block=160, window=400))
     if kernel == "linear":
-        found["SCGD by autograd"] = autograd_scgd_step(batches, feature_map(kernel), width)
         found["Minimax"] = algorithm_step(batches, Minimax(model(), ROWS))
         for every in (4, 10):
             algorithm = Minimax(model(), ROWS, projection_steps=every)
@@ -134,7 +136,7 @@ def measure(kernel: str, batch_size: int, rounds: int) -> list[dict]:
     counts = {name: 0 for name in steps}
     for round_number in range(rounds + 2):
         for name, step in steps.items():
-            chunk = CHUNK if kernel == "linear" else 80 if name.startswith(("Lagged", "plain")) else 4
+            chunk = CHUNK if kernel == "linear" else 160 if name.startswith(("Lagged", "plain")) else 4
             started = time.perf_counter()
             for index in range(counts[name], counts[name] + chunk):
                 step(index)

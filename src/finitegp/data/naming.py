@@ -1,0 +1,73 @@
+"""How errors speak of columns, rows and values: near names for a mistyped one, and which row of which file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import DataError
+
+_SHOWN = 8
+
+
+def unknown_column(name: str, names: Sequence[str], where: str = "the table") -> str:
+    """The message for a column that is not there, with the names that come close.
+
+    Example:
+        >>> unknown_column("prise", ["price", "carat"])
+        "There is no column 'prise' in the table; did you mean 'price'? Its columns are 'price', 'carat'."
+    """
+    # Capitals and blanks are what people get wrong most, and difflib weighs them like any other letter.
+    folded = {other.strip().casefold(): other for other in reversed(names)}
+    near = [folded[match] for match in difflib.get_close_matches(name.strip().casefold(), list(folded), n=3)]
+    guess = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    return f"There is no column {name!r} in {where}{guess} Its columns are {listed(names)}."
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in quotes, the first few of many.
+
+    Example:
+        >>> listed(str(number) for number in range(10))
+        "'0', '1', '2', '3', '4', '5', '6', '7' and 2 more"
+    """
+    quoted = [repr(name) for name in names]
+    if len(quoted) > _SHOWN:
+        return f"{', '.join(quoted[:_SHOWN])} and {len(quoted) - _SHOWN} more"
+    return ", ".join(quoted) or "none"
+
+
+def shortened(value: object, length: int = 40) -> str:
+    """A value as it appears in a message: quoted if text, cut if long.
+
+    Example:
+        >>> shortened("x" * 100, length=6)
+        "'xxxxx…'"
+    """
+    if isinstance(value, str) and len(value) > length:
+        value = value[: length - 1] + "…"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def check_unique(names: Sequence[str], where: str) -> None:
+    """An error if a name occurs twice, because columns are found by their names."""
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise DataError(
+            f"{where} has more than one column named {listed(twice)}: rename or remove all but one of each."
+        )
+
+
+def row_label(row: int, source: Any = None) -> str:
+    """``row 12``, with the file and the row in it where the rows come from files (``source.locate``).
+
+    Example:
+        >>> row_label(12)
+        'row 12'
+    """
+    locate = getattr(source, "locate", None)
+    if locate is None:
+        return f"row {row}"
+    path, row_in_file = locate(row)
+    return f"row {row_in_file} of {path}"

@@ -39,7 +39,11 @@ def record_batches(data: Any) -> Iterator[Any]:
     elif hasattr(data, "iloc") and hasattr(data, "columns"):
         yield _from_pandas(data)
     elif isinstance(data, Mapping):
-        yield from pa.table(dict(data)).to_batches()
+        try:
+            table = pa.table(dict(data))
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise DataError(f"The mapping is not a table of columns of equal length: {error}.") from None
+        yield from table.to_batches()
     elif isinstance(data, np.ndarray):
         if data.ndim != 2:
             raise DataError(f"A NumPy table must be (rows, columns), but has shape {data.shape}.")
@@ -154,7 +158,11 @@ def moment_values(array: Any) -> npt.NDArray[np.int64]:
     if pa.types.is_time(array.type):
         moments = pc.cast(array, pa.time64("us"), safe=False)
     else:
-        moments = pc.cast(array, pa.timestamp("us", tz=getattr(array.type, "tz", None)), safe=False)
+        unit = pa.timestamp("us", tz=getattr(array.type, "tz", None))
+        try:
+            moments = pc.cast(array, options=pc.CastOptions(unit, allow_time_truncate=True))
+        except pa.ArrowInvalid:
+            raise DataError("a date or time is too far from 1970 to be counted in microseconds") from None
     filled = pc.fill_null(pc.cast(moments, pa.int64()), NOT_A_MOMENT)
     return np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.int64)
 

@@ -167,7 +167,10 @@ class TableEncoder:
                     f"The chunk from row {rows} on has other columns than those before: {listed(different)}."
                 )
             for name, profile in profiles.items():
-                profile.add(batch.column(batch.schema.get_field_index(name)), rows)
+                try:
+                    profile.add(batch.column(batch.schema.get_field_index(name)), rows)
+                except DataError as error:
+                    raise DataError(f"Column {name!r}, in the chunk from row {rows} on: {error}.") from None
             rows += batch.num_rows
         if rows == 0:
             raise DataError("The table has no rows.")
@@ -221,7 +224,7 @@ class TableEncoder:
         names = batch.schema.names
         absent = [column.name for column in self._used if column.name not in names]
         if absent:
-            more = f" (and {len(absent) - 1} more are absent: {listed(absent[1:])})" if len(absent) > 1 else ""
+            more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
             raise DataError(unknown_column(absent[0], names) + more)
         report.extra_columns += [name for name in self.extra_columns(names) if name not in report.extra_columns]
         read = {column.name: self._read(column, batch, report) for column in self._used}
@@ -250,6 +253,8 @@ class TableEncoder:
     def _read(self, column: FittedColumn, batch: Any, report: TransformReport) -> Cells:
         try:
             return column.read(batch.column(batch.schema.get_field_index(column.name)))
+        except DataError as error:
+            raise DataError(f"Column {column.name!r}, in the chunk from row {report.rows} on: {error}.") from None
         except MisfitError as misfit:
             place = "" if misfit.row is None else f", {row_label(report.rows + misfit.row, report.source)}"
             raise DataError(

@@ -22,7 +22,6 @@ _WIDER = {
     pa.date32(): pa.timestamp("s"),
     pa.timestamp("s"): pa.timestamp("ns"),
     pa.timestamp("s", tz="UTC"): pa.timestamp("ns", tz="UTC"),
-    pa.time32("s"): pa.time64("ns"),
 }
 # What a column that was empty so far may become, in the order in which it is tried.
 _AFTER_EMPTY = (
@@ -38,7 +37,7 @@ _AFTER_EMPTY = (
     pa.string(),
 )
 _CONVERSION = re.compile(
-    r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to [^:]*: (?:invalid value '(.*)')?", re.DOTALL
+    r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to [^:]*: (?:[^']* '(.*)')?", re.DOTALL
 )
 _ROW = re.compile(r"Row #(\d+): ")
 _HEADER_ROWS = 2  # Arrow counts rows from one and counts the header.

@@ -230,7 +230,8 @@ class CategoryColumn(FittedColumn):
     columns than rows can teach, so there are two numbers instead (``rank``): the rank of the category by frequency,
     which keeps the frequent ones apart and puts the rare ones, of which little can be learnt, side by side at one end;
     and the logarithm of its frequency (of the count plus one), because how common something is often says something by
-    itself. A new category has zeros in all columns of a one-hot encoding, and stands at the rare end of the ranks.
+    itself (left out where all are equally frequent). A new category has zeros in all columns of a one-hot encoding,
+    and stands at the rare end of the ranks.
 
     Attributes:
         categories: The most frequent first; it is put in where values are missing.
@@ -249,11 +250,18 @@ class CategoryColumn(FittedColumn):
         """``column=category``, or rank and frequency."""
         if self.encoding == "one-hot":
             return [f"{self.name}={category}" for category in self.categories]
-        return [f"{self.name} rank", f"{self.name} log frequency"] if self.encoding == "rank" else []
+        if self.encoding == "rank":
+            return [f"{self.name} rank", *([f"{self.name} log frequency"] if self._frequencies_differ else [])]
+        return []
 
     @cached_property
     def _value_set(self) -> Any:
         return pa.array(self.categories, pa.large_string())
+
+    @property
+    def _frequencies_differ(self) -> bool:
+        # From the most to the least frequent.
+        return self.counts[0] > self.counts[-1]
 
     @cached_property
     def _log_frequencies(self) -> npt.NDArray[np.float64]:
@@ -290,7 +298,7 @@ class CategoryColumn(FittedColumn):
             return one_hot
         if self.encoding == "rank":
             rank = np.where(codes < 0, len(self.categories), codes).astype(np.float64)
-            return np.stack([rank, self._log_frequencies[codes]], axis=1)
+            return np.stack([rank, *([self._log_frequencies[codes]] if self._frequencies_differ else [])], axis=1)
         return np.empty((len(codes), 0))
 
 
@@ -332,6 +340,8 @@ def column_from_dict(stored: Any) -> FittedColumn:
             raise DataError("the categories of a stored column are empty, repeated, or do not match their counts")
         if sum(len(category) for category in categories) > MAX_CATEGORY_BYTES:
             raise DataError("the categories of a stored column are too long")
+        if list(counts) != sorted(counts, reverse=True):
+            raise DataError("the categories of a stored column are not in the order of their counts")
     return made(**entries)
 
 

@@ -20,7 +20,9 @@ def unknown_column(name: str, names: Sequence[str], where: str = "the table") ->
     """
     # Capitals and blanks are what people get wrong most, and difflib weighs them like any other letter.
     folded = {other.strip().casefold(): other for other in reversed(names)}
-    near = [folded[match] for match in difflib.get_close_matches(name.strip().casefold(), list(folded), n=3)]
+    wanted = name.strip().casefold()
+    matches = [wanted] if wanted in folded else difflib.get_close_matches(wanted, list(folded), n=3)
+    near = [folded[match] for match in matches]
     guess = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     return f"There is no column {name!r} in {where}{guess} Its columns are {listed(names)}."
 

@@ -61,10 +61,7 @@ class ColumnProfile:
             self._count_missing_rows()
             self.family, self.type = found, array.type
         elif found not in ("empty", self.family):
-            raise DataError(
-                f"Column {self.name!r} is {array.type} from row {first_row} on but {self.type} before: read all chunks "
-                "with one schema."
-            )
+            raise DataError(f"its type is {array.type}, but was {self.type} before; read all chunks with one schema")
         self.rows += len(array)
         if self.family in ("number", "boolean"):
             self._numbers.add(number_values(array), first_row)

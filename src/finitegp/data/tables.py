@@ -264,13 +264,11 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _Fi
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     if not beginning:
         raise DataError(f"{path} is empty (0 bytes): remove it or fetch it again.")
-    is_parquet = beginning.startswith(b"PAR1")
-    if is_parquet != named_parquet:
-        found = "a Parquet file" if is_parquet else _guess(beginning)
-        if found is None and named_parquet:
-            found = "something else"
-        if found is not None:
-            raise DataError(f"{path} is not {'Parquet' if named_parquet else 'CSV'} as its name says, but {found}.")
+    found = "a Parquet file" if beginning.startswith(b"PAR1") else _guess(beginning, options.encoding)
+    if named_parquet:
+        found = None if found == "a Parquet file" else found or "something else"
+    if found is not None:
+        raise DataError(f"{path} is not {'Parquet' if named_parquet else 'CSV'} as its name says, but {found}.")
     file: _File = _ParquetFile(path, columns) if named_parquet else CsvFile.settle(path, options, columns)
     if not file.types:
         raise DataError(f"{path} has no columns.")
@@ -279,8 +277,10 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _Fi
     return file
 
 
-def _guess(beginning: bytes) -> str | None:
+def _guess(beginning: bytes, encoding: str) -> str | None:
     """What a file seems to be that should be text, or None if it may well be text."""
+    if encoding.lower().replace("-", "").startswith(("utf16", "utf32")):
+        return None
     for magic, what in _BEGINNINGS:
         if beginning.startswith(magic):
             return what

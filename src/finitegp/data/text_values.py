@@ -135,7 +135,9 @@ def strange_texts(texts: Any, unread: npt.NDArray[np.bool_], words: Collection[s
     strange = [text for text in different if not is_missing_word(text) and text.strip() not in words]
     if not strange:
         return rows[:0]
-    return rows[pc.is_in(chosen, value_set=pa.array(strange, chosen.type)).to_numpy(zero_copy_only=False)]
+    which = pc.is_in(chosen, value_set=pa.array(strange, chosen.type)).to_numpy(zero_copy_only=False)
+    found: npt.NDArray[np.int64] = rows[which]
+    return found
 
 
 def _matches(texts: Any, pattern: str) -> npt.NDArray[np.bool_]:

@@ -279,7 +279,8 @@ def test_missing_and_infinite_values_are_all_listed():
     assert str(caught.value) == (
         "Some values are missing or infinite: column 'a' has 2 missing values (first: row 1); column 'b' has 2 "
         "infinite values (first: row 2); column 'c' has 2 missing values (first: row 2); column 'd' has 1 missing "
-        "value (first: row 1); column 'e' has 1 missing value (first: row 0); column 'e' has 1 infinite value (first: row 2). Remove "
+        "value (first: row 1); column 'e' has 1 missing value (first: row 0); column 'e' has 1 "
+        "infinite value (first: row 2). Remove "
         "these rows or columns, or pass missing='impute' to put in the median or the most frequent value."
     )
     encoder = TableEncoder.fit(table, missing="impute")

@@ -89,7 +89,7 @@ def test_one_hot_equals_pandas(frame):
 
 
 def test_the_bundled_table_is_encoded_as_by_hand():
-    with as_file(files("finitegp.data") / "tables" / "diamonds.csv.gz") as path:
+    with as_file(files("finitegp.data") / "bundled" / "diamonds.csv.gz") as path:
         table = TableReader(path)
         encoder = TableEncoder.fit(table, exclude="price")
         numbers = encoder.transform(table)

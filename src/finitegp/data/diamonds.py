@@ -26,7 +26,7 @@ class Diamonds(NamedTuple):
 
 
 def load_diamonds() -> Diamonds:
-    """Read the diamonds table that comes with the package (source and licence: ``data/tables/README.md``).
+    """Read the diamonds table that comes with the package (source and licence: ``data/bundled/README.md``).
 
     Example:
         >>> diamonds = load_diamonds()
@@ -35,7 +35,7 @@ def load_diamonds() -> Diamonds:
     """
     from pyarrow import csv
 
-    with as_file(files("finitegp.data") / "tables" / "diamonds.csv.gz") as path:
+    with as_file(files("finitegp.data") / "bundled" / "diamonds.csv.gz") as path:
         table = csv.read_csv(path)
     columns = [table[name].to_numpy().astype(np.float64) for name in NUMERIC_COLUMNS]
     names = list(NUMERIC_COLUMNS)

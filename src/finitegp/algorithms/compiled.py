@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp
 
 from ..data import Rows
+from ..model import FeatureGP
 from .base import BatchGradient
 
-if TYPE_CHECKING:
-    from .lagged import Lagged
+
+class Compilable(Protocol):
+    """What is read of the algorithm, :class:`Lagged`, which itself knows this module."""
+
+    model: FeatureGP
+    num_data: int
+    include_current: bool
+    noise_update: str
+
+    @property
+    def weights(self) -> nn.Parameter:
+        """``(d, targets)``."""
+
+    @property
+    def inverse_gram(self) -> Tensor:
+        """``(d, d)``."""
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """What the optimizer trains."""
 
 
 class CompilationWarning(UserWarning):
@@ -31,7 +49,7 @@ class CompiledStep:
     the ordinary path.
     """
 
-    def __init__(self, algorithm: Lagged) -> None:
+    def __init__(self, algorithm: Compilable) -> None:
         self._algorithm = algorithm
         self._optimizer: torch.optim.Optimizer | None = None
         self._function: Any = None
@@ -112,7 +130,7 @@ class CompiledStep:
 class _Forward(nn.Module):
     """The differentiable part of the model, as a module whose parameters can be put in."""
 
-    def __init__(self, algorithm: Lagged) -> None:
+    def __init__(self, algorithm: Compilable) -> None:
         super().__init__()
         self.feature_map = algorithm.model.feature_map
         self.noise = algorithm.model.noise
@@ -122,7 +140,7 @@ class _Forward(nn.Module):
         self.trains_weights = algorithm.weights.requires_grad
         self.num_data = algorithm.num_data
 
-    def trained_parameters(self, algorithm: Lagged) -> list[nn.Parameter]:
+    def trained_parameters(self, algorithm: Compilable) -> list[nn.Parameter]:
         """The parameters in the order of :meth:`update`."""
         own = dict(self.named_parameters())
         return [own[name] for name in self.names] + [algorithm.weights] * self.trains_weights
@@ -189,7 +207,7 @@ def _at_least_1d(tensor: Tensor) -> Tensor:
     return tensor.view(1) if tensor.ndim == 0 else tensor
 
 
-def _unsupported(algorithm: Lagged, optimizer: torch.optim.Optimizer) -> str:
+def _unsupported(algorithm: Compilable, optimizer: torch.optim.Optimizer) -> str:
     """Why the steps cannot be compiled, or nothing."""
     if type(optimizer) is not torch.optim.AdamW:
         return f"the optimizer is {type(optimizer).__name__}, and only AdamW (make_optimizer's 'adam') is written out"

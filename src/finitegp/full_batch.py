@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from .algorithms.exact import exact_gradient
@@ -66,6 +65,8 @@ def fit_full_batch(
         >>> result.converged, 0.008 < model.noise_variance < 0.012
         (True, True)
     """
+    from scipy.optimize import minimize  # here, because it takes most of a second to import
+
     source = as_source(data)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     best: dict[str, Any] = {"nlml": np.inf, "point": _flatten(parameters)}

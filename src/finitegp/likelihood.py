@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from .errors import DataError, NumericalError
@@ -254,6 +253,8 @@ def _minimize_on_interval(
         return float(gradient)
 
     if slope(left) < 0.0 < slope(right):
+        from scipy.optimize import brentq  # here, because it takes most of a second to import
+
         return torch.tensor([brentq(slope, left, right, xtol=1e-13)], dtype=torch.float64, device=device)
     return grid[best : best + 1]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.linalg.blas import dsyrk, dtrsm, strsm
-from scipy.linalg.lapack import dpotrf, dpotri, spotrf, spotri
 from torch import Tensor
 
 from .errors import NumericalError
@@ -27,6 +27,22 @@ RELATIVE_JITTERS = {
 _GRAM_BLOCK_ROWS = 512
 # Up to so many rows the general product is faster: the update has more overhead.
 _SMALL_BATCH_ROWS = 64
+
+
+@cache
+def _lapack() -> Any:
+    """SciPy's LAPACK, imported when first needed: SciPy takes several times longer to import than this package."""
+    from scipy.linalg import lapack
+
+    return lapack
+
+
+@cache
+def _blas() -> Any:
+    """SciPy's BLAS, likewise."""
+    from scipy.linalg import blas
+
+    return blas
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +80,7 @@ class CholeskyFactor:
         if self.lower.device.type != "cpu":
             inverse = torch.cholesky_inverse(self.lower)
             return 0.5 * (inverse + inverse.mT)
-        potri = dpotri if self.lower.dtype == torch.float64 else spotri
+        potri = _lapack().dpotri if self.lower.dtype == torch.float64 else _lapack().spotri
         # The lower triangle of the inverse; what is above the diagonal of the factor is zero and stays so.
         return _mirror(torch.from_numpy(potri(self.lower.numpy(), lower=1)[0]))
 
@@ -112,13 +128,15 @@ def inverse_root(matrix: Tensor, dtype: torch.dtype, *, noise_variance: float | 
         solution: Tensor = torch.linalg.solve_triangular(lower, torch.eye(len(lower)).to(lower), upper=False)
         return solution
     # Without clearing what is above the diagonal, which nobody reads here.
-    factor, info = dpotrf(matrix.numpy().T, lower=1, clean=0)
+    factor, info = _lapack().dpotrf(matrix.numpy().T, lower=1, clean=0)
     if info != 0 or not math.isfinite(factor.trace()):
         factor = cholesky(matrix, noise_variance=noise_variance).lower.numpy()
     single = dtype == torch.float32
     # A triangular solve of BLAS takes a quarter of the time of LAPACK's triangular inverse.
     identity = np.eye(len(factor), dtype=np.float32 if single else np.float64, order="F")
-    root = (strsm if single else dtrsm)(1.0, factor.astype(identity.dtype), identity, lower=1, overwrite_b=1)
+    root = (_blas().strsm if single else _blas().dtrsm)(
+        1.0, factor.astype(identity.dtype), identity, lower=1, overwrite_b=1
+    )
     return torch.from_numpy(root)
 
 
@@ -133,7 +151,7 @@ def _factorise(matrix: Tensor) -> tuple[Tensor, int]:
         lower, info = torch.linalg.cholesky_ex(matrix)
         return lower, int(info)
     # For the small matrices here SciPy's LAPACK takes a quarter to a half of the time of torch's.
-    potrf = dpotrf if matrix.dtype == torch.float64 else spotrf
+    potrf = _lapack().dpotrf if matrix.dtype == torch.float64 else _lapack().spotrf
     factor, info = potrf(matrix.detach().numpy().T, lower=1)  # symmetric: the transpose is the same matrix
     return torch.from_numpy(factor), int(info)  # a NaN is not positive: LAPACK reports it
 
@@ -167,7 +185,7 @@ def from_eigen(eigenvalues: Tensor, eigenvectors: Tensor) -> Tensor:
     if root.device.type != "cpu":
         product = root @ root.mT
         return 0.5 * (product + product.mT)
-    lower_half = torch.from_numpy(dsyrk(1.0, root.numpy(), lower=1))
+    lower_half = torch.from_numpy(_blas().dsyrk(1.0, root.numpy(), lower=1))
     return _mirror(lower_half)
 
 
@@ -222,5 +240,5 @@ def gram_float64(*columns: Tensor, row_scale: Tensor | None = None) -> Tensor:
             offset += tensor.shape[1]
         if row_scale is not None:
             part *= row_scale[start : start + len(part), None]
-        dsyrk(1.0, part.numpy().T, beta=1.0, c=fortran_total, overwrite_c=1)
+        _blas().dsyrk(1.0, part.numpy().T, beta=1.0, c=fortran_total, overwrite_c=1)
     return _mirror(total)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import scipy.special
 import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
@@ -73,7 +72,9 @@ def draw_frequencies(kernel: str, num_frequencies: int, input_dim: int, sampling
         normal: Tensor = torch.special.ndtri(uniform[:, :input_dim])
         if not student:
             return normal
-        quantiles = scipy.special.gammaincinv(degrees_of_freedom / 2, uniform[:, input_dim:].numpy())
+        from scipy.special import gammaincinv  # here, because SciPy is slow to import
+
+        quantiles = gammaincinv(degrees_of_freedom / 2, uniform[:, input_dim:].numpy())
         chi_square = 2 * torch.as_tensor(quantiles, device="cpu")
     elif sampling in SAMPLINGS:
         generator = torch.Generator(device="cpu").manual_seed(seed)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from torch import Tensor
 
 from .arguments import check_size, log_of_number
@@ -122,7 +122,7 @@ class GaussLegendreFeatures(SpectralFeatures):
         if not 0 < tolerance < 1:
             raise ValueError(f"tolerance must be between 0 and 1, but is {tolerance!r}.")
         if frequency_cutoff is None:
-            frequency_cutoff = -float(ndtri(tolerance / (4 * self.input_dim)))
+            frequency_cutoff = -NormalDist().inv_cdf(tolerance / (4 * self.input_dim))
         log_of_number("frequency_cutoff", frequency_cutoff)  # only the check
         self.frequency_cutoff = float(frequency_cutoff)
         self.tolerance = float(tolerance)

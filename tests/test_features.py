@@ -620,6 +620,7 @@ def test_probe_refuses_what_is_no_feature_matrix(value: object, message: str) ->
             lambda: ComposedFeatures(MLPFeatures(2), nn.ReLU(), input_dim=3),
             r"3 \(the argument input_dim\), 2 \(MLP",
         ),
+        (lambda: MLPFeatures(2, initialization="xavier"), "initialization must be 'torch' or 'he'"),
         (lambda: PeriodicEmbedding(0), "input_dim must be a whole number"),
         (lambda: PeriodicEmbedding(2, width=1), "width must be at least 2"),
         (lambda: PeriodicEmbedding(2, frequency_scale=0.0), "frequency_scale must be positive"),
@@ -690,3 +691,12 @@ def test_no_written_out_backward_pass_where_there_is_none():
     assert not MLPFeatures(3, activation="tanh").has_pullback
     assert not MLPFeatures(3, final_activation=False).has_pullback
     assert not ComposedFeatures(nn.Linear(3, 3), FourierFeatures(3, 10), input_dim=3).has_pullback
+
+
+def test_he_initialization_keeps_the_scale_of_the_inputs():
+    inputs = random_points(2000, 50)
+    features = MLPFeatures(50, hidden=(256, 256), initialization="he", seed=0).double()(inputs).detach()
+    # The mean square of a ReLU layer's output is that of its input.
+    assert 0.8 < float(features.square().mean() / inputs.square().mean()) < 1.25
+    smaller = MLPFeatures(50, hidden=(256, 256), seed=0).double()(inputs).detach()
+    assert float(smaller.square().mean()) < 0.2

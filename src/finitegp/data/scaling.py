@@ -52,3 +52,46 @@ class Standardizer:
         """The values in their original units."""
         result: npt.NDArray[np.float64] = np.asarray(values, dtype=np.float64) * self.scale + self.mean
         return result
+
+
+@dataclass(frozen=True, eq=False)
+class RobustScaler:
+    """Centres each column at its median, divides by its interquartile range, and pulls outliers in smoothly.
+
+    After scaling, ``z`` becomes ``z / sqrt(1 + (z / limit)^2)``: nearly unchanged where the data are, never beyond
+    ``limit``, and still increasing, so that no order is lost. A column whose quartiles are equal is divided by half of
+    its range instead; a constant one becomes zero.
+
+    Attributes:
+        center: ``(columns,)`` medians.
+        scale: ``(columns,)`` what is divided by; infinite for constant columns.
+        limit: The bound.
+
+    Example:
+        >>> scaler = RobustScaler.fit(np.array([[0.0], [1.0], [2.0], [3.0], [1e9]]))
+        >>> scaler.transform([[2.0], [4.0], [1e12]]).round(3).ravel().tolist()
+        [0.0, 0.949, 3.0]
+    """
+
+    center: npt.NDArray[np.float64]
+    scale: npt.NDArray[np.float64]
+    limit: float = 3.0
+
+    @classmethod
+    def fit(cls, values: Any, *, limit: float = 3.0) -> RobustScaler:
+        """The median and spread of each column of ``(rows, columns)`` values."""
+        array = np.asarray(values, dtype=np.float64)
+        if array.ndim != 2 or len(array) == 0:
+            raise DataError(f"values must be (rows, columns) with at least one row, but have shape {array.shape}.")
+        if not limit > 0.0:
+            raise ValueError(f"limit must be positive, but is {limit}.")
+        lower, center, upper = np.quantile(array, [0.25, 0.5, 0.75], axis=0)
+        half_range = 0.5 * (array.max(axis=0) - array.min(axis=0))
+        scale = np.where(upper > lower, upper - lower, half_range)
+        return cls(center=center, scale=np.where(scale > 0.0, scale, np.inf), limit=limit)
+
+    def transform(self, values: Any) -> npt.NDArray[np.float64]:
+        """Scaled values, float64, between ``-limit`` and ``limit``."""
+        scaled = (np.asarray(values, dtype=np.float64) - self.center) / self.scale
+        result: npt.NDArray[np.float64] = scaled / np.hypot(1.0, scaled / self.limit)  # does not overflow
+        return result

@@ -30,6 +30,8 @@ class MLPFeatures(nn.Module):
         hidden: Width of each layer; the last one is ``num_features``.
         activation: ``"relu"``, ``"tanh"``, ``"gelu"``, ``"silu"``, or a callable that returns a new module.
         final_activation: Whether the activation also follows the last layer.
+        initialization: ``"torch"`` is that of ``nn.Linear``; ``"he"`` draws weights with variance ``2 / fan-in`` and
+            sets biases to zero, so that ReLU features keep the scale of the inputs (He et al., 2015).
         seed: None draws the initial weights from torch's global random state; a number makes them
             reproducible and leaves that state alone.
 
@@ -52,6 +54,7 @@ class MLPFeatures(nn.Module):
         hidden: Sequence[int] = (128, 128),
         activation: str | Callable[[], nn.Module] = "relu",
         final_activation: bool = True,
+        initialization: str = "torch",
         seed: int | None = None,
     ) -> None:
         super().__init__()
@@ -60,6 +63,8 @@ class MLPFeatures(nn.Module):
             raise ValueError(f"hidden must list at least one layer width, such as (128, 128), but is {hidden!r}.")
         widths = [check_size(f"hidden[{index}]", width) for index, width in enumerate(hidden)]
         self.num_features = widths[-1]
+        if initialization not in ("torch", "he"):
+            raise ValueError(f"initialization must be 'torch' or 'he', but is {initialization!r}.")
         with ExitStack() as stack:
             if seed is not None:
                 # The generator of the CPU alone: torch.manual_seed would also reseed every accelerator.
@@ -68,7 +73,11 @@ class MLPFeatures(nn.Module):
                 torch.default_generator.manual_seed(seed)
             layers: list[nn.Module] = []
             for width_in, width_out in zip([self.input_dim, *widths], widths, strict=False):
-                layers += [nn.Linear(width_in, width_out), _make_activation(activation)]
+                linear = nn.Linear(width_in, width_out)
+                if initialization == "he":
+                    nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
+                    nn.init.zeros_(linear.bias)
+                layers += [linear, _make_activation(activation)]
         if not final_activation:
             layers.pop()
         self.layers = nn.Sequential(*layers).to(torch.get_default_device())

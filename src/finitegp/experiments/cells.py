@@ -17,6 +17,8 @@ PAPER_BATCH_SIZES = {"linear": (32, 64, 128), "gaussian": (16, 32, 64)}
 PAPER_METHODS = ("minimax", "scgd", "svgp", "bsgd")
 #: Ours: with constant noise, and with noise that depends on the input.
 OUR_METHODS = ("lagged", "lagged-input-noise")
+#: Our default, which chooses for itself: like the peers it has settings of its own, no kernel and no batch size.
+AUTO = "auto"
 #: AdaDelta's; the paper does not give its grid. Above 1 the NLML was worse on every table tried.
 LEARNING_RATES = (0.1, 0.3, 1.0)
 #: Lagged's grid: each entry one configuration.

@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .cells import KERNELS, OUR_METHODS, PAPER_METHODS, Cell, full_grid, make_grid
+from .cells import AUTO, KERNELS, OUR_METHODS, PAPER_METHODS, Cell, full_grid, make_grid
 from .datasets import PAPER_DATASETS, checksums, default_directory, is_available
 from .peers import PEERS
 from .runner import run_grid
 from .store import ResultStore
 
-METHODS = (*PAPER_METHODS, *OUR_METHODS, *PEERS)
+METHODS = (*PAPER_METHODS, *OUR_METHODS, AUTO, *PEERS)
 app = typer.Typer(add_completion=False)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ..metrics import score
-from .cells import OUR_METHODS, PAPER_METHODS, Cell
+from .auto_method import run_auto
+from .cells import AUTO, OUR_METHODS, PAPER_METHODS, Cell
 from .datasets import load_split
 from .environment import environment, peak_memory_bytes, resident_memory_bytes
 from .methods import run_method
@@ -27,6 +28,8 @@ def run_cell(cell: Cell, *, data_directory: Path | None) -> dict[str, Any]:
     before = resident_memory_bytes()
     if cell.method in PAPER_METHODS + OUR_METHODS:
         outcome = run_method(split, cell)
+    elif cell.method == AUTO:
+        outcome = run_auto(split, seed=cell.seed, settings=cell.settings)
     else:
         outcome = PEERS[cell.method](split, seed=cell.seed, settings=cell.settings)
     # A peer's own settings and epochs must not take the place of the cell's, which name it.

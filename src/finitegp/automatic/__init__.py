@@ -1,0 +1,6 @@
+"""A fit without choices: ``fit_auto`` picks what must be picked from the training rows alone."""
+
+from .fit import AutoFit, fit_auto
+from .settings import EFFORTS, AutoSettings
+
+__all__ = ["EFFORTS", "AutoFit", "AutoSettings", "fit_auto"]

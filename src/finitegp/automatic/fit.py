@@ -1,0 +1,165 @@
+"""``fit_auto``: from arrays to calibrated predictions without a choice to make."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data import ArraySource
+from ..data.scaling import RobustScaler, Standardizer
+from ..errors import DataError
+from ..features import ConcatenatedFeatures, ConstantFeatures
+from ..model import FeatureGP, FittedGP
+from ..noise import ConstantNoise
+from ..posterior import Prediction
+from .kernel_fit import fit_kernels
+from .members import join_features, residual_variance, train_members
+from .residual_noise import fit_residual_noise
+from .settings import EFFORTS, AutoSettings
+
+Array = npt.NDArray[np.float64]
+_FEWEST_ROWS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class AutoFit:
+    """The outcome of :func:`fit_auto`: one exact GP with the scaling around it.
+
+    Attributes:
+        fitted: The exact posterior on scaled inputs and targets.
+        inputs_scaler: Scales inputs.
+        target_scaler: Standardises the target.
+        record: What was chosen, and why; everything in it is JSON.
+    """
+
+    fitted: FittedGP
+    inputs_scaler: Standardizer | RobustScaler
+    target_scaler: Standardizer
+    record: dict[str, Any]
+
+    def predict(self, inputs: Any) -> Prediction:
+        """Predict new observations in the target's units."""
+        prediction = self.fitted.predict(self.inputs_scaler.transform(inputs))
+        scale, mean = float(self.target_scaler.scale), float(self.target_scaler.mean)
+        return Prediction(
+            mean=prediction.mean * scale + mean,
+            epistemic_variance=prediction.epistemic_variance * scale**2,
+            noise_variance=prediction.noise_variance * scale**2,
+        )
+
+
+def fit_auto(
+    inputs: Any,
+    targets: Any,
+    *,
+    effort: str = "medium",
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> AutoFit:
+    """Fit an exact GP whose features, noise and calibration are found from the training rows alone.
+
+    Large tables: several small networks are trained, each without one fold of the rows; all their features together
+    are the features of one exact GP; the rows that each network has not seen tell how noisy which rows are; rows that
+    nothing was trained on set the scale of the error bars; a closing pass takes in all rows. Small tables: Fourier
+    features with a length scale per column, fitted full-batch.
+
+    Args:
+        inputs: ``(rows, columns)`` numbers.
+        targets: ``(rows,)`` numbers.
+        effort: ``"low"``, ``"medium"`` or ``"high"``; see :data:`~finitegp.automatic.EFFORTS`.
+        settings: Changes to the settings of the effort, by name; see :class:`~finitegp.automatic.AutoSettings`.
+        seed: Determines everything.
+        progress: Called with a word on each finished part.
+
+    Example:
+        >>> generator = np.random.default_rng(0)
+        >>> inputs = generator.normal(size=(60, 2))
+        >>> targets = 100 + 10 * np.sin(inputs[:, 0]) + generator.normal(size=60)
+        >>> fit = fit_auto(inputs, targets, effort="low")
+        >>> prediction = fit.predict([[1.0, 0.0]])
+        >>> fit.record["path"], abs(float(prediction.mean) - 108.4) < 3
+        ('kernel', True)
+    """
+    if effort not in EFFORTS:
+        raise ValueError(f"effort must be one of {list(EFFORTS)}, but is {effort!r}.")
+    chosen = EFFORTS[effort].with_changes(settings or {})
+    values, observed = _check(inputs, targets)
+    started = time.perf_counter()
+    target_scaler = Standardizer.fit(observed)
+    scaled_targets = target_scaler.transform(observed)
+    record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": len(values), "settings": chosen.to_dict()}
+    inputs_scaler: Standardizer | RobustScaler
+    if len(values) <= chosen.small_rows:
+        inputs_scaler = Standardizer.fit(values)
+        scaled = inputs_scaler.transform(values)
+        model, left_out = fit_kernels(scaled, scaled_targets, chosen, seed=seed, progress=progress)
+        record |= {"path": "kernel", "why": f"at most {chosen.small_rows} rows", "leave_one_out_nlpd": left_out}
+        fitted = model.condition((scaled, scaled_targets))
+    else:
+        inputs_scaler = (RobustScaler if chosen.robust_scaling else Standardizer).fit(values)
+        record |= {"path": "networks", "why": f"more than {chosen.small_rows} rows"}
+        scaled = inputs_scaler.transform(values)
+        fitted = _fit_networks(scaled, scaled_targets, chosen, record, seed=seed, progress=progress)
+    record["seconds"] = time.perf_counter() - started
+    return AutoFit(fitted, inputs_scaler, target_scaler, record)
+
+
+def _fit_networks(
+    inputs: Array,
+    targets: Array,
+    settings: AutoSettings,
+    record: dict[str, Any],
+    *,
+    seed: int,
+    progress: Callable[[str], None] | None,
+) -> FittedGP:
+    order = np.random.default_rng(seed + 1).permutation(len(inputs))
+    held_out, kept = np.split(order, [int(settings.validation_fraction * len(inputs))])
+    training, validation = (inputs[kept], targets[kept]), (inputs[held_out], targets[held_out])
+    members = train_members(*training, settings, seed=seed, progress=progress)
+    variance = residual_variance(members, training[1]) if settings.members > 1 else 0.1
+    record["out_of_fold_rmse"] = variance**0.5 if settings.members > 1 else None
+    model = FeatureGP(
+        ConcatenatedFeatures(*join_features(members), ConstantFeatures()),
+        noise_model=ConstantNoise(variance),
+    )
+    if settings.input_noise:
+        residuals = members.out_of_fold - training[1]
+        validation_residuals = members.mean(validation[0]) - validation[1]
+        noise, epoch = fit_residual_noise(
+            training[0], residuals, validation[0], validation_residuals, settings, seed=seed
+        )
+        record["noise_epoch"] = epoch
+        model.noise = noise
+        if progress is not None:
+            progress("noise")
+    model.optimize_noise(training)
+    if settings.calibrate:
+        prediction = model.condition(training).predict(validation[0])
+        squares = (prediction.mean.new_tensor(validation[1]) - prediction.mean).square()
+        factor = float((squares / prediction.variance).mean())
+        # Noise and prior scaled alike: the mean stays as it is, every variance is multiplied.
+        model.noise.set_variance(model.noise_variance * factor)
+        model.set_output_scale(model.output_scale * factor)
+        record["variance_factor"] = factor
+    return model.condition((inputs, targets))
+
+
+def _check(inputs: Any, targets: Any) -> tuple[Array, Array]:
+    """All rows as float64, every value checked by name, row and column."""
+    source = ArraySource(inputs, targets)
+    rows = source.rows(0, source.num_data)
+    if rows.targets.shape[1] != 1:
+        raise DataError(f"targets must be one column, but are {rows.targets.shape[1]}: fit one model per column.")
+    if source.num_data < _FEWEST_ROWS:
+        raise DataError(f"At least {_FEWEST_ROWS} rows are needed, but there are {source.num_data}.")
+    values, observed = rows.inputs.double().numpy(), rows.targets[:, 0].numpy()
+    if float(np.ptp(observed)) == 0.0:
+        raise DataError(f"All targets are {observed[0]}: there is nothing to learn.")
+    return values, observed

@@ -1,0 +1,92 @@
+"""Everything that the automatic fit decides, in one place, so that each piece can be changed or left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class AutoSettings:
+    """The choices of :func:`~finitegp.automatic.fit_auto`.
+
+    Attributes:
+        small_rows: Up to so many rows a kernel's Fourier features are fitted full-batch instead of networks.
+        fourier_features: Number of Fourier features on small tables.
+        kernels: The kernels that compete on small tables.
+        members: Networks, each trained without one fold of the rows; their features together make the kernel.
+        hidden: Widths of each network.
+        embedding: Whether columns pass through :class:`~finitegp.features.PeriodicEmbedding` first.
+        robust_scaling: Whether inputs are scaled by quartiles and smoothly clipped, or only standardised.
+        learning_rate: Of Adam, with cosine decay.
+        weight_decay: Decoupled, of all parameters.
+        batch_size: Rows per step.
+        epochs: Passes over the rows of a member ...
+        min_steps: ... but at least so many steps.
+        block: Batches between refreshes of ``Lagged``.
+        window: Batches that its statistics cover.
+        input_noise: Whether the noise depends on the input.
+        noise_hidden: Width of the noise network.
+        noise_epochs: Passes over the rows for the noise network.
+        noise_learning_rate: Of Adam, with cosine decay.
+        noise_weight_decay: Decoupled.
+        validation_fraction: Rows that only stop, calibrate and choose; the closing pass uses them too.
+        calibrate: Whether predictive variances are scaled to the validation rows.
+    """
+
+    small_rows: int = 1500
+    fourier_features: int = 512
+    kernels: tuple[str, ...] = ("rbf", "matern32")
+    members: int = 4
+    hidden: tuple[int, ...] = (128, 128)
+    embedding: bool = True
+    robust_scaling: bool = False
+    learning_rate: float = 1e-2
+    weight_decay: float = 0.05
+    batch_size: int = 128
+    epochs: int = 40
+    min_steps: int = 3000
+    block: int = 5
+    window: int = 100
+    input_noise: bool = True
+    noise_hidden: int = 64
+    noise_epochs: int = 30
+    noise_learning_rate: float = 3e-3
+    noise_weight_decay: float = 0.05
+    validation_fraction: float = 0.1
+    calibrate: bool = True
+
+    def __post_init__(self) -> None:
+        """Check what a user can set wrongly."""
+        for name in ("members", "batch_size", "epochs", "block", "noise_hidden", "noise_epochs", "fourier_features"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}.")
+        if self.members < 2 and self.input_noise:
+            raise ValueError("members must be at least 2 with input_noise: the noise is learned from left-out folds.")
+        if not 0.0 < self.validation_fraction < 0.5:
+            raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {self.validation_fraction}.")
+        if not self.kernels:
+            raise ValueError("kernels must name at least one kernel.")
+
+    def with_changes(self, changes: Mapping[str, Any]) -> AutoSettings:
+        """The same settings with some changed by name; an unknown name is an error."""
+        known = {field.name for field in fields(self)}
+        unknown = sorted(set(changes) - known)
+        if unknown:
+            raise ValueError(f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}.")
+        # JSON has no tuples.
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in changes.items()}
+        return replace(self, **values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings by name."""
+        return asdict(self)
+
+
+#: What each effort stands for.
+EFFORTS: dict[str, AutoSettings] = {
+    "low": AutoSettings(members=2, epochs=15, min_steps=1500, noise_epochs=10, kernels=("rbf",), fourier_features=256),
+    "medium": AutoSettings(),
+    "high": AutoSettings(members=8, epochs=60, noise_epochs=40, kernels=("rbf", "matern32", "matern52")),
+}

@@ -1,0 +1,130 @@
+"""The automatic fit: both paths on small problems whose truth is known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from finitegp.automatic import EFFORTS, AutoSettings, fit_auto
+from finitegp.automatic.members import train_members
+from finitegp.errors import DataError
+from finitegp.metrics import score
+
+QUICK = {"small_rows": 100, "members": 2, "hidden": [32, 32], "epochs": 3, "min_steps": 400, "noise_epochs": 15}
+
+
+def make_rows(count, seed):
+    """A smooth function with noise of deviation 0.05 to the left and 0.5 to the right, in units of a thousand."""
+    generator = np.random.default_rng(seed)
+    inputs = generator.uniform(-2, 2, size=(count, 3)) * [1.0, 1e-5, 100.0]
+    deviation = np.where(inputs[:, 0] < 0, 0.05, 0.5)
+    mean = np.sin(2 * inputs[:, 0]) + 0.5 * inputs[:, 1] * 1e5
+    return inputs, 5000 + 1000 * (mean + deviation * generator.normal(size=count)), 1000 * deviation, 5000 + 1000 * mean
+
+
+@pytest.fixture(scope="module")
+def network_fit():
+    inputs, targets, _, _ = make_rows(2000, seed=0)
+    return fit_auto(inputs, targets, settings=QUICK, seed=3)
+
+
+def test_networks_find_mean_and_noise(network_fit):
+    inputs, targets, deviation, mean = make_rows(1000, seed=1)
+    prediction = network_fit.predict(inputs)
+    assert network_fit.record["path"] == "networks"
+    error = np.sqrt(np.mean((prediction.mean.numpy() - mean) ** 2))
+    assert error < 150  # of a function that varies by 900
+    ratio = prediction.std.numpy() / deviation
+    right = inputs[:, 0] > 0.1
+    left = inputs[:, 0] < -0.1
+    assert 0.8 < np.median(ratio[right]) < 1.25
+    assert np.median(prediction.std.numpy()[left]) < 0.4 * np.median(prediction.std.numpy()[right])
+    found = score(prediction.mean, prediction.std, torch.from_numpy(targets))
+    assert 0.85 < found.coverage[0.9] < 0.95
+
+
+def test_constant_noise_is_worse_on_noise_that_varies(network_fit):
+    inputs, targets, _, _ = make_rows(2000, seed=0)
+    constant = fit_auto(inputs, targets, settings=QUICK | {"input_noise": False}, seed=3)
+    test_inputs, test_targets, _, _ = make_rows(1000, seed=1)
+    nlpd = [
+        score(p.mean, p.std, torch.from_numpy(test_targets)).nlpd
+        for p in (fit.predict(test_inputs) for fit in (network_fit, constant))
+    ]
+    assert nlpd[0] < nlpd[1] - 0.1
+
+
+def test_same_seed_same_fit_and_the_record_is_json(network_fit):
+    inputs, targets, _, _ = make_rows(2000, seed=0)
+    again = fit_auto(inputs, targets, settings=QUICK, seed=3)
+    assert torch.equal(again.predict(inputs[:50]).mean, network_fit.predict(inputs[:50]).mean)
+    assert torch.equal(again.predict(inputs[:50]).std, network_fit.predict(inputs[:50]).std)
+    record = json.loads(json.dumps(network_fit.record))
+    assert record["settings"]["members"] == 2
+    assert record["variance_factor"] > 0
+
+
+def test_closing_pass_takes_in_the_validation_rows(network_fit):
+    assert network_fit.fitted.posterior.statistics.num_data == 2000
+
+
+def test_out_of_fold_predictions_come_from_the_network_without_the_row():
+    inputs, targets, _, _ = make_rows(300, seed=2)
+    scaled = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
+    standard = (targets - targets.mean()) / targets.std()
+    settings = AutoSettings(members=3, hidden=(8,), epochs=1, min_steps=20)
+    members = train_members(scaled, standard, settings, seed=0)
+    predictions = np.stack([member.predict(scaled).mean.numpy() for member in members.fitted])
+    own = np.isclose(predictions, members.out_of_fold, rtol=1e-9, atol=1e-9)
+    assert own.any(axis=0).all()
+    fold = own.argmax(axis=0)
+    for number, member in enumerate(members.fitted):
+        assert member.posterior.statistics.num_data == 300 - (fold == number).sum()
+
+
+def test_small_tables_use_a_kernel_and_extrapolate_with_wide_error_bars():
+    inputs, targets, _, _ = make_rows(150, seed=0)
+    fit = fit_auto(inputs, targets, effort="low", seed=0)
+    assert fit.record["path"] == "kernel"
+    test_inputs, _, _, test_mean = make_rows(300, seed=1)
+    assert np.sqrt(np.mean((fit.predict(test_inputs).mean.numpy() - test_mean) ** 2)) < 250
+    far = fit.predict(inputs[:1] + np.array([30.0, 0.0, 0.0]))
+    assert float(far.std) > 2 * float(fit.predict(inputs[:1]).std)
+
+
+def test_duplicated_rows_and_constant_columns_do_no_harm():
+    inputs, targets, _, _ = make_rows(60, seed=0)
+    repeated = np.column_stack([np.repeat(inputs, 4, axis=0), np.ones(240)])
+    for settings in ({}, QUICK):
+        fit = fit_auto(repeated, np.repeat(targets, 4), effort="low", settings=settings, seed=0)
+        prediction = fit.predict(repeated)
+        assert bool(torch.isfinite(prediction.mean).all())
+        assert float(prediction.std.min()) > 1e-3  # of targets with deviation 900
+
+
+def test_bad_arguments_are_named():
+    inputs, targets, _, _ = make_rows(50, seed=0)
+    with pytest.raises(ValueError, match=r"effort must be one of \['low', 'medium', 'high'\], but is 'max'"):
+        fit_auto(inputs, targets, effort="max")
+    with pytest.raises(ValueError, match="no setting 'member'"):
+        fit_auto(inputs, targets, settings={"member": 3})
+    with pytest.raises(ValueError, match="members must be at least 2 with input_noise"):
+        fit_auto(inputs, targets, settings={"members": 1})
+    with pytest.raises(ValueError, match="validation_fraction must lie between"):
+        AutoSettings(validation_fraction=0.7)
+    with pytest.raises(DataError, match=r"All targets are 1\.0"):
+        fit_auto(inputs, np.ones(50))
+    with pytest.raises(DataError, match="At least 5 rows"):
+        fit_auto(inputs[:4], targets[:4])
+    with pytest.raises(DataError, match="one model per column"):
+        fit_auto(inputs, np.stack([targets, targets], axis=1))
+    inputs[7, 2] = np.nan
+    with pytest.raises(DataError, match="row 7, column 2"):
+        fit_auto(inputs, targets)
+
+
+def test_efforts_are_ordered():
+    assert EFFORTS["low"].members < EFFORTS["medium"].members < EFFORTS["high"].members

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from finitegp.automatic import EFFORTS, AutoSettings, fit_auto
-from finitegp.automatic.members import train_members
+from finitegp.automatic.members import make_folds, train_members
 from finitegp.errors import DataError
 from finitegp.metrics import score
 
@@ -77,12 +77,24 @@ def test_out_of_fold_predictions_come_from_the_network_without_the_row():
     standard = (targets - targets.mean()) / targets.std()
     settings = AutoSettings(members=3, hidden=(8,), epochs=1, min_steps=20)
     members = train_members(scaled, standard, settings, seed=0)
-    predictions = np.stack([member.predict(scaled).mean.numpy() for member in members.fitted])
-    own = np.isclose(predictions, members.out_of_fold, rtol=1e-9, atol=1e-9)
-    assert own.any(axis=0).all()
-    fold = own.argmax(axis=0)
-    for number, member in enumerate(members.fitted):
-        assert member.posterior.statistics.num_data == 300 - (fold == number).sum()
+    assert sorted(members.left_out) == list(range(300))  # few rows: all are left out once
+    folds = np.split(np.arange(300), 3)
+    for member, fold in zip(members.fitted, folds, strict=True):
+        rows = members.left_out[fold]
+        np.testing.assert_allclose(member.predict(scaled[rows]).mean.numpy(), members.out_of_fold[fold], rtol=1e-9)
+        assert member.posterior.statistics.num_data == 200
+        # The network has not seen them: conditioning on the other rows gives the same posterior.
+        others = np.delete(np.arange(300), rows)
+        again = member.model.condition((scaled[others], standard[others]))
+        torch.testing.assert_close(again.posterior.weight_mean, member.posterior.weight_mean)
+
+
+def test_folds_are_disjoint_and_leave_most_rows():
+    for rows in (1000, 10_000, 100_000):
+        folds = make_folds(rows, AutoSettings(), seed=5)
+        joined = np.concatenate(folds)
+        assert len(np.unique(joined)) == len(joined) >= min(rows, 3000)
+        assert max(map(len, folds)) <= max(0.1 * rows, 750)
 
 
 def test_small_tables_use_a_kernel_and_extrapolate_with_wide_error_bars():

@@ -18,7 +18,7 @@ from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise
 from ..posterior import Prediction
 from .kernel_fit import fit_kernels
-from .members import join_features, residual_variance, train_members
+from .members import join_features, train_members
 from .residual_noise import fit_residual_noise
 from .settings import EFFORTS, AutoSettings
 
@@ -123,17 +123,17 @@ def _fit_networks(
     held_out, kept = np.split(order, [int(settings.validation_fraction * len(inputs))])
     training, validation = (inputs[kept], targets[kept]), (inputs[held_out], targets[held_out])
     members = train_members(*training, settings, seed=seed, progress=progress)
-    variance = residual_variance(members, training[1]) if settings.members > 1 else 0.1
-    record["out_of_fold_rmse"] = variance**0.5 if settings.members > 1 else None
+    residuals = members.out_of_fold - training[1][members.left_out]
+    variance = float(np.mean(residuals**2)) if len(residuals) else 0.1
+    record["out_of_fold_rmse"] = variance**0.5 if len(residuals) else None
     model = FeatureGP(
         ConcatenatedFeatures(*join_features(members), ConstantFeatures()),
         noise_model=ConstantNoise(variance),
     )
     if settings.input_noise:
-        residuals = members.out_of_fold - training[1]
         validation_residuals = members.mean(validation[0]) - validation[1]
         noise, epoch = fit_residual_noise(
-            training[0], residuals, validation[0], validation_residuals, settings, seed=seed
+            training[0][members.left_out], residuals, validation[0], validation_residuals, settings, seed=seed
         )
         record["noise_epoch"] = epoch
         model.noise = noise

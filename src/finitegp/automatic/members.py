@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from ..algorithms import Lagged
@@ -18,18 +17,21 @@ from ..training import train
 from .settings import AutoSettings
 
 Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """Trained networks and what they predict for the rows that they have not seen.
+    """Trained networks and what they predict for rows that they have not seen.
 
     Attributes:
         fitted: One exact GP per network, conditioned on the rows that it was trained on.
-        out_of_fold: ``(rows,)`` each row predicted by the network that was trained without it.
+        left_out: Numbers of the rows that one network was trained without, fold after fold.
+        out_of_fold: Each of these rows as predicted by the network that was trained without it.
     """
 
     fitted: list[FittedGP]
+    left_out: Index
     out_of_fold: Array
 
     def mean(self, inputs: Array) -> Array:
@@ -48,22 +50,38 @@ def train_members(
     progress: Callable[[str], None] | None = None,
 ) -> Members:
     """Train one network per fold on the rows outside of it; a single member has all rows and no fold."""
-    count, rows = settings.members, len(inputs)
-    fold = np.random.default_rng(seed).permutation(rows) % count
+    folds = make_folds(len(inputs), settings, seed=seed)
     fitted: list[FittedGP] = []
-    out_of_fold = np.zeros(rows)
-    for number in range(count):
-        left_out = fold == number if count > 1 else np.zeros(rows, dtype=bool)
-        data = inputs[~left_out], targets[~left_out]
+    predictions: list[Array] = []
+    for number, fold in enumerate(folds):
+        kept = np.delete(np.arange(len(inputs)), fold)
+        data = inputs[kept], targets[kept]
         model = FeatureGP(_make_network(inputs.shape[1], settings, seed=seed * 1000 + number), noise_variance=0.1)
         _train(model, data, settings, seed=seed * 1000 + number)
         member = model.condition(data)
-        if left_out.any():
-            out_of_fold[left_out] = member.predict(inputs[left_out]).mean.numpy()
         fitted.append(member)
+        if len(fold):
+            predictions.append(member.predict(inputs[fold]).mean.numpy())
         if progress is not None:
-            progress(f"network {number + 1} of {count}")
-    return Members(fitted, out_of_fold)
+            progress(f"network {number + 1} of {len(folds)}")
+    return Members(fitted, np.concatenate(folds), np.concatenate([np.zeros(0), *predictions]))
+
+
+def make_folds(rows: int, settings: AutoSettings, *, seed: int) -> list[Index]:
+    """Disjoint sets of row numbers, one per member, of the size that the settings ask for.
+
+    Example:
+        >>> [len(fold) for fold in make_folds(100_000, AutoSettings(), seed=0)]
+        [10000, 10000, 10000, 10000]
+        >>> [len(fold) for fold in make_folds(2000, AutoSettings(), seed=0)]
+        [500, 500, 500, 500]
+    """
+    count = settings.members
+    if count == 1:
+        return [np.zeros(0, dtype=np.int64)]
+    size = min(max(settings.fold_fraction * rows, settings.min_fold_rows / count), rows / count)
+    order = np.random.default_rng(seed).permutation(rows)
+    return [order[int(number * size) : int((number + 1) * size)] for number in range(count)]
 
 
 def _make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> nn.Module:
@@ -101,8 +119,3 @@ def join_features(members: Members) -> list[nn.Module]:
     for feature_map in maps:
         feature_map.requires_grad_(False)
     return maps
-
-
-def residual_variance(members: Members, targets: Array) -> float:
-    """The mean square of the out-of-fold residuals."""
-    return float(torch.from_numpy(members.out_of_fold - targets).square().mean())

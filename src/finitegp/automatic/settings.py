@@ -16,6 +16,8 @@ class AutoSettings:
         fourier_features: Number of Fourier features on small tables.
         kernels: The kernels that compete on small tables.
         members: Networks, each trained without one fold of the rows; their features together make the kernel.
+        fold_fraction: The share of rows in a fold; small folds leave more rows to each network ...
+        min_fold_rows: ... but all folds together hold at least so many rows, if there are as many.
         hidden: Widths of each network.
         embedding: Whether columns pass through :class:`~finitegp.features.PeriodicEmbedding` first.
         robust_scaling: Whether inputs are scaled by quartiles and smoothly clipped, or only standardised.
@@ -39,6 +41,8 @@ class AutoSettings:
     fourier_features: int = 512
     kernels: tuple[str, ...] = ("rbf", "matern32")
     members: int = 4
+    fold_fraction: float = 0.1
+    min_fold_rows: int = 3000
     hidden: tuple[int, ...] = (128, 128)
     embedding: bool = True
     robust_scaling: bool = False
@@ -66,6 +70,8 @@ class AutoSettings:
             raise ValueError("members must be at least 2 with input_noise: the noise is learned from left-out folds.")
         if not 0.0 < self.validation_fraction < 0.5:
             raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {self.validation_fraction}.")
+        if not 0.0 < self.fold_fraction <= 1.0:
+            raise ValueError(f"fold_fraction must lie between 0 and 1, but is {self.fold_fraction}.")
         if not self.kernels:
             raise ValueError("kernels must name at least one kernel.")
 

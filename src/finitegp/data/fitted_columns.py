@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar
@@ -61,7 +62,7 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class FittedColumn:
+class FittedColumn(ABC):
     """One column of the table.
 
     Attributes:
@@ -92,17 +93,17 @@ class FittedColumn:
         """The output columns."""
         return [*self.value_names, *([f"{self.name} missing"] if self.indicator else [])]
 
+    @abstractmethod
     def read(self, array: Any) -> Cells:
         """The values in one column of a chunk, of any type that can be understood."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fill(self, cells: Cells) -> None:
         """Put the usual value where there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def encode(self, cells: Cells) -> npt.NDArray[np.float64]:
         """The output columns without the indicator, ``(rows, columns)``."""
-        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """All there is to know, for JSON."""
@@ -119,6 +120,17 @@ class LeftOutColumn(FittedColumn):
     type_name: ClassVar[str] = "left out"
     kinds: ClassVar[tuple[str, ...]] = ("constant", "identifier", "empty", "other")
     encodings: ClassVar[tuple[str, ...]] = ("left out",)
+
+    def read(self, array: Any) -> Cells:
+        """Nothing is looked at: every value counts as there."""
+        return Cells(values=array, missing=np.zeros(len(array), dtype=bool))
+
+    def fill(self, cells: Cells) -> None:
+        """There is nothing to fill."""
+
+    def encode(self, cells: Cells) -> npt.NDArray[np.float64]:
+        """No columns."""
+        return np.zeros((len(cells.missing), 0))
 
 
 @dataclass(frozen=True)

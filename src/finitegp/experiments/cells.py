@@ -19,8 +19,8 @@ PAPER_METHODS = ("minimax", "scgd", "svgp", "bsgd")
 OUR_METHODS = ("lagged", "lagged-input-noise")
 #: Our default, which chooses for itself: like the peers it has settings of its own, no kernel and no batch size.
 AUTO = "auto"
-#: AdaDelta's; the paper does not give its grid. After 20 epochs 3 was worse than 1 on bike and elevators; after fewer, on
-#: other tables, 1 is often the best of these, so that a wider grid might do better.
+#: AdaDelta's; the paper does not give its grid. After 20 epochs 3 was worse than 1 on bike and elevators; after fewer,
+#: on other tables, 1 is often the best of these, so that a wider grid might do better.
 LEARNING_RATES = (0.1, 0.3, 1.0)
 #: Lagged's grid: each entry one configuration.
 LAGGED_SETTINGS: tuple[dict[str, Any], ...] = (

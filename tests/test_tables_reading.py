@@ -204,7 +204,7 @@ JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(range(256)) * 20
         ("a.csv", b"", "a.csv is empty"),
         ("a.parquet", b"", "a.parquet is empty"),
         ("a.csv", "\n\n", "a.csv is empty: it has not even a header"),
-        ("a.csv.gz", gzip.compress(b""), "a.csv.gz is empty: it has not even a header"),
+        ("a.csv.gz", gzip.compress(b"", mtime=0), "a.csv.gz is empty: it has not even a header"),
         ("a.csv", "x,y\n", "a.csv has a header but no rows"),
         ("a.csv", "x,y,x\n1,2,3\n", "a.csv has more than one column named 'x': rename or remove"),
         ("a.csv", "x;y\n1;2\n", "a.csv seems to be separated by semicolons.*Pass delimiter=';'"),
@@ -218,7 +218,11 @@ JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(range(256)) * 20
             long_csv("1,??").encode().replace(b"??", b"caf\xe9"),
             "row 3000, column 'y' holds text that is not utf8",
         ),
-        ("a.csv.gz", gzip.compress(long_csv("1,2").encode())[:-20], "a.csv.gz is a damaged or truncated gzip file"),
+        (
+            "a.csv.gz",
+            gzip.compress(long_csv("1,2").encode(), mtime=0)[:-20],
+            "a.csv.gz is a damaged or truncated gzip file",
+        ),
         ("a.json", "[]", "a.json is neither CSV nor Parquet by its name: rename"),
     ],
 )

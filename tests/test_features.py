@@ -648,6 +648,10 @@ def test_exact_kernel_checks_both_inputs() -> None:
 WITH_PULLBACK = {
     "one layer": lambda: MLPFeatures(3, hidden=(7,), seed=0),
     "three layers": lambda: MLPFeatures(3, hidden=(6, 8, 4), seed=0),
+    "tanh": lambda: MLPFeatures(3, hidden=(6, 8), activation="tanh", seed=0),
+    "gelu": lambda: MLPFeatures(3, hidden=(6, 8), activation="gelu", seed=0),
+    "silu": lambda: MLPFeatures(3, hidden=(6, 8), activation="silu", seed=0),
+    "mish": lambda: MLPFeatures(3, hidden=(6, 8), activation="mish", seed=0),
     "fourier": lambda: FourierFeatures(3, 10, length_scales=[0.5, 1.0, 2.0], magnitude=1.7),
     "fourier, all learned": lambda: FourierFeatures(3, 10, ard=False, learn_frequencies=True),
     "fourier, none learned": lambda: FourierFeatures(3, 10, learn_length_scales=False, learn_magnitude=False),
@@ -688,7 +692,7 @@ def test_written_out_backward_pass_equals_autograd(name):
 
 
 def test_no_written_out_backward_pass_where_there_is_none():
-    assert not MLPFeatures(3, activation="tanh").has_pullback
+    assert not MLPFeatures(3, activation=nn.ELU).has_pullback
     assert not MLPFeatures(3, final_activation=False).has_pullback
     assert not ComposedFeatures(nn.Linear(3, 3), FourierFeatures(3, 10), input_dim=3).has_pullback
 

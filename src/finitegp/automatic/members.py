@@ -85,11 +85,15 @@ def make_folds(rows: int, settings: AutoSettings, *, seed: int) -> list[Index]:
 
 
 def _make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> nn.Module:
+    def make(width: int) -> MLPFeatures:
+        return MLPFeatures(
+            width, hidden=settings.hidden, activation=settings.activation, initialization="he", seed=seed
+        )
+
     if not settings.embedding:
-        return MLPFeatures(input_dim, hidden=settings.hidden, initialization="he", seed=seed)
-    embedding = PeriodicEmbedding(input_dim, seed=seed)
-    network = MLPFeatures(embedding.num_features, hidden=settings.hidden, initialization="he", seed=seed)
-    return ComposedFeatures(embedding, network)
+        return make(input_dim)
+    embedding = PeriodicEmbedding(input_dim, frequency_scale=settings.frequency_scale, seed=seed)
+    return ComposedFeatures(embedding, make(embedding.num_features))
 
 
 def _train(model: FeatureGP, data: tuple[Array, Array], settings: AutoSettings, *, seed: int) -> None:

@@ -19,7 +19,9 @@ class AutoSettings:
         fold_fraction: The share of rows in a fold; small folds leave more rows to each network ...
         min_fold_rows: ... but all folds together hold at least so many rows, if there are as many.
         hidden: Widths of each network.
+        activation: Its nonlinearity; see :class:`~finitegp.features.MLPFeatures`.
         embedding: Whether columns pass through :class:`~finitegp.features.PeriodicEmbedding` first.
+        frequency_scale: Of the initial frequencies of the embedding: large ones see sharp steps, small ones are smooth.
         robust_scaling: Whether inputs are scaled by quartiles and smoothly clipped, or only standardised.
         learning_rate: Of Adam, with cosine decay.
         weight_decay: Decoupled, of all parameters.
@@ -44,7 +46,9 @@ class AutoSettings:
     fold_fraction: float = 0.1
     min_fold_rows: int = 3000
     hidden: tuple[int, ...] = (128, 128)
+    activation: str = "relu"
     embedding: bool = True
+    frequency_scale: float = 0.1
     robust_scaling: bool = False
     learning_rate: float = 1e-2
     weight_decay: float = 0.05

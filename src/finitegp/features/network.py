@@ -16,6 +16,15 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "gelu": nn.GELU,
     "silu": nn.SiLU,
+    "mish": nn.Mish,
+}
+# Backward passes (gradient, input, output) -> gradient of those activations that a written-out pass supports.
+_BACKWARDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "relu": lambda gradient, before, after: torch.ops.aten.threshold_backward(gradient, after, 0),
+    "tanh": lambda gradient, before, after: torch.ops.aten.tanh_backward(gradient, after),
+    "gelu": lambda gradient, before, after: torch.ops.aten.gelu_backward(gradient, before),
+    "silu": lambda gradient, before, after: torch.ops.aten.silu_backward(gradient, before),
+    "mish": lambda gradient, before, after: torch.ops.aten.mish_backward(gradient, before),
 }
 
 
@@ -28,7 +37,7 @@ class MLPFeatures(nn.Module):
     Args:
         input_dim: Number of input columns.
         hidden: Width of each layer; the last one is ``num_features``.
-        activation: ``"relu"``, ``"tanh"``, ``"gelu"``, ``"silu"``, or a callable that returns a new module.
+        activation: ``"relu"``, ``"tanh"``, ``"gelu"``, ``"silu"``, ``"mish"``, or a callable that returns a new module.
         final_activation: Whether the activation also follows the last layer.
         initialization: ``"torch"`` is that of ``nn.Linear``; ``"he"`` draws weights with variance ``2 / fan-in`` and
             sets biases to zero, so that ReLU features keep the scale of the inputs (He et al., 2015).
@@ -81,22 +90,28 @@ class MLPFeatures(nn.Module):
         if not final_activation:
             layers.pop()
         self.layers = nn.Sequential(*layers).to(torch.get_default_device())
-        self.has_pullback = activation == "relu" and final_activation
+        self.activation = activation if isinstance(activation, str) else None
+        self.has_pullback = self.activation is not None and final_activation
 
     def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
         """The same features without autograd, with the backward pass written out (only if ``has_pullback``)."""
         check_width(inputs, self.input_dim)
+        assert self.activation is not None, "has_pullback is False"
         linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+        activate, activation_backward = self.layers[1], _BACKWARDS[self.activation]
+        in_place = self.activation == "relu"  # its backward pass needs only the output
+        before: list[Tensor] = []
         with torch.no_grad():
             outputs = [inputs]
             for linear in linears:
-                outputs.append(torch.addmm(linear.bias, outputs[-1], linear.weight.t()).relu_())
+                before.append(torch.addmm(linear.bias, outputs[-1], linear.weight.t()))
+                outputs.append(before[-1].relu_() if in_place else activate(before[-1]))
 
         @torch.no_grad()
         def pullback(gradient: Tensor) -> Tensor | None:
             for index in range(len(linears) - 1, -1, -1):
                 linear = linears[index]
-                gradient = torch.ops.aten.threshold_backward(gradient, outputs[index + 1], 0)
+                gradient = activation_backward(gradient, before[index], outputs[index + 1])
                 accumulate(linear.weight, gradient.t() @ outputs[index])
                 accumulate(linear.bias, gradient.sum(0))
                 if index or inputs_need_gradient:

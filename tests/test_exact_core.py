@@ -18,6 +18,7 @@ from finitegp import (
     negative_log_marginal_likelihood,
     optimal_noise,
 )
+from finitegp.data.sampling import BatchSampler
 
 SHAPES = [(40, 5), (12, 12), (7, 20)]  # (rows, features)
 
@@ -289,3 +290,29 @@ def test_prediction_intervals_and_densities():
         prediction.interval(1.0)
     with pytest.raises(ValueError, match="shape of the mean"):
         prediction.log_density(targets[:1])
+
+
+@pytest.mark.parametrize("noise", ["constant", "input"])
+def test_a_count_equals_repeated_rows(generator, noise, tolerances):
+    model, inputs, targets, _ = make_model(generator, 12, 5, noise)
+    counts = torch.tensor([1, 3, 2, 1, 4, 1, 1, 2, 5, 1, 1, 2])
+    counted = ArraySource(inputs, targets, counts=counts, chunk_size=5)
+    repeated = inputs.repeat_interleave(counts, dim=0), targets.repeat_interleave(counts, dim=0)
+    assert relative_error(model.likelihood(counted).total_nlml, model.likelihood(repeated).total_nlml) < 1e-10
+    gradients = []
+    for rows in (counted, repeated):
+        exact_gradient(model, rows)
+        gradients.append(torch.cat([p.grad.ravel() for p in model.parameters() if p.grad is not None]))
+    assert relative_error(gradients[0], gradients[1]) < tolerances["reference"]
+    one, two = model.condition(counted).posterior, model.condition(repeated).posterior
+    assert one.statistics.num_data == two.statistics.num_data == 24
+    assert relative_error(one.weight_mean, two.weight_mean) < tolerances["reference"]
+    assert relative_error(one.weight_covariance, two.weight_covariance) < tolerances["reference"]
+    # Nearly no noise: the likelihood is evaluated with a second pass.
+    model.noise.set_variance(1e-9)
+    assert relative_error(model.likelihood(counted).total_nlml, model.likelihood(repeated).total_nlml) < 1e-7
+
+
+def test_batches_carry_counts_as_relative_weights():
+    source = ArraySource(torch.zeros(3, 1), torch.zeros(3), torch.tensor([1.0, 1.0, 2.0]), counts=[1, 2, 3])
+    assert BatchSampler(source, 3).weights.tolist() == [0.5, 1.0, 3.0]

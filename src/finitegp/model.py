@@ -214,7 +214,7 @@ class FeatureGP(nn.Module):
         for rows in as_source(data):
             features, log_scale = self.checked_forward(rows)
             try:
-                yield FeatureStatistics.from_batch(features, rows.targets, log_scale)
+                yield FeatureStatistics.from_batch(features, rows.targets, log_scale, counts=rows.counts)
             except DataError as error:
                 raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
 
@@ -246,6 +246,8 @@ class FeatureGP(nn.Module):
             residuals = features.to(torch.float64) @ weights - rows.targets.to(features.device)
             if log_scale is not None:
                 residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
+            if rows.counts is not None:
+                residuals = residuals * rows.counts.to(residuals).sqrt()[:, None]
             residual_squares += float(residuals.square().sum())
         return negative_log_marginal_likelihood(
             statistics,

@@ -31,6 +31,8 @@ class FeatureStatistics:
     ``num_data``               scalar       1
     ========================== ============ ==============================================
 
+    A row with a count ``k`` enters every sum ``k`` times.
+
     All tensors are float64. Statistics add (``+``, ``sum``), subtract (``-``: forgetting rows) and scale (``*``: a
     batch standing in for all rows), so they stream, merge and all-reduce.
 
@@ -65,13 +67,21 @@ class FeatureStatistics:
         )
 
     @classmethod
-    def from_batch(cls, features: Tensor, targets: Tensor, log_noise_scale: Tensor | None = None) -> FeatureStatistics:
+    def from_batch(
+        cls,
+        features: Tensor,
+        targets: Tensor,
+        log_noise_scale: Tensor | None = None,
+        *,
+        counts: Tensor | None = None,
+    ) -> FeatureStatistics:
         """The sums over one batch of rows.
 
         Args:
             features: ``(rows, d)``, any float type; sums are float64.
             targets: ``(rows,)`` or ``(rows, t)``.
             log_noise_scale: ``(rows,)``, the logarithm of each row's noise scale ``v``; None means one for all rows.
+            counts: ``(rows,)``, how many equal rows each row stands for; None means one.
 
         Raises:
             DataError: For shapes that do not fit, and for values that are not finite (naming the row).
@@ -89,15 +99,18 @@ class FeatureStatistics:
         targets = targets.to(device=features.device, dtype=torch.float64)
         log_scale_sum = torch.zeros((), dtype=torch.float64, device=features.device)
         row_scale = None
+        num_data = float(len(features))
         if log_noise_scale is not None:
-            if log_noise_scale.shape != (len(features),):
-                raise DataError(
-                    f"log_noise_scale must be one number per row ({len(features)},), "
-                    f"but has shape {tuple(log_noise_scale.shape)}."
-                )
-            log_scale = log_noise_scale.detach().to(device=features.device, dtype=torch.float64)
+            log_scale = _one_per_row(log_noise_scale, "log_noise_scale", features)
             row_scale = torch.exp(-0.5 * log_scale)
             log_scale_sum = log_scale.sum()
+        if counts is not None:
+            counts = _one_per_row(counts, "counts", features)
+            root = counts.sqrt()
+            row_scale = root if row_scale is None else row_scale * root
+            num_data = float(counts.sum())
+            if log_noise_scale is not None:
+                log_scale_sum = log_scale @ counts
         # One Gram matrix of features and targets side by side holds all three sums.
         d = features.shape[1]
         joint = gram_float64(features, targets, row_scale=row_scale)
@@ -106,7 +119,7 @@ class FeatureStatistics:
             projected_targets=joint[:d, d:].contiguous(),
             target_sum_of_squares=joint[d:, d:].diagonal().clone(),
             log_scale_sum=log_scale_sum,
-            num_data=float(len(features)),
+            num_data=num_data,
         )
         if not statistics.is_finite():
             _raise_not_finite(features, targets)
@@ -206,6 +219,12 @@ def sum_statistics(parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
     if total is None:
         raise DataError("There are no rows: the data are empty.")
     return total
+
+
+def _one_per_row(values: Tensor, name: str, features: Tensor) -> Tensor:
+    if values.shape != (len(features),):
+        raise DataError(f"{name} must be one number per row ({len(features)},), but has shape {tuple(values.shape)}.")
+    return values.detach().to(device=features.device, dtype=torch.float64)
 
 
 def _raise_not_finite(features: Tensor, targets: Tensor) -> None:

@@ -63,20 +63,28 @@ def exact_gradient(model: FeatureGP, data: Any) -> ExactGradient:
         residual_squares = 0.0
         for rows in source:
             features, log_scale = model.checked_forward(rows)
+            known_scale = None if log_scale is None else log_scale.detach()
+            if rows.counts is not None:
+                # k equal rows are one row of a k-th of the noise, but for the terms that count rows.
+                counts = rows.counts.to(features)
+                known_scale = -counts.log() if known_scale is None else known_scale - counts.log()
             gradients = row_gradients(
                 features.detach(),
                 rows.targets.to(features),
                 weights.to(features),
                 features.detach() @ inverse_gram.to(features),
                 noise_variance,
-                None if log_scale is None else log_scale.detach(),
+                known_scale,
             )
             residual_squares += float(gradients.residual_sum_of_squares)
             outputs, pushed = [features], [gradients.features]
             if log_scale is not None and log_scale.requires_grad:
                 assert gradients.log_noise_scale is not None
+                scale_gradient = gradients.log_noise_scale
+                if rows.counts is not None:
+                    scale_gradient = scale_gradient + 0.5 * rows.targets.shape[1] * (counts - 1.0)
                 outputs.append(log_scale)
-                pushed.append(gradients.log_noise_scale)
+                pushed.append(scale_gradient)
             if any(output.requires_grad for output in outputs):
                 torch.autograd.backward(outputs, pushed)
     finally:

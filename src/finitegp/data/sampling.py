@@ -23,6 +23,9 @@ class BatchSampler:
     all rows whatever was drawn before, with replacement: batches are independent, as the theory of the stochastic
     algorithms assumes. In both cases a batch gives an unbiased estimate of any sum over rows.
 
+    Counts of rows (:class:`~finitegp.data.ArraySource`) reach the batches as weights relative to the mean count, so
+    that a rare row is not drawn more often but steers more; exact passes use the counts themselves.
+
     Args:
         data: Arrays, or any source; it is read once, checked, and kept in memory in the type of the model.
         batch_size: Rows per batch; the last batch of a shuffled epoch may be smaller.
@@ -60,7 +63,7 @@ class BatchSampler:
         rows = list(self.data)
         self.inputs = torch.cat([part.inputs.to(dtype=dtype, device=device) for part in rows])
         self.targets = torch.cat([part.targets.to(dtype=dtype, device=device) for part in rows])
-        weights = [part.weights.to(dtype=dtype, device=device) for part in rows if part.weights is not None]
+        weights = [weight.to(dtype=dtype, device=device) for weight in _relative_weights(rows) if weight is not None]
         if weights and len(weights) != len(rows):
             raise DataError("Some chunks of the data have weights and some do not.")
         self.weights: Tensor | None = torch.cat(weights) if weights else None
@@ -95,6 +98,17 @@ class BatchSampler:
                 yield from map(Rows, inputs, targets)
             else:
                 yield from map(Rows, inputs, targets, torch.split(self.weights[index], size))
+
+
+def _relative_weights(rows: list[Rows]) -> list[Tensor | None]:
+    counted = [part.counts for part in rows if part.counts is not None]
+    if not counted:
+        return [part.weights for part in rows]
+    if len(counted) != len(rows):
+        raise DataError("Some chunks of the data have counts and some do not.")
+    mean = torch.cat(counted).mean()
+    parts = zip(counted, rows, strict=True)
+    return [counts / mean if part.weights is None else counts / mean * part.weights for counts, part in parts]
 
 
 def _mix(seed: int, stream: int, epoch: int) -> int:

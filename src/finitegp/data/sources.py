@@ -13,11 +13,15 @@ from ..errors import DataError
 
 
 class Rows(NamedTuple):
-    """Some rows of data: inputs ``(rows, columns)``, targets ``(rows, t)`` in float64, weights ``(rows,)`` or None."""
+    """Some rows of data: inputs ``(rows, columns)``, targets ``(rows, t)`` in float64, weights ``(rows,)`` or None.
+
+    A weight ``k`` divides the row's noise variance by ``k``; a count ``k`` makes the row stand for ``k`` equal rows.
+    """
 
     inputs: Tensor
     targets: Tensor
     weights: Tensor | None = None
+    counts: Tensor | None = None
 
 
 @runtime_checkable
@@ -35,6 +39,8 @@ class ArraySource:
         inputs: ``(rows, columns)``; a one-dimensional array is refused because it could mean one row or one column.
         targets: ``(rows,)`` or ``(rows, t)``.
         weights: ``(rows,)`` positive; a row of weight ``k`` has its noise variance divided by ``k``.
+        counts: ``(rows,)`` positive; a row of count ``k`` stands for ``k`` equal rows. The posterior is that of the
+            weight ``k``; likelihood and noise differ, because there are more rows. Need not be whole numbers.
         chunk_size: Rows per chunk; memory grows with it, results do not depend on it.
         column_names: Names used in error messages; taken from a data frame by themselves.
 
@@ -50,6 +56,7 @@ class ArraySource:
         targets: Any,
         weights: Any = None,
         *,
+        counts: Any = None,
         chunk_size: int = 4096,
         column_names: list[str] | None = None,
     ) -> None:
@@ -60,6 +67,7 @@ class ArraySource:
         self.inputs = _as_array(inputs, "inputs", column_names)
         self.targets = _as_array(targets, "targets", None)
         self.weights = None if weights is None else _as_array(weights, "weights", None)
+        self.counts = None if counts is None else _as_array(counts, "counts", None)
         self.chunk_size = chunk_size
         self.column_names = column_names
         if self.inputs.ndim != 2:
@@ -72,7 +80,7 @@ class ArraySource:
             raise DataError("inputs have no rows: the data are empty.")
         if self.inputs.shape[1] == 0:
             raise DataError("inputs have no columns.")
-        for name, values in (("targets", self.targets), ("weights", self.weights)):
+        for name, values in (("targets", self.targets), ("weights", self.weights), ("counts", self.counts)):
             if values is not None and (values.ndim == 0 or len(values) != self.num_data):
                 found = "no rows" if values.ndim == 0 else f"{len(values)} rows"
                 raise DataError(f"inputs have {self.num_data} rows but {name} have {found}.")
@@ -95,6 +103,7 @@ class ArraySource:
             _to_tensor(self.inputs[start:stop]),
             _to_tensor(self.targets[start:stop]),
             None if self.weights is None else _to_tensor(self.weights[start:stop]),
+            None if self.counts is None else _to_tensor(self.counts[start:stop]),
             first_row=first_row + start,
             column_names=self.column_names,
         )
@@ -160,6 +169,7 @@ def check_rows(
     inputs: Tensor,
     targets: Tensor,
     weights: Tensor | None = None,
+    counts: Tensor | None = None,
     *,
     first_row: int = 0,
     column_names: list[str] | None = None,
@@ -172,18 +182,26 @@ def check_rows(
         raise DataError(f"targets must be (rows,) or (rows, targets), but have {targets.ndim} dimensions.")
     _check_finite(inputs, "inputs", first_row, column_names)
     _check_finite(targets, "targets", first_row, None)
-    if weights is not None:
-        if weights.ndim != 1:
-            raise DataError(f"weights must be one number per row, but have shape {tuple(weights.shape)}.")
-        weights = weights.to(torch.float64)
-        _check_finite(weights[:, None], "weights", first_row, None)
-        if not bool((weights > 0).all()):
-            row = int((weights <= 0).nonzero()[0])
-            raise DataError(
-                f"weights must be positive, but row {first_row + row} has {float(weights[row])}; leave rows of weight "
-                "zero out."
-            )
-    return Rows(inputs, targets, weights)
+    return Rows(
+        inputs,
+        targets,
+        None if weights is None else _check_positive(weights, "weights", "weight", first_row),
+        None if counts is None else _check_positive(counts, "counts", "count", first_row),
+    )
+
+
+def _check_positive(values: Tensor, name: str, one: str, first_row: int) -> Tensor:
+    if values.ndim != 1:
+        raise DataError(f"{name} must be one number per row, but have shape {tuple(values.shape)}.")
+    values = values.to(torch.float64)
+    _check_finite(values[:, None], name, first_row, None)
+    if not bool((values > 0).all()):
+        row = int((values <= 0).nonzero()[0])
+        raise DataError(
+            f"{name} must be positive, but row {first_row + row} has {float(values[row])}; leave rows of {one} "
+            "zero out."
+        )
+    return values
 
 
 def _check_finite(values: Tensor, name: str, first_row: int, column_names: list[str] | None) -> None:

@@ -42,14 +42,19 @@ class AutoFit:
     target_scaler: Standardizer
     record: dict[str, Any]
 
-    def predict(self, inputs: Any) -> Prediction:
-        """Predict new observations in the target's units."""
-        prediction = self.fitted.predict(self.inputs_scaler.transform(inputs))
+    def predict(self, inputs: Any, *, return_covariance: bool = False) -> Prediction:
+        """Predict new observations in the target's units; optionally with the covariance of the noise-free function."""
+        scaled = self.inputs_scaler.transform(inputs)
+        return self.in_target_units(self.fitted.predict(scaled, return_covariance=return_covariance))
+
+    def in_target_units(self, prediction: Prediction) -> Prediction:
+        """A prediction of the scaled target as one of the target itself."""
         scale, mean = float(self.target_scaler.scale), float(self.target_scaler.mean)
         return Prediction(
             mean=prediction.mean * scale + mean,
             epistemic_variance=prediction.epistemic_variance * scale**2,
             noise_variance=prediction.noise_variance * scale**2,
+            covariance=None if prediction.covariance is None else prediction.covariance * scale**2,
         )
 
 
@@ -57,7 +62,10 @@ def fit_auto(
     inputs: Any,
     targets: Any,
     *,
+    counts: Any = None,
     effort: str = "medium",
+    noise: str = "auto",
+    center: bool = True,
     settings: Mapping[str, Any] | None = None,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
@@ -72,7 +80,12 @@ def fit_auto(
     Args:
         inputs: ``(rows, columns)`` numbers.
         targets: ``(rows,)`` numbers.
+        counts: ``(rows,)`` positive: how many equal rows each row stands for; None means one. Exact on small tables.
+            On large ones networks are trained with counts relative to their mean, and noise and posterior are exact.
         effort: ``"low"``, ``"medium"`` or ``"high"``; see :data:`~finitegp.automatic.EFFORTS`.
+        noise: ``"constant"``; ``"input"``, which depends on the input: a network on large tables, log-linear in the
+            columns on small ones; or ``"auto"``: by the input on large tables only.
+        center: Whether the prior mean is the mean target, or zero.
         settings: Changes to the settings of the effort, by name; see :class:`~finitegp.automatic.AutoSettings`.
         seed: Determines everything.
         progress: Called with a word on each finished part.
@@ -88,26 +101,38 @@ def fit_auto(
     """
     if effort not in EFFORTS:
         raise ValueError(f"effort must be one of {list(EFFORTS)}, but is {effort!r}.")
-    chosen = EFFORTS[effort].with_changes(settings or {})
-    values, observed = _check(inputs, targets)
+    if noise not in ("auto", "constant", "input"):
+        raise ValueError(f"noise must be 'auto', 'constant' or 'input', but is {noise!r}.")
+    changes = {} if noise == "auto" else {"input_noise": noise == "input"}
+    chosen = EFFORTS[effort].with_changes(changes | dict(settings or {}))
+    values, observed, counted = _check(inputs, targets, counts)
     started = time.perf_counter()
-    target_scaler = Standardizer.fit(observed)
+    target_scaler = fit_target_scaler(observed, counted, center=center)
     scaled_targets = target_scaler.transform(observed)
     record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": len(values), "settings": chosen.to_dict()}
     inputs_scaler: Standardizer | RobustScaler
     if len(values) <= chosen.small_rows:
-        inputs_scaler = Standardizer.fit(values)
+        inputs_scaler = Standardizer.fit(values, counted)
         scaled = inputs_scaler.transform(values)
-        model, left_out = fit_kernels(scaled, scaled_targets, chosen, seed=seed, progress=progress)
+        data = ArraySource(scaled, scaled_targets, counts=counted)
+        model, left_out = fit_kernels(data, chosen, input_noise=noise == "input", seed=seed, progress=progress)
         record |= {"path": "kernel", "why": f"at most {chosen.small_rows} rows", "leave_one_out_nlpd": left_out}
-        fitted = model.condition((scaled, scaled_targets))
+        fitted = model.condition(data)
     else:
-        inputs_scaler = (RobustScaler if chosen.robust_scaling else Standardizer).fit(values)
+        inputs_scaler = RobustScaler.fit(values) if chosen.robust_scaling else Standardizer.fit(values, counted)
         record |= {"path": "networks", "why": f"more than {chosen.small_rows} rows"}
         scaled = inputs_scaler.transform(values)
         fitted = _fit_networks(scaled, scaled_targets, chosen, record, seed=seed, progress=progress)
     record["seconds"] = time.perf_counter() - started
     return AutoFit(fitted, inputs_scaler, target_scaler, record)
+
+
+def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bool = True) -> Standardizer:
+    """Standardises targets, or divides them by their root mean square for a prior mean of zero."""
+    if center:
+        return Standardizer.fit(targets, counts)
+    scale = np.sqrt(np.average(np.square(targets), weights=counts))
+    return Standardizer(mean=np.zeros(()), scale=np.where(scale > 0.0, scale, 1.0))
 
 
 def _fit_networks(
@@ -151,9 +176,9 @@ def _fit_networks(
     return model.condition((inputs, targets))
 
 
-def _check(inputs: Any, targets: Any) -> tuple[Array, Array]:
+def _check(inputs: Any, targets: Any, counts: Any) -> tuple[Array, Array, Array | None]:
     """All rows as float64, every value checked by name, row and column."""
-    source = ArraySource(inputs, targets)
+    source = ArraySource(inputs, targets, counts=counts)
     rows = source.rows(0, source.num_data)
     if rows.targets.shape[1] != 1:
         raise DataError(f"targets must be one column, but are {rows.targets.shape[1]}: fit one model per column.")
@@ -162,4 +187,4 @@ def _check(inputs: Any, targets: Any) -> tuple[Array, Array]:
     values, observed = rows.inputs.double().numpy(), rows.targets[:, 0].numpy()
     if float(np.ptp(observed)) == 0.0:
         raise DataError(f"All targets are {observed[0]}: there is nothing to learn.")
-    return values, observed
+    return values, observed, None if rows.counts is None else rows.counts.numpy()

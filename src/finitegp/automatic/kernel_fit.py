@@ -5,46 +5,65 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
+from torch import nn
 
+from ..data import ArraySource
 from ..features import ConcatenatedFeatures, ConstantFeatures, FourierFeatures, LinearFeatures
 from ..full_batch import fit_full_batch
 from ..model import FeatureGP
+from ..noise import ConstantNoise, InputNoise, NoiseModel
 from .settings import AutoSettings
-
-Array = npt.NDArray[np.float64]
 
 
 def fit_kernels(
-    inputs: Array,
-    targets: Array,
+    data: ArraySource,
     settings: AutoSettings,
     *,
+    input_noise: bool = False,
     seed: int,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[FeatureGP, dict[str, float]]:
     """The kernel with the best leave-one-out density, and the negative log density per row of each kernel."""
-    data = inputs, targets
     found: dict[str, float] = {}
     best: FeatureGP | None = None
     for kernel in settings.kernels:
-        start = float(np.sqrt(inputs.shape[1]))  # distances of standardised rows grow like this
-        fourier = FourierFeatures(
-            inputs.shape[1],
-            settings.fourier_features,
-            kernel=kernel,
-            length_scales=start,
-            sampling="orthogonal",
-            seed=seed,
-        )
-        feature_map = ConcatenatedFeatures(fourier, LinearFeatures(inputs.shape[1], magnitude=0.1), ConstantFeatures())
-        model = FeatureGP(feature_map, noise_variance=0.1).double()
+        model = start_kernel(data.input_dim, kernel, settings, input_noise=input_noise, seed=seed)
         fit_full_batch(model, data)
+        # One of a row's copies is left out at a time: the others stay.
         left_out = model.condition(data).leave_one_out(data)
-        found[kernel] = -float(left_out.log_density(left_out.mean.new_tensor(targets)).mean())
+        density = left_out.log_density(left_out.mean.new_tensor(data.targets)).numpy()
+        found[kernel] = -float(np.average(density, weights=data.counts))
         if best is None or found[kernel] <= min(found.values()):
             best = model
         if progress is not None:
             progress(f"kernel {kernel}")
     assert best is not None
     return best, found
+
+
+def start_kernel(
+    input_dim: int, kernel: str, settings: AutoSettings, *, input_noise: bool = False, seed: int
+) -> FeatureGP:
+    """A kernel, a linear trend and an intercept in float64, as they are before any fitting."""
+    noise: NoiseModel = ConstantNoise(0.1)
+    if input_noise:
+        linear = nn.Linear(input_dim, 1)
+        nn.init.zeros_(linear.weight)  # starts as constant noise
+        nn.init.zeros_(linear.bias)
+        linear.bias.requires_grad_(False)  # the common factor is the noise variance
+        noise = InputNoise(linear, reads="inputs", variance=0.1)
+    feature_map = kernel_features(input_dim, kernel, settings.fourier_features, seed=seed)
+    return FeatureGP(feature_map, noise_model=noise).double()
+
+
+def kernel_features(input_dim: int, kernel: str, num_features: int, *, seed: int) -> nn.Module:
+    """Fourier features of the kernel, a linear trend and an intercept, for standardised inputs and targets."""
+    fourier = FourierFeatures(
+        input_dim,
+        num_features,
+        kernel=kernel,
+        length_scales=float(np.sqrt(input_dim)),  # distances of standardised rows grow like this
+        sampling="orthogonal",
+        seed=seed,
+    )
+    return ConcatenatedFeatures(fourier, LinearFeatures(input_dim, magnitude=0.1), ConstantFeatures())

@@ -32,13 +32,16 @@ class Standardizer:
     scale: npt.NDArray[np.float64]
 
     @classmethod
-    def fit(cls, values: Any) -> Standardizer:
-        """The mean and standard deviation of each column of ``(rows, columns)`` or ``(rows,)`` values."""
+    def fit(cls, values: Any, counts: Any = None) -> Standardizer:
+        """The mean and standard deviation of each column of ``(rows, columns)`` or ``(rows,)`` values.
+
+        ``counts`` ``(rows,)`` says how many equal rows each row stands for; None means one.
+        """
         array = np.asarray(values, dtype=np.float64)
         if array.size == 0:
             raise DataError("There are no rows to standardise.")
-        mean = array.mean(axis=0)
-        scale = array.std(axis=0)
+        mean = np.average(array, axis=0, weights=counts)
+        scale = np.sqrt(np.average(np.square(array - mean), axis=0, weights=counts))
         # A constant column has a standard deviation of rounding errors, not always of exactly zero.
         constant = array.max(axis=0) == array.min(axis=0)
         return cls(mean=mean, scale=np.where(constant | (scale == 0.0), 1.0, scale))

@@ -122,7 +122,7 @@ def fit_auto(
         inputs_scaler = RobustScaler.fit(values) if chosen.robust_scaling else Standardizer.fit(values, counted)
         record |= {"path": "networks", "why": f"more than {chosen.small_rows} rows"}
         scaled = inputs_scaler.transform(values)
-        fitted = _fit_networks(scaled, scaled_targets, chosen, record, seed=seed, progress=progress)
+        fitted = _fit_networks(scaled, scaled_targets, counted, chosen, record, seed=seed, progress=progress)
     record["seconds"] = time.perf_counter() - started
     return AutoFit(fitted, inputs_scaler, target_scaler, record)
 
@@ -138,6 +138,7 @@ def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bo
 def _fit_networks(
     inputs: Array,
     targets: Array,
+    counts: Array | None,
     settings: AutoSettings,
     record: dict[str, Any],
     *,
@@ -147,9 +148,12 @@ def _fit_networks(
     order = np.random.default_rng(seed + 1).permutation(len(inputs))
     held_out, kept = np.split(order, [int(settings.validation_fraction * len(inputs))])
     training, validation = (inputs[kept], targets[kept]), (inputs[held_out], targets[held_out])
-    members = train_members(*training, settings, seed=seed, progress=progress)
+    counted = None if counts is None else counts[kept]
+    training_rows = ArraySource(*training, counts=counted)
+    members = train_members(*training, settings, counts=counted, seed=seed, progress=progress)
     residuals = members.out_of_fold - training[1][members.left_out]
-    variance = float(np.mean(residuals**2)) if len(residuals) else 0.1
+    weights = None if counted is None else counted[members.left_out]
+    variance = float(np.average(residuals**2, weights=weights)) if len(residuals) else 0.1
     record["out_of_fold_rmse"] = variance**0.5 if len(residuals) else None
     model = FeatureGP(
         ConcatenatedFeatures(*join_features(members), ConstantFeatures()),
@@ -164,16 +168,17 @@ def _fit_networks(
         model.noise = noise
         if progress is not None:
             progress("noise")
-    model.optimize_noise(training)
+    model.optimize_noise(training_rows)
     if settings.calibrate:
-        prediction = model.condition(training).predict(validation[0])
+        prediction = model.condition(training_rows).predict(validation[0])
         squares = (prediction.mean.new_tensor(validation[1]) - prediction.mean).square()
-        factor = float((squares / prediction.variance).mean())
+        weights = None if counts is None else counts[held_out]
+        factor = float(np.average((squares / prediction.variance).numpy(), weights=weights))
         # Noise and prior scaled alike: the mean stays as it is, every variance is multiplied.
         model.noise.set_variance(model.noise_variance * factor)
         model.set_output_scale(model.output_scale * factor)
         record["variance_factor"] = factor
-    return model.condition((inputs, targets))
+    return model.condition(ArraySource(inputs, targets, counts=counts))
 
 
 def _check(inputs: Any, targets: Any, counts: Any) -> tuple[Array, Array, Array | None]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from torch import nn
 
 from ..algorithms import Lagged
+from ..data import ArraySource
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding
 from ..model import FeatureGP, FittedGP
 from ..schedules import cosine_decay, make_optimizer
@@ -46,6 +47,7 @@ def train_members(
     targets: Array,
     settings: AutoSettings,
     *,
+    counts: Array | None = None,
     seed: int,
     progress: Callable[[str], None] | None = None,
 ) -> Members:
@@ -55,7 +57,7 @@ def train_members(
     predictions: list[Array] = []
     for number, fold in enumerate(folds):
         kept = np.delete(np.arange(len(inputs)), fold)
-        data = inputs[kept], targets[kept]
+        data = ArraySource(inputs[kept], targets[kept], counts=None if counts is None else counts[kept])
         model = FeatureGP(_make_network(inputs.shape[1], settings, seed=seed * 1000 + number), noise_variance=0.1)
         _train(model, data, settings, seed=seed * 1000 + number)
         member = model.condition(data)
@@ -96,9 +98,9 @@ def _make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> nn.Mo
     return ComposedFeatures(embedding, make(embedding.num_features))
 
 
-def _train(model: FeatureGP, data: tuple[Array, Array], settings: AutoSettings, *, seed: int) -> None:
+def _train(model: FeatureGP, data: ArraySource, settings: AutoSettings, *, seed: int) -> None:
     """Lagged with constant noise: it steers the features by squared error, which keeps the error small."""
-    rows = len(data[0])
+    rows = len(data)
     batch_size = min(settings.batch_size, rows)
     steps_per_epoch = -(-rows // batch_size)
     epochs = max(settings.epochs, -(-settings.min_steps // steps_per_epoch))

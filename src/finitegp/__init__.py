@@ -2,6 +2,8 @@
 
 __version__ = "0.1.0.dev0"
 
+from typing import TYPE_CHECKING, Any
+
 from .algorithms import BSGD, SCGD, SVGP, Exact, ExactGradient, Lagged, Minimax, exact_gradient
 from .data import ArraySource, IterableSource
 from .errors import DataError, NumericalError
@@ -13,6 +15,9 @@ from .posterior import Prediction, WeightPosterior
 from .run import TrainingRun
 from .statistics import FeatureStatistics
 from .training import train
+
+if TYPE_CHECKING:
+    from .estimator import GPRegressor
 
 __all__ = [
     "BSGD",
@@ -27,6 +32,7 @@ __all__ = [
     "FeatureStatistics",
     "FittedGP",
     "FullBatchResult",
+    "GPRegressor",
     "InputNoise",
     "IterableSource",
     "Lagged",
@@ -43,3 +49,12 @@ __all__ = [
     "optimal_noise",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # scikit-learn takes most of a second to import, and many uses of this library do without.
+    if name == "GPRegressor":
+        from .estimator import GPRegressor
+
+        return GPRegressor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,233 @@
+"""Fits with a feature map or an algorithm that the user has chosen, and fits that learn nothing but the posterior."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from ..algorithms import BSGD, SCGD, Lagged, Minimax
+from ..algorithms.base import Algorithm
+from ..automatic import EFFORTS, AutoFit
+from ..automatic.fit import fit_target_scaler
+from ..automatic.kernel_fit import kernel_features, start_kernel
+from ..callbacks import Callback, ProgressBar, Validation
+from ..data import ArraySource
+from ..data.scaling import Standardizer
+from ..features import MLPFeatures
+from ..full_batch import fit_full_batch
+from ..model import FeatureGP
+from ..noise import ConstantNoise, InputNoise, NoiseModel
+from ..schedules import cosine_decay, make_optimizer
+from ..training import train
+
+Array = npt.NDArray[np.float64]
+
+ALGORITHMS = ("exact", "lagged", "scgd", "minimax", "bsgd")
+FEATURE_MAPS = ("mlp", "fourier")
+# With fewer rows, holding some out costs more than stopping early gains.
+_FEWEST_ROWS_TO_HOLD_OUT = 500
+_MEASUREMENTS, _PATIENCE = 20, 5
+
+
+@dataclass(frozen=True)
+class GivenSettings:
+    """What the user has chosen; ``None`` leaves the choice to the effort.
+
+    Attributes:
+        feature_map: ``"mlp"``, ``"fourier"`` or any module, of which a copy is trained.
+        algorithm: One of ``ALGORITHMS``.
+        noise: ``"constant"`` or ``"input"``.
+        effort: Where defaults come from.
+        batch_size: Rows per step.
+        epochs: Passes over the rows; L-BFGS iterations of ``"exact"``.
+        learning_rate: Of Adam, with cosine decay.
+        validation_fraction: The share of rows held out to stop early.
+        early_stopping: Whether to hold rows out; None decides by their number.
+        center: Whether the prior mean is the mean target, or zero.
+        device: Where to train.
+        seed: Determines everything.
+        verbose: Whether to draw a progress bar.
+    """
+
+    feature_map: str | nn.Module
+    algorithm: str
+    noise: str = "constant"
+    effort: str = "medium"
+    batch_size: int | None = None
+    epochs: int | None = None
+    learning_rate: float | None = None
+    validation_fraction: float = 0.1
+    early_stopping: bool | None = None
+    center: bool = True
+    device: str | torch.device = "cpu"
+    seed: int = 0
+    verbose: bool = False
+
+
+def fit_given(
+    inputs: Array, targets: Array, counts: Array | None, settings: GivenSettings, start: AutoFit | None = None
+) -> AutoFit:
+    """Train the given features, then condition on all rows.
+
+    Args:
+        inputs: ``(rows, columns)``.
+        targets: ``(rows,)``.
+        counts: ``(rows,)`` positive, or None for one.
+        settings: What was chosen.
+        start: An earlier fit to go on from, with its features, noise and scaling.
+    """
+    started = time.perf_counter()
+    inputs_scaler = Standardizer.fit(inputs, counts) if start is None else start.inputs_scaler
+    target_scaler = fit_target_scaler(targets, counts, center=settings.center) if start is None else start.target_scaler
+    data = ArraySource(inputs_scaler.transform(inputs), target_scaler.transform(targets), counts=counts)
+    record: dict[str, Any] = {
+        "path": "given",
+        "algorithm": settings.algorithm,
+        "feature_map": settings.feature_map
+        if isinstance(settings.feature_map, str)
+        else type(settings.feature_map).__name__,
+        "rows": len(data),
+        "seed": settings.seed,
+    }
+    # A module of the user's own may draw random numbers, such as dropout, from torch's global generator.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(settings.seed)
+        if start is None:
+            model = FeatureGP(_make_features(data.input_dim, settings), noise_model=_make_noise(data, settings))
+        else:
+            model = copy.deepcopy(start.fitted.model).requires_grad_(True)
+            model.log_output_scale.requires_grad_(False)
+        model = (model.double() if settings.algorithm == "exact" else model.to(_float_type(settings))).to(
+            settings.device
+        )
+        if settings.algorithm == "exact":
+            _train_exact(model, data, settings, record)
+        else:
+            _train_batches(model, data, settings, record)
+    fitted = model.condition(data)
+    record["seconds"] = time.perf_counter() - started
+    return AutoFit(fitted, inputs_scaler, target_scaler, record)
+
+
+def fit_without_learning(
+    inputs: Array, targets: Array, counts: Array | None, *, effort: str, center: bool, seed: int, why: str
+) -> AutoFit:
+    """A kernel as it is before any fitting, conditioned on the rows: for rows that nothing can be learned from."""
+    settings = EFFORTS[effort]
+    inputs_scaler = Standardizer.fit(inputs, counts)
+    target_scaler = fit_target_scaler(targets, counts, center=center)
+    data = ArraySource(inputs_scaler.transform(inputs), target_scaler.transform(targets), counts=counts)
+    fitted = start_kernel(data.input_dim, settings.kernels[0], settings, seed=seed).condition(data)
+    return AutoFit(fitted, inputs_scaler, target_scaler, {"path": "prior", "why": why, "rows": len(data), "seed": seed})
+
+
+def refit_noise(inputs: Array, targets: Array, counts: Array | None, start: AutoFit) -> AutoFit:
+    """The features and scaling of an earlier fit with the noise and the posterior of new rows."""
+    started = time.perf_counter()
+    data = ArraySource(start.inputs_scaler.transform(inputs), start.target_scaler.transform(targets), counts=counts)
+    model = copy.deepcopy(start.fitted.model)
+    model.optimize_noise(data)
+    record = start.record | {"why": "features of the fit before", "rows": len(data)}
+    fitted = model.condition(data)
+    record["seconds"] = time.perf_counter() - started
+    return AutoFit(fitted, start.inputs_scaler, start.target_scaler, record)
+
+
+def _make_features(input_dim: int, settings: GivenSettings) -> nn.Module:
+    chosen = EFFORTS[settings.effort]
+    if settings.feature_map == "mlp":
+        return MLPFeatures(input_dim, hidden=chosen.hidden, initialization="he", seed=settings.seed)
+    if settings.feature_map == "fourier":
+        return kernel_features(input_dim, "rbf", chosen.fourier_features, seed=settings.seed)
+    assert isinstance(settings.feature_map, nn.Module)
+    return copy.deepcopy(settings.feature_map)
+
+
+def _float_type(settings: GivenSettings) -> torch.dtype:
+    if isinstance(settings.feature_map, nn.Module):
+        types = [p.dtype for p in settings.feature_map.parameters() if p.is_floating_point()]
+        return types[0] if types else torch.float32
+    return torch.float32
+
+
+def _make_noise(data: ArraySource, settings: GivenSettings) -> NoiseModel:
+    if settings.noise == "constant":
+        return ConstantNoise(0.1)
+    width = EFFORTS[settings.effort].noise_hidden
+    layers = nn.Linear(data.input_dim, width), nn.Tanh(), nn.Linear(width, 1)
+    nn.init.zeros_(layers[-1].weight)  # starts as constant noise
+    nn.init.zeros_(layers[-1].bias)
+    return InputNoise(nn.Sequential(*layers), reads="inputs", variance=0.1)
+
+
+def _train_exact(model: FeatureGP, data: ArraySource, settings: GivenSettings, record: dict[str, Any]) -> None:
+    history: list[dict[str, float]] = []
+    result = fit_full_batch(
+        model,
+        data,
+        max_iterations=settings.epochs or 500,
+        progress=lambda iteration, nlml: history.append({"epoch": iteration, "nlml": nlml}),
+    )
+    record |= {"history": history, "converged": result.converged, "stop_reason": result.message}
+
+
+def _train_batches(model: FeatureGP, data: ArraySource, settings: GivenSettings, record: dict[str, Any]) -> None:
+    chosen = EFFORTS[settings.effort]
+    holds_out = settings.early_stopping
+    if holds_out is None:
+        holds_out = len(data) >= _FEWEST_ROWS_TO_HOLD_OUT
+    order = np.random.default_rng(settings.seed).permutation(len(data))
+    held_out = order[: max(1, int(settings.validation_fraction * len(data)))] if holds_out else order[:0]
+    kept = order[len(held_out) :]
+    if len(kept) < 2:
+        raise ValueError(f"early_stopping leaves {len(kept)} of {len(data)} rows to train on: set it to False.")
+    training = _subset(data, kept)
+    batch_size = min(settings.batch_size or chosen.batch_size, len(training))
+    steps_per_epoch = -(-len(training) // batch_size)
+    epochs = settings.epochs or max(chosen.epochs, -(-chosen.min_steps // steps_per_epoch))
+    algorithm = _make_algorithm(model, training, settings)
+    callbacks: list[Callback] = []
+    if holds_out:
+        every = max(1, math.ceil(epochs / _MEASUREMENTS))
+        callbacks.append(Validation(_subset(data, held_out), every=every, patience=_PATIENCE))
+    if settings.verbose:
+        callbacks.append(ProgressBar())
+    run = train(
+        algorithm,
+        make_optimizer(algorithm, learning_rate=settings.learning_rate or chosen.learning_rate),
+        training,
+        epochs=epochs,
+        batch_size=batch_size,
+        seed=settings.seed,
+        schedule=cosine_decay(epochs * steps_per_epoch),
+        callbacks=callbacks,
+    )
+    # Rows that were held out to stop early say more about the noise than rows that the features were fitted to, but
+    # they are few; the exact optimum of the training rows is kept.
+    model.optimize_noise(training)
+    record |= {"history": run.history, "stop_reason": run.stop_reason or "all epochs", "diverged": run.diverged}
+    if run.best is not None:
+        record["validation"] = {"rows": len(held_out), "nlpd": run.best.value, "epoch": run.best.epoch}
+
+
+def _make_algorithm(model: FeatureGP, training: ArraySource, settings: GivenSettings) -> Algorithm:
+    rows, columns = len(training), training.input_dim
+    if settings.algorithm == "lagged":
+        chosen = EFFORTS[settings.effort]
+        return Lagged(model, rows, block=chosen.block, window=chosen.window, input_dim=columns)
+    kinds: dict[str, Any] = {"scgd": SCGD, "minimax": Minimax, "bsgd": BSGD}
+    algorithm: Algorithm = kinds[settings.algorithm](model, rows, input_dim=columns)
+    return algorithm
+
+
+def _subset(data: ArraySource, rows: npt.NDArray[np.int64]) -> ArraySource:
+    counts = None if data.counts is None else data.counts[rows]
+    return ArraySource(data.inputs[rows], data.targets[rows], counts=counts)

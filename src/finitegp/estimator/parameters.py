@@ -1,0 +1,110 @@
+"""The parameters of ``GPRegressor``: what they may be, and what ``"auto"`` stands for."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..automatic import EFFORTS
+from .given import ALGORITHMS, FEATURE_MAPS, GivenSettings
+
+
+def is_automatic(regressor: Any) -> bool:
+    """Whether neither features nor algorithm were chosen."""
+    return isinstance(regressor.feature_map, str) and regressor.feature_map == regressor.algorithm == "auto"
+
+
+def check_parameters(regressor: Any) -> None:
+    """Name the first parameter that cannot be used, and say what to do."""
+    if not isinstance(regressor.feature_map, nn.Module) and regressor.feature_map not in ("auto", *FEATURE_MAPS):
+        raise ValueError(
+            f"feature_map must be one of {['auto', *FEATURE_MAPS]} or a torch nn.Module, but is "
+            f"{regressor.feature_map!r}."
+        )
+    choices: dict[str, list[Any]] = {
+        "algorithm": ["auto", *ALGORITHMS],
+        "noise": ["auto", "constant", "input"],
+        "effort": list(EFFORTS),
+        "early_stopping": ["auto", True, False],
+    }
+    for name, allowed in choices.items():
+        if getattr(regressor, name) not in allowed:
+            raise ValueError(f"{name} must be one of {allowed}, but is {getattr(regressor, name)!r}.")
+    for name, kind in {
+        "batch_size": numbers.Integral,
+        "epochs": numbers.Integral,
+        "learning_rate": numbers.Real,
+    }.items():
+        value = getattr(regressor, name)
+        if not _is_auto(value) and not (isinstance(value, kind) and not isinstance(value, bool) and value > 0):  # type: ignore[operator]
+            article = "a positive number" if kind is numbers.Real else "a positive whole number"
+            raise ValueError(f"{name} must be 'auto' or {article}, but is {value!r}.")
+    fraction: Any = regressor.validation_fraction
+    if not (isinstance(fraction, numbers.Real) and 0.0 < float(fraction) < 0.5):
+        raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {fraction!r}.")
+    _check_combinations(regressor)
+
+
+def _check_combinations(regressor: Any) -> None:
+    automatic = is_automatic(regressor)
+    if automatic and regressor.early_stopping is True:
+        raise ValueError(
+            "early_stopping=True needs a given feature_map or algorithm, such as feature_map='mlp': the automatic fit "
+            "decides by itself when to stop."
+        )
+    if automatic and torch.device(regressor.device).type != "cpu":
+        raise ValueError(
+            f"The automatic fit runs on the CPU, but device is {str(regressor.device)!r}: give a feature_map, such as "
+            "'mlp', to train elsewhere."
+        )
+    if regressor.algorithm == "exact":
+        for name in ("batch_size", "learning_rate"):
+            if not _is_auto(getattr(regressor, name)):
+                raise ValueError(
+                    f"algorithm='exact' uses all rows in every step and finds its own steps: leave {name} at 'auto'."
+                )
+        if regressor.early_stopping is True:
+            raise ValueError("algorithm='exact' runs until it converges: leave early_stopping at 'auto'.")
+
+
+def given_settings(regressor: Any, rows: int, seed: int) -> GivenSettings:
+    """What was chosen, and what follows from it for so many rows."""
+    feature_map, algorithm = regressor.feature_map, regressor.algorithm
+    if _is_auto(feature_map):
+        feature_map = "fourier" if algorithm == "exact" else "mlp"
+    if _is_auto(algorithm):
+        small = rows <= EFFORTS[regressor.effort].small_rows
+        algorithm = "exact" if small and isinstance(feature_map, str) and feature_map == "fourier" else "lagged"
+    return GivenSettings(
+        feature_map=feature_map,
+        algorithm=algorithm,
+        noise="input" if regressor.noise == "input" else "constant",
+        effort=regressor.effort,
+        batch_size=_chosen(regressor.batch_size),
+        epochs=_chosen(regressor.epochs),
+        learning_rate=_chosen(regressor.learning_rate),
+        validation_fraction=regressor.validation_fraction,
+        early_stopping=_chosen(regressor.early_stopping),
+        center=regressor.normalize_y,
+        device=regressor.device,
+        seed=seed,
+        verbose=bool(regressor.verbose),
+    )
+
+
+def chosen_settings(regressor: Any) -> dict[str, Any]:
+    """The changes to the automatic fit's settings that the parameters ask for."""
+    changes = {name: _chosen(getattr(regressor, name)) for name in ("batch_size", "epochs", "learning_rate")}
+    changes["validation_fraction"] = regressor.validation_fraction
+    return {name: value for name, value in changes.items() if value is not None}
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _chosen(value: Any) -> Any:
+    return None if _is_auto(value) else value

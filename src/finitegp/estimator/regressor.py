@@ -1,0 +1,416 @@
+"""``GPRegressor``: exact Gaussian-process regression as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import platform
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sklearn
+import torch
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import nn
+
+from ..automatic import AutoFit, fit_auto
+from ..data import ArraySource
+from ..errors import DataError
+from ..likelihood import negative_log_marginal_likelihood
+from ..posterior import Prediction
+from .given import fit_given, fit_without_learning, refit_noise
+from .parameters import check_parameters, chosen_settings, given_settings, is_automatic
+from .progress import stage_progress
+from .rows import merge_equal_rows, to_numpy
+
+Array = npt.NDArray[np.float64]
+
+# With fewer distinct rows no length scale can be told from another.
+_FEWEST_ROWS_TO_LEARN = 5
+
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Exact Gaussian-process regression on finite features, with honest error bars.
+
+    By default everything is found from the training rows: a kernel on small tables, networks on large ones, noise and
+    calibration (:func:`~finitegp.automatic.fit_auto`). Inputs are standardised inside. Any ``feature_map`` or
+    ``algorithm`` other than ``"auto"`` is trained as given; a closing exact pass takes in all rows.
+
+    The fitted estimator keeps features and row sums, not the rows, so rows can be added, forgotten and merged exactly.
+
+    Args:
+        feature_map: ``"auto"``, ``"mlp"``, ``"fourier"``, or any ``nn.Module`` from ``(rows, columns)`` to
+            ``(rows, features)``; a copy is trained.
+        algorithm: ``"auto"``, ``"exact"`` (L-BFGS on the exact gradient), or with mini-batches ``"lagged"``,
+            ``"scgd"``, ``"minimax"``, ``"bsgd"``.
+        noise: ``"constant"``, ``"input"`` (depends on the input) or ``"auto"``.
+        effort: ``"low"``, ``"medium"`` or ``"high"``: how much time to spend.
+        batch_size: Rows per step, where there are mini-batches; ``"auto"`` leaves it to the effort.
+        epochs: Passes over the rows (iterations of ``"exact"``), where there are any; ``"auto"``.
+        learning_rate: Of Adam, where it is used; ``"auto"``.
+        validation_fraction: The share of rows that only calibrate or stop training; the closing pass uses them too.
+        early_stopping: For a given feature map or algorithm with mini-batches: stop when the predictive density of
+            held-out rows no longer improves, and keep the best state. ``"auto"``: from 500 rows on.
+        normalize_y: Whether the prior mean is the mean target (True) or zero (False). Units never matter.
+        random_state: A number makes the fit reproducible.
+        device: Where a given feature map is trained, such as ``"cuda"``; the automatic fit runs on the CPU.
+        verbose: Draw a progress bar.
+        warm_start: Whether a second ``fit`` starts from the features, noise and scaling of the first. Given features
+            are trained on; automatic ones are kept, and only noise and posterior come from the new rows.
+
+    Attributes:
+        fits_: One :class:`~finitegp.automatic.AutoFit` per target column: posterior, scalers, record.
+        training_summary_: Rows, seconds, versions and the record of each fit; everything in it is JSON.
+        n_features_in_: Number of input columns.
+        feature_names_in_: Their names, if they came with names.
+
+    Example:
+        >>> generator = np.random.default_rng(0)
+        >>> X = generator.uniform(-2, 2, size=(80, 2))
+        >>> y = 100 + 10 * np.sin(2 * X[:, 0]) + generator.normal(size=80)
+        >>> gp = GPRegressor(effort="low", random_state=0).fit(X, y)
+        >>> mean, std = gp.predict([[0.7, 0.0]], return_std=True)
+        >>> bool(abs(mean[0] - 110) < 2), bool(0.5 < std[0] < 2)
+        (True, True)
+        >>> lower, upper = gp.predict_interval([[0.7, 0.0]], coverage=0.9)
+        >>> bool(lower[0] < mean[0] < upper[0])
+        True
+    """
+
+    fits_: list[AutoFit]
+    training_summary_: dict[str, Any]
+    n_features_in_: int
+
+    def __init__(
+        self,
+        feature_map: str | nn.Module = "auto",
+        *,
+        algorithm: str = "auto",
+        noise: str = "auto",
+        effort: str = "medium",
+        batch_size: int | str = "auto",
+        epochs: int | str = "auto",
+        learning_rate: float | str = "auto",
+        validation_fraction: float = 0.1,
+        early_stopping: bool | str = "auto",
+        normalize_y: bool = True,
+        random_state: Any = None,
+        device: str | torch.device = "cpu",
+        verbose: bool | int = False,
+        warm_start: bool = False,
+    ) -> None:
+        self.feature_map = feature_map
+        self.algorithm = algorithm
+        self.noise = noise
+        self.effort = effort
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.early_stopping = early_stopping
+        self.normalize_y = normalize_y
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+        self.warm_start = warm_start
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GPRegressor:
+        """Fit to ``X`` ``(rows, columns)`` and ``y`` ``(rows,)`` or ``(rows, targets)``; one model per target.
+
+        Args:
+            X: NumPy, pandas, polars or torch.
+            y: Numbers.
+            sample_weight: ``(rows,)``: a row of weight ``k`` stands for ``k`` equal rows, one of weight 0 for none.
+                Up to 1500 rows in total, the fit is the same to the last bit as that with the rows repeated. On larger
+                tables scaling, noise and posterior have this meaning exactly, while networks are trained with weights
+                relative to their mean.
+        """
+        check_parameters(self)
+        before = self.fits_ if self.warm_start and hasattr(self, "fits_") else None
+        inputs, targets, counts = self._check_rows(X, y, sample_weight, reset=before is None, fewest=2)
+        if before is not None and len(before) != targets.shape[1]:
+            raise ValueError(
+                f"y has {targets.shape[1]} target columns, but the fit that warm_start goes on from has {len(before)}."
+            )
+        started = time.perf_counter()
+        seed = self._seed()
+        fits = []
+        for column in range(targets.shape[1]):
+            rows = merge_equal_rows(inputs, targets[:, column], counts)
+            label = "fit" if targets.shape[1] == 1 else f"fit target {column + 1} of {targets.shape[1]}"
+            fits.append(self._fit_one(*rows, None if before is None else before[column], seed, label))
+        self.fits_ = fits
+        self.training_summary_ = {
+            "rows": len(inputs),
+            "total_weight": float(len(inputs) if counts is None else counts.sum()),
+            "rows_added": 0,
+            "rows_forgotten": 0,
+            "columns": int(self.n_features_in_),
+            "targets": len(fits),
+            "seconds": time.perf_counter() - started,
+            "versions": _versions(),
+            "fits": [fit.record for fit in fits],
+        }
+        return self
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """The mean prediction ``(rows,)`` or ``(rows, targets)``.
+
+        Args:
+            X: ``(rows, columns)``.
+            return_std: Also return the standard deviation of a new observation, noise included, in the same shape.
+            return_cov: Also return the covariance of new observations, noise on its diagonal, ``(rows, rows)`` or
+                ``(rows, rows, targets)``.
+        """
+        check_is_fitted(self, "fits_")
+        if return_std and return_cov:
+            raise RuntimeError("At most one of return_std or return_cov can be requested.")
+        inputs = self._check_inputs(X)
+        predictions = [fit.predict(inputs, return_covariance=return_cov) for fit in self.fits_]
+        mean = _join([prediction.mean for prediction in predictions])
+        if return_std:
+            return mean, _join([prediction.std for prediction in predictions])
+        if return_cov:
+            return mean, _join([_observation_covariance(prediction) for prediction in predictions])
+        return mean
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
+        """Lower and upper end of the central interval that holds a new observation with probability ``coverage``."""
+        check_is_fitted(self, "fits_")
+        inputs = self._check_inputs(X)
+        ends = [fit.predict(inputs).interval(coverage) for fit in self.fits_]
+        return _join([lower for lower, _ in ends]), _join([upper for _, upper in ends])
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw joint new observations, noise included: ``(rows, n_samples)`` or ``(rows, targets, n_samples)``."""
+        check_is_fitted(self, "fits_")
+        inputs = self._check_inputs(X)
+        random = check_random_state(random_state)
+        draws = []
+        for fit in self.fits_:
+            scaled = fit.inputs_scaler.transform(inputs)
+            functions = fit.fitted.sample(n_samples, seed=int(random.randint(2**31 - 1)))(scaled).T
+            noise = fit.fitted.predict(scaled).noise_variance.sqrt()[:, None]
+            values = functions + noise * torch.from_numpy(random.normal(size=functions.shape)).to(functions)
+            draws.append(values * float(fit.target_scaler.scale) + float(fit.target_scaler.mean))
+        return _join(draws)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> GPRegressor:
+        """Take up more rows: the exact posterior of all rows so far, with features, noise and scaling kept.
+
+        The first call is ``fit``. Costs one pass over the new rows, however many there were before.
+        """
+        if not hasattr(self, "fits_"):
+            return self.fit(X, y, sample_weight)
+        return self._change(X, y, sample_weight, add=True)
+
+    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> GPRegressor:
+        """Remove training rows exactly, as if the posterior had never seen them; features, noise and scaling stay."""
+        check_is_fitted(self, "fits_")
+        return self._change(X, y, sample_weight, add=False)
+
+    def merge(self, other: GPRegressor) -> GPRegressor:
+        """Take up all rows of another regressor with the same features, noise and scaling.
+
+        Both must stem from one fit, such as copies of it that saw different rows with ``partial_fit``. Rows of that
+        first fit then are in both: ``forget`` them in one.
+        """
+        check_is_fitted(self, "fits_")
+        check_is_fitted(other, "fits_")
+        if len(self.fits_) != len(other.fits_):
+            raise DataError(f"Regressors with {len(self.fits_)} and {len(other.fits_)} targets cannot be merged.")
+        merged = []
+        for mine, theirs in zip(self.fits_, other.fits_, strict=True):
+            if not (
+                _same_scaler(mine.inputs_scaler, theirs.inputs_scaler)
+                and _same_scaler(mine.target_scaler, theirs.target_scaler)
+            ):
+                raise DataError(
+                    "Only regressors that stem from one fit can be merged, but these scale inputs or targets "
+                    "differently: copy a fitted regressor and use partial_fit on the copies."
+                )
+            merged.append(replace(mine, fitted=mine.fitted.merge(theirs.fitted)))
+        self.fits_ = merged
+        summary = other.training_summary_
+        added = summary["rows"] + summary["rows_added"] - summary["rows_forgotten"]
+        self.training_summary_ = self.training_summary_ | {"rows_added": self.training_summary_["rows_added"] + added}
+        return self
+
+    def log_marginal_likelihood(self) -> float:
+        """The exact log density of all rows seen, in the targets' units, summed over targets.
+
+        Computed from row sums alone.
+
+        Raises:
+            NumericalError: If the noise is so small that the value would not be reliable in floating point.
+        """
+        check_is_fitted(self, "fits_")
+        total = 0.0
+        for fit in self.fits_:
+            statistics = fit.fitted.posterior.statistics
+            found = negative_log_marginal_likelihood(statistics, fit.fitted.posterior.noise_variance)
+            total -= found.total_nlml + statistics.num_data * math.log(float(fit.target_scaler.scale))
+        return total
+
+    @property
+    def log_marginal_likelihood_value_(self) -> float:
+        """The value of :meth:`log_marginal_likelihood`."""
+        return self.log_marginal_likelihood()
+
+    def leave_one_out(self, X: Any, y: Any) -> tuple[Array, Array]:
+        """For each training row the mean and standard deviation that the posterior without it predicts: closed form.
+
+        The rows must be among those that the regressor has seen (it keeps none itself). Features, noise and scaling
+        stay as they are. Of a row that was seen several times, one copy is left out.
+        """
+        check_is_fitted(self, "fits_")
+        inputs, targets, _ = self._check_rows(X, y, None, reset=False, fewest=1)
+        self._check_target_count(targets)
+        left_out = [
+            fit.in_target_units(
+                fit.fitted.leave_one_out(
+                    (fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets[:, column]))
+                )
+            )
+            for column, fit in enumerate(self.fits_)
+        ]
+        return _join([prediction.mean for prediction in left_out]), _join([prediction.std for prediction in left_out])
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted regressor into one file, without training rows and without pickle."""
+        from ..persistence import save_regressor  # type: ignore[import-not-found, unused-ignore]
+
+        check_is_fitted(self, "fits_")
+        save_regressor(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path, feature_map: nn.Module | None = None) -> GPRegressor:
+        """Read a regressor that :meth:`save` wrote; a custom ``feature_map`` module has to be passed in."""
+        from ..persistence import load_regressor  # type: ignore[import-not-found, unused-ignore]
+
+        loaded: GPRegressor = load_regressor(path, feature_map=feature_map)
+        return loaded
+
+    def _fit_one(
+        self, inputs: Array, targets: Array, counts: Array | None, start: AutoFit | None, seed: int, label: str
+    ) -> AutoFit:
+        constant = bool(targets.min() == targets.max())
+        if constant:
+            warnings.warn(
+                f"All targets are {targets[0]:.6g}: there is nothing to learn, and the error bars mean nothing.",
+                stacklevel=3,
+            )
+        automatic = is_automatic(self)
+        if start is not None and automatic:
+            return refit_noise(inputs, targets, counts, start)
+        if constant or (automatic and len(inputs) < _FEWEST_ROWS_TO_LEARN):
+            why = "all targets are equal" if constant else f"fewer than {_FEWEST_ROWS_TO_LEARN} different rows"
+            return fit_without_learning(
+                inputs, targets, counts, effort=self.effort, center=self.normalize_y, seed=seed, why=why
+            )
+        if not automatic:
+            return fit_given(inputs, targets, counts, given_settings(self, len(inputs), seed), start)
+        with stage_progress(label, shown=bool(self.verbose)) as progress:
+            return fit_auto(
+                inputs,
+                targets,
+                counts=counts,
+                effort=self.effort,
+                noise=self.noise,
+                center=self.normalize_y,
+                settings=chosen_settings(self),
+                seed=seed,
+                progress=progress,
+            )
+
+    def _change(self, X: Any, y: Any, sample_weight: Any, *, add: bool) -> GPRegressor:
+        inputs, targets, counts = self._check_rows(X, y, sample_weight, reset=False, fewest=1)
+        self._check_target_count(targets)
+        changed = []
+        for column, fit in enumerate(self.fits_):
+            scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets[:, column])
+            data = ArraySource(*scaled, counts=counts)
+            fitted = fit.fitted.update(data) if add else fit.fitted.forget(data)
+            changed.append(replace(fit, fitted=fitted))
+        self.fits_ = changed
+        name = "rows_added" if add else "rows_forgotten"
+        self.training_summary_ = self.training_summary_ | {name: self.training_summary_[name] + len(inputs)}
+        return self
+
+    def _check_rows(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, fewest: int
+    ) -> tuple[Array, Array, Array | None]:
+        """Inputs, targets ``(rows, targets)`` and counts, without rows of weight zero."""
+        inputs, targets = validate_data(
+            self,
+            to_numpy(X),
+            to_numpy(y),
+            reset=reset,
+            dtype=np.float64,
+            multi_output=True,
+            y_numeric=True,
+            ensure_min_samples=fewest,
+        )
+        targets = np.asarray(targets, dtype=np.float64).reshape(len(inputs), -1)
+        if sample_weight is None:
+            return inputs, targets, None
+        counts = _check_sample_weight(to_numpy(sample_weight), inputs, dtype=np.float64, ensure_non_negative=True)
+        kept = counts > 0.0
+        if int(kept.sum()) < fewest:
+            raise ValueError(f"sample_weight is zero in all but {int(kept.sum())} rows, but {fewest} are needed.")
+        return inputs[kept], targets[kept], counts[kept]
+
+    def _check_inputs(self, X: Any) -> Array:
+        inputs: Array = validate_data(self, to_numpy(X), reset=False, dtype=np.float64)
+        return inputs
+
+    def _check_target_count(self, targets: Array) -> None:
+        if targets.shape[1] != len(self.fits_):
+            raise ValueError(f"y has {targets.shape[1]} target columns, but the fit has {len(self.fits_)}.")
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, numbers.Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+
+def _join(parts: list[Any]) -> Array:
+    """Tensors of several targets as one array; that of a single target as it is. Samples stay last."""
+    arrays = [part.detach().cpu().numpy() for part in parts]
+    if len(arrays) == 1:
+        only: Array = arrays[0]
+        return only
+    if arrays[0].ndim == 1:
+        return np.stack(arrays, axis=1)
+    return np.stack(arrays, axis=-1)
+
+
+def _observation_covariance(prediction: Prediction) -> torch.Tensor:
+    assert prediction.covariance is not None
+    return prediction.covariance + torch.diag(prediction.noise_variance)
+
+
+def _same_scaler(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    mine, theirs = vars(one), vars(other)
+    return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+
+def _versions() -> dict[str, str]:
+    from .. import __version__
+
+    return {
+        "finitegp": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+        "python": platform.python_version(),
+    }

@@ -19,6 +19,7 @@ from finitegp import (
     optimal_noise,
 )
 from finitegp.data.sampling import BatchSampler
+from finitegp.errors import FeatureMapError
 
 SHAPES = [(40, 5), (12, 12), (7, 20)]  # (rows, features)
 
@@ -316,3 +317,30 @@ def test_a_count_equals_repeated_rows(generator, noise, tolerances):
 def test_batches_carry_counts_as_relative_weights():
     source = ArraySource(torch.zeros(3, 1), torch.zeros(3), torch.tensor([1.0, 1.0, 2.0]), counts=[1, 2, 3])
     assert BatchSampler(source, 3).weights.tolist() == [0.5, 1.0, 3.0]
+
+
+@pytest.mark.parametrize("noise", ["constant", "input"])
+@pytest.mark.parametrize("counted", [False, True])
+def test_few_rows_through_rows_equal_two_passes_through_features(generator, noise, counted, tolerances):
+    model, inputs, targets, weights = make_model(generator, 7, 20, noise)
+    counts = torch.tensor([1.0, 3.0, 2.5, 1.0, 0.5, 1.0, 7.0]) if counted else None
+    found = []
+    for chunk_size in (7, 4):  # one chunk of fewer rows than features; two chunks
+        result = exact_gradient(model, ArraySource(inputs, targets, weights, counts=counts, chunk_size=chunk_size))
+        gradient = torch.cat([p.grad.ravel() for p in model.parameters() if p.grad is not None])
+        found.append((result, gradient.clone()))
+    (rows, by_rows), (features, by_features) = found
+    assert relative_error(by_rows, by_features) < tolerances["reference"]
+    for name in ("fit", "complexity", "constant", "num_data"):
+        expected = getattr(features.likelihood, name)
+        assert getattr(rows.likelihood, name) == pytest.approx(expected, rel=tolerances["reference"])
+    assert rows.gradient_norm == pytest.approx(features.gradient_norm, rel=tolerances["reference"])
+
+
+def test_few_rows_name_a_feature_that_is_not_finite():
+    class Bad(nn.Module):
+        def forward(self, inputs):
+            return torch.where(inputs > 2, torch.nan, inputs).expand(-1, 9)
+
+    with pytest.raises(FeatureMapError, match="row 3, column 0"):
+        exact_gradient(FeatureGP(Bad()), (torch.arange(4.0)[:, None], torch.zeros(4)))

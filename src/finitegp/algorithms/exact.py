@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..data import Rows, as_source
+from ..data import ArraySource, Rows, as_source
+from ..data.sources import DataSource
 from ..likelihood import (
     MarginalLikelihood,
     log_noise_gradient,
@@ -20,6 +22,7 @@ from ..likelihood import (
 from ..model import FeatureGP
 from ..statistics import sum_statistics
 from .base import Algorithm, BatchGradient
+from .few_rows import solve_few_rows
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ def exact_gradient(model: FeatureGP, data: Any) -> ExactGradient:
     Pass one sums the statistics and solves :math:`w = F^{-1}c`, :math:`P = F^{-1}`. Pass two pushes
     :math:`(Zw - y)w'/s + ZP` back through the feature map, chunk by chunk. The result equals automatic
     differentiation of the dense formula. The model runs in its own float type and in evaluation mode, so that both
-    passes see the same function; use a float64 model for gradients of full accuracy.
+    passes see the same function; use a float64 model for gradients of full accuracy. Fewer rows than features are
+    solved through an n x n matrix instead.
 
     Example:
         >>> model = FeatureGP(torch.nn.Linear(2, 3), noise_variance=0.5).double()
@@ -53,62 +57,91 @@ def exact_gradient(model: FeatureGP, data: Any) -> ExactGradient:
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad():
-            statistics = sum_statistics(model.partial_statistics(source))
-        noise_variance = model.noise_variance
-        factor = regularized_gram_factor(statistics, noise_variance)
-        weights = factor.solve(statistics.projected_targets)
-        inverse_gram = factor.inverse()
-        model.zero_grad(set_to_none=True)
-        residual_squares = 0.0
-        for rows in source:
-            features, log_scale = model.checked_forward(rows)
-            known_scale = None if log_scale is None else log_scale.detach()
-            if rows.counts is not None:
-                # k equal rows are one row of a k-th of the noise, but for the terms that count rows.
-                counts = rows.counts.to(features)
-                known_scale = -counts.log() if known_scale is None else known_scale - counts.log()
-            gradients = row_gradients(
-                features.detach(),
-                rows.targets.to(features),
-                weights.to(features),
-                features.detach() @ inverse_gram.to(features),
-                noise_variance,
-                known_scale,
-            )
-            residual_squares += float(gradients.residual_sum_of_squares)
-            outputs, pushed = [features], [gradients.features]
-            if log_scale is not None and log_scale.requires_grad:
-                assert gradients.log_noise_scale is not None
-                scale_gradient = gradients.log_noise_scale
-                if rows.counts is not None:
-                    scale_gradient = scale_gradient + 0.5 * rows.targets.shape[1] * (counts - 1.0)
-                outputs.append(log_scale)
-                pushed.append(scale_gradient)
-            if any(output.requires_grad for output in outputs):
-                torch.autograd.backward(outputs, pushed)
+        likelihood = _few_rows_gradient(model, source)
+        if likelihood is None:
+            likelihood = _two_pass_gradient(model, source)
     finally:
         model.train(was_training)
-    noise_parameter = model.noise.log_variance
-    if noise_parameter.requires_grad:
-        noise_parameter.grad = torch.full_like(
-            noise_parameter,
-            float(
-                log_noise_gradient(
-                    residual_squares,
-                    float(inverse_gram.trace()),
-                    noise_variance,
-                    statistics.num_data,
-                    statistics.num_features,
-                    statistics.num_targets,
-                )
-            ),
-        )
-    likelihood = negative_log_marginal_likelihood(
-        statistics, noise_variance, residual_sum_of_squares=residual_squares, tolerance=math.inf
-    )
     squares = [float(p.grad.double().square().sum()) for p in model.parameters() if p.grad is not None]
     return ExactGradient(likelihood=likelihood, gradient_norm=math.sqrt(math.fsum(squares)))
+
+
+def _two_pass_gradient(model: FeatureGP, source: DataSource) -> MarginalLikelihood:
+    with torch.no_grad():
+        statistics = sum_statistics(model.partial_statistics(source))
+    noise_variance = model.noise_variance
+    factor = regularized_gram_factor(statistics, noise_variance)
+    weights = factor.solve(statistics.projected_targets)
+    inverse_gram = factor.inverse()
+    model.zero_grad(set_to_none=True)
+    residual_squares = 0.0
+    for rows in source:
+        features, log_scale = model.checked_forward(rows)
+        whitened = features.detach() @ inverse_gram.to(features)
+        residual_squares += _push(rows, features, log_scale, weights, whitened, noise_variance)
+    _set_noise_gradient(model, residual_squares, float(inverse_gram.trace()), statistics.num_data, weights)
+    return negative_log_marginal_likelihood(
+        statistics, noise_variance, residual_sum_of_squares=residual_squares, tolerance=math.inf
+    )
+
+
+def _few_rows_gradient(model: FeatureGP, source: DataSource) -> MarginalLikelihood | None:
+    """The same from one pass where all rows are one chunk and fewer than the features; None elsewhere."""
+    if not (isinstance(source, ArraySource) and len(source) <= source.chunk_size):
+        return None
+    (rows,) = source
+    with torch.no_grad():
+        # One row tells how many features there are.
+        probe = Rows(*(None if part is None else part[:1] for part in rows))  # type: ignore[arg-type]
+        num_features = model.checked_forward(probe)[0].shape[1]
+    if len(source) >= num_features:
+        return None
+    model.zero_grad(set_to_none=True)
+    noise_variance = model.noise_variance
+    features, log_scale = model.checked_forward(rows)
+    if not bool(torch.isfinite(features.detach().sum())):
+        next(model.partial_statistics(source))  # raises the error that names the row
+    known_scale = None if log_scale is None else log_scale.detach()
+    solved = solve_few_rows(rows, features.detach(), known_scale, noise_variance)
+    whitened = solved.whitened.to(features)
+    residual_squares = _push(rows, features, log_scale, solved.weights, whitened, noise_variance)
+    _set_noise_gradient(model, residual_squares, solved.inverse_trace, solved.likelihood.num_data, solved.weights)
+    return solved.likelihood
+
+
+def _push(
+    rows: Rows, features: Tensor, log_scale: Tensor | None, weights: Tensor, whitened: Tensor, noise_variance: float
+) -> float:
+    """One backward pass of a chunk's row gradients; returns its scaled squared residuals."""
+    known_scale = None if log_scale is None else log_scale.detach()
+    counts = None if rows.counts is None else rows.counts.to(features)
+    if counts is not None:
+        # k equal rows are one row of a k-th of the noise, but for the terms that count rows.
+        known_scale = -counts.log() if known_scale is None else known_scale - counts.log()
+    gradients = row_gradients(
+        features.detach(), rows.targets.to(features), weights.to(features), whitened, noise_variance, known_scale
+    )
+    outputs, pushed = [features], [gradients.features]
+    if log_scale is not None and log_scale.requires_grad:
+        assert gradients.log_noise_scale is not None
+        scale_gradient = gradients.log_noise_scale
+        if counts is not None:
+            scale_gradient = scale_gradient + 0.5 * rows.targets.shape[1] * (counts - 1.0)
+        outputs.append(log_scale)
+        pushed.append(scale_gradient)
+    if any(output.requires_grad for output in outputs):
+        torch.autograd.backward(outputs, pushed)
+    return float(gradients.residual_sum_of_squares)
+
+
+def _set_noise_gradient(
+    model: FeatureGP, residual_squares: float, inverse_trace: float, num_data: float, weights: Tensor
+) -> None:
+    parameter = model.noise.log_variance
+    if parameter.requires_grad:
+        d, t = weights.shape
+        value = log_noise_gradient(residual_squares, inverse_trace, model.noise_variance, num_data, d, t)
+        parameter.grad = torch.full_like(parameter, float(value))
 
 
 class Exact(Algorithm):

@@ -9,9 +9,13 @@ import pytest
 import torch
 
 from finitegp.automatic import EFFORTS, AutoSettings, fit_auto
+from finitegp.automatic.calibration import calibrate
 from finitegp.automatic.members import make_folds, train_members
+from finitegp.automatic.table import Table
 from finitegp.errors import DataError
+from finitegp.features import LinearFeatures
 from finitegp.metrics import score
+from finitegp.model import FeatureGP
 
 QUICK = {"small_rows": 100, "members": 2, "hidden": [32, 32], "epochs": 3, "min_steps": 400, "noise_epochs": 15}
 
@@ -75,8 +79,9 @@ def test_out_of_fold_predictions_come_from_the_network_without_the_row():
     inputs, targets, _, _ = make_rows(300, seed=2)
     scaled = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
     standard = (targets - targets.mean()) / targets.std()
-    settings = AutoSettings(members=3, hidden=(8,), epochs=1, min_steps=20)
-    members = train_members(scaled, standard, settings, seed=0)
+    settings = AutoSettings(members=3, hidden=(8,), epochs=1, min_steps=20, weight_decays=(0.1, 0.01))
+    table = Table(scaled, standard)
+    members = train_members(table, table, settings, seed=0)
     assert sorted(members.left_out) == list(range(300))  # few rows: all are left out once
     folds = np.split(np.arange(300), 3)
     for member, fold in zip(members.fitted, folds, strict=True):
@@ -87,6 +92,51 @@ def test_out_of_fold_predictions_come_from_the_network_without_the_row():
         others = np.delete(np.arange(300), rows)
         again = member.model.condition((scaled[others], standard[others]))
         torch.testing.assert_close(again.posterior.weight_mean, member.posterior.weight_mean)
+
+
+def test_race_keeps_the_candidate_with_the_smaller_error_and_processes_do_not_matter():
+    inputs, targets, _, _ = make_rows(400, seed=2)
+    scaled = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
+    table = Table(scaled, (targets - targets.mean()) / targets.std())
+    training, validation = table.take(np.arange(300)), table.take(np.arange(300, 400))
+    # A decay of 50 leaves nothing of the network.
+    settings = AutoSettings(members=2, hidden=(16,), epochs=5, min_steps=100, weight_decays=(50.0, 0.01))
+    words = []
+    members = train_members(training, validation, settings, seed=0, progress=words.append)
+    assert members.race["weight_decay"] == 0.01
+    assert members.race["validation_rmse"][1] < 0.7 * members.race["validation_rmse"][0]
+    error = members.fitted[0].predict(validation.inputs).mean.numpy() - validation.targets
+    np.testing.assert_allclose(np.sqrt(np.mean(error**2)), members.race["validation_rmse"][1], rtol=1e-9)
+    assert words == [f"network {number} of 3" for number in (1, 2, 3)]
+    again = train_members(training, validation, settings, seed=0, processes=2)
+    np.testing.assert_array_equal(again.out_of_fold, members.out_of_fold)
+    # Members differ: their seeds do.
+    assert not torch.equal(*(member.model.feature_map(torch.ones(1, 3).double()) for member in members.fitted))
+
+
+def test_calibration_finds_the_best_ratio_and_factor():
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(400, 20))
+    targets = 0.3 * inputs[:, 0] + generator.normal(size=400)
+    table = Table(inputs, targets)
+    training, held_out = table.take(np.arange(60)), table.take(np.arange(60, 400))
+    # Far too little noise: the weights are fitted to chance and the error bars are far too narrow.
+    model = FeatureGP(LinearFeatures(20), noise_variance=1e-3)
+    before = model.condition(training.source()).predict(held_out.inputs)
+    record = calibrate(model, training, held_out)
+    after = model.condition(training.source()).predict(held_out.inputs)
+    found = [score(p.mean, p.std, torch.from_numpy(held_out.targets)) for p in (before, after)]
+    assert found[1].nlpd < 0.01 * found[0].nlpd
+    assert found[1].rmse < found[0].rmse
+    assert record["noise_ratio"] > 1
+    np.testing.assert_allclose(found[1].nlpd, record["validation_nlpd"], rtol=1e-9)
+    np.testing.assert_allclose(
+        float(((torch.from_numpy(held_out.targets) - after.mean) ** 2 / after.variance).mean()), 1
+    )
+    # No common factor on the variances makes it better.
+    for factor in (0.9, 1.1):
+        other = score(after.mean, after.std * factor**0.5, torch.from_numpy(held_out.targets))
+        assert other.nlpd > found[1].nlpd
 
 
 def test_folds_are_disjoint_and_leave_most_rows():

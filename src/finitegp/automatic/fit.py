@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..data import ArraySource
 from ..data.scaling import RobustScaler, Standardizer
@@ -17,13 +16,17 @@ from ..features import ConcatenatedFeatures, ConstantFeatures
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise
 from ..posterior import Prediction
+from .calibration import calibrate
 from .kernel_fit import fit_kernels
 from .members import join_features, train_members
+from .processes import count_processes
 from .residual_noise import fit_residual_noise
 from .settings import EFFORTS, AutoSettings
+from .table import Array, Table
 
-Array = npt.NDArray[np.float64]
 _FEWEST_ROWS = 5
+# Starting a process takes seconds.
+_FEWEST_ROWS_FOR_PROCESSES = 5000
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +71,7 @@ def fit_auto(
     center: bool = True,
     settings: Mapping[str, Any] | None = None,
     seed: int = 0,
+    processes: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> AutoFit:
     """Fit an exact GP whose features, noise and calibration are found from the training rows alone.
@@ -88,6 +92,8 @@ def fit_auto(
         center: Whether the prior mean is the mean target, or zero.
         settings: Changes to the settings of the effort, by name; see :class:`~finitegp.automatic.AutoSettings`.
         seed: Determines everything.
+        processes: Networks trained at once, which does not change the result; None means one per core on tables that
+            are worth it.
         progress: Called with a word on each finished part.
 
     Example:
@@ -122,7 +128,8 @@ def fit_auto(
         inputs_scaler = RobustScaler.fit(values) if chosen.robust_scaling else Standardizer.fit(values, counted)
         record |= {"path": "networks", "why": f"more than {chosen.small_rows} rows"}
         scaled = inputs_scaler.transform(values)
-        fitted = _fit_networks(scaled, scaled_targets, counted, chosen, record, seed=seed, progress=progress)
+        table = Table(scaled, scaled_targets, counted)
+        fitted = _fit_networks(table, chosen, record, seed=seed, processes=processes, progress=progress)
     record["seconds"] = time.perf_counter() - started
     return AutoFit(fitted, inputs_scaler, target_scaler, record)
 
@@ -136,49 +143,44 @@ def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bo
 
 
 def _fit_networks(
-    inputs: Array,
-    targets: Array,
-    counts: Array | None,
+    table: Table,
     settings: AutoSettings,
     record: dict[str, Any],
     *,
     seed: int,
+    processes: int | None,
     progress: Callable[[str], None] | None,
 ) -> FittedGP:
-    order = np.random.default_rng(seed + 1).permutation(len(inputs))
-    held_out, kept = np.split(order, [int(settings.validation_fraction * len(inputs))])
-    training, validation = (inputs[kept], targets[kept]), (inputs[held_out], targets[held_out])
-    counted = None if counts is None else counts[kept]
-    training_rows = ArraySource(*training, counts=counted)
-    members = train_members(*training, settings, counts=counted, seed=seed, progress=progress)
-    residuals = members.out_of_fold - training[1][members.left_out]
-    weights = None if counted is None else counted[members.left_out]
-    variance = float(np.average(residuals**2, weights=weights)) if len(residuals) else 0.1
+    merged = table.without_copies()
+    if merged is not None:
+        record["copies"] = f"{len(table)} rows are repetitions of {len(merged)}, which were counted instead"
+        table = merged
+    order = np.random.default_rng(seed + 1).permutation(len(table))
+    count = min(int(settings.validation_fraction * len(table)), settings.max_validation_rows)
+    validation, training = table.take(order[:count]), table.take(order[count:])
+    if processes is None:
+        processes = 1 if len(table) < _FEWEST_ROWS_FOR_PROCESSES else count_processes(settings.members)
+    members = train_members(training, validation, settings, seed=seed, processes=processes, progress=progress)
+    record["race"] = members.race
+    left_out = training.take(members.left_out)
+    residuals = members.out_of_fold - left_out.targets
+    variance = left_out.mean(residuals**2) if len(residuals) else 0.1
     record["out_of_fold_rmse"] = variance**0.5 if len(residuals) else None
     model = FeatureGP(
         ConcatenatedFeatures(*join_features(members), ConstantFeatures()),
         noise_model=ConstantNoise(variance),
     )
     if settings.input_noise:
-        validation_residuals = members.mean(validation[0]) - validation[1]
-        noise, epoch = fit_residual_noise(
-            training[0][members.left_out], residuals, validation[0], validation_residuals, settings, seed=seed
+        validation_residuals = members.mean(validation.inputs) - validation.targets
+        model.noise, record["noise_epoch"] = fit_residual_noise(
+            left_out.inputs, residuals, validation.inputs, validation_residuals, settings, seed=seed
         )
-        record["noise_epoch"] = epoch
-        model.noise = noise
         if progress is not None:
             progress("noise")
-    model.optimize_noise(training_rows)
+    model.optimize_noise(training.source())
     if settings.calibrate:
-        prediction = model.condition(training_rows).predict(validation[0])
-        squares = (prediction.mean.new_tensor(validation[1]) - prediction.mean).square()
-        weights = None if counts is None else counts[held_out]
-        factor = float(np.average((squares / prediction.variance).numpy(), weights=weights))
-        # Noise and prior scaled alike: the mean stays as it is, every variance is multiplied.
-        model.noise.set_variance(model.noise_variance * factor)
-        model.set_output_scale(model.output_scale * factor)
-        record["variance_factor"] = factor
-    return model.condition(ArraySource(inputs, targets, counts=counts))
+        record |= calibrate(model, training, validation)
+    return model.condition(table.source())
 
 
 def _check(inputs: Any, targets: Any, counts: Any) -> tuple[Array, Array, Array | None]:

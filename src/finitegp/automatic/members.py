@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from ..algorithms import Lagged
@@ -15,10 +16,9 @@ from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding
 from ..model import FeatureGP, FittedGP
 from ..schedules import cosine_decay, make_optimizer
 from ..training import train
+from .processes import in_parallel
 from .settings import AutoSettings
-
-Array = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
+from .table import Array, Index, Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +29,13 @@ class Members:
         fitted: One exact GP per network, conditioned on the rows that it was trained on.
         left_out: Numbers of the rows that one network was trained without, fold after fold.
         out_of_fold: Each of these rows as predicted by the network that was trained without it.
+        race: What each candidate scored, and which one won.
     """
 
     fitted: list[FittedGP]
     left_out: Index
     out_of_fold: Array
+    race: dict[str, Any]
 
     def mean(self, inputs: Array) -> Array:
         """The mean prediction of all members."""
@@ -43,30 +45,62 @@ class Members:
 
 
 def train_members(
-    inputs: Array,
-    targets: Array,
+    training: Table,
+    validation: Table,
     settings: AutoSettings,
     *,
-    counts: Array | None = None,
     seed: int,
+    processes: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> Members:
-    """Train one network per fold on the rows outside of it; a single member has all rows and no fold."""
-    folds = make_folds(len(inputs), settings, seed=seed)
-    fitted: list[FittedGP] = []
-    predictions: list[Array] = []
-    for number, fold in enumerate(folds):
-        kept = np.delete(np.arange(len(inputs)), fold)
-        data = ArraySource(inputs[kept], targets[kept], counts=None if counts is None else counts[kept])
-        model = FeatureGP(_make_network(inputs.shape[1], settings, seed=seed * 1000 + number), noise_variance=0.1)
-        _train(model, data, settings, seed=seed * 1000 + number)
-        member = model.condition(data)
-        fitted.append(member)
-        if len(fold):
-            predictions.append(member.predict(inputs[fold]).mean.numpy())
-        if progress is not None:
-            progress(f"network {number + 1} of {len(folds)}")
-    return Members(fitted, np.concatenate(folds), np.concatenate([np.zeros(0), *predictions]))
+    """Train one network per fold on the rows outside of it; a single member has all rows and no fold.
+
+    The first network is trained with every candidate; the one with the smallest error on the validation rows stays, and
+    the other networks are trained like it. Networks do not know of each other: the result is the same whatever the
+    number of processes.
+    """
+    folds = make_folds(len(training), settings, seed=seed)
+    total = len(folds) + len(settings.weight_decays) - 1
+    finished = 0
+
+    def run(jobs: list[tuple[Any, ...]]) -> list[tuple[FittedGP, Array]]:
+        nonlocal finished
+        results = []
+        for result in in_parallel(_train_member, jobs, processes):
+            results.append(result)
+            finished += 1
+            if progress is not None:
+                progress(f"network {finished} of {total}")
+        return results
+
+    def job(number: int, weight_decay: float) -> tuple[Any, ...]:
+        return training, folds[number], settings, weight_decay, seed * 1000 + number
+
+    candidates = run([job(0, weight_decay) for weight_decay in settings.weight_decays])
+    errors = [_root_mean_square_error(member, validation) for member, _ in candidates]
+    best = int(np.argmin(errors))
+    winner = settings.weight_decays[best]
+    members = [candidates[best], *run([job(number, winner) for number in range(1, len(folds))])]
+    return Members(
+        fitted=[member for member, _ in members],
+        left_out=np.concatenate(folds),
+        out_of_fold=np.concatenate([predicted for _, predicted in members]),
+        race={"weight_decays": list(settings.weight_decays), "validation_rmse": errors, "weight_decay": winner},
+    )
+
+
+def _train_member(
+    training: Table, fold: Index, settings: AutoSettings, weight_decay: float, seed: int
+) -> tuple[FittedGP, Array]:
+    data = training.take(np.delete(np.arange(len(training)), fold)).source()
+    model = FeatureGP(_make_network(training.inputs.shape[1], settings, seed=seed), noise_variance=0.1)
+    _train_network(model, data, settings, weight_decay=weight_decay, seed=seed)
+    member = model.condition(data)
+    return member, member.predict(training.inputs[fold]).mean.numpy() if len(fold) else np.zeros(0)
+
+
+def _root_mean_square_error(member: FittedGP, rows: Table) -> float:
+    return math.sqrt(rows.mean((member.predict(rows.inputs).mean.numpy() - rows.targets) ** 2))
 
 
 def make_folds(rows: int, settings: AutoSettings, *, seed: int) -> list[Index]:
@@ -74,9 +108,9 @@ def make_folds(rows: int, settings: AutoSettings, *, seed: int) -> list[Index]:
 
     Example:
         >>> [len(fold) for fold in make_folds(100_000, AutoSettings(), seed=0)]
-        [10000, 10000, 10000, 10000]
-        >>> [len(fold) for fold in make_folds(2000, AutoSettings(), seed=0)]
-        [500, 500, 500, 500]
+        [10000, 10000, 10000, 10000, 10000]
+        >>> [len(fold) for fold in make_folds(4000, AutoSettings(), seed=0)]
+        [600, 600, 600, 600, 600]
     """
     count = settings.members
     if count == 1:
@@ -98,14 +132,16 @@ def _make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> nn.Mo
     return ComposedFeatures(embedding, make(embedding.num_features))
 
 
-def _train(model: FeatureGP, data: ArraySource, settings: AutoSettings, *, seed: int) -> None:
+def _train_network(
+    model: FeatureGP, data: ArraySource, settings: AutoSettings, *, weight_decay: float, seed: int
+) -> None:
     """Lagged with constant noise: it steers the features by squared error, which keeps the error small."""
     rows = len(data)
     batch_size = min(settings.batch_size, rows)
     steps_per_epoch = -(-rows // batch_size)
-    epochs = max(settings.epochs, -(-settings.min_steps // steps_per_epoch))
+    epochs = count_epochs(steps_per_epoch, settings)
     algorithm = Lagged(model, rows, block=settings.block, window=settings.window)
-    optimizer = make_optimizer(algorithm, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
+    optimizer = make_optimizer(algorithm, learning_rate=settings.learning_rate, weight_decay=weight_decay)
     train(
         algorithm,
         optimizer,
@@ -117,6 +153,17 @@ def _train(model: FeatureGP, data: ArraySource, settings: AutoSettings, *, seed:
         restore_best=False,
     )
     model.optimize_noise(data)
+
+
+def count_epochs(steps_per_epoch: int, settings: AutoSettings) -> int:
+    """Passes over the rows: as the settings ask, within their bounds on steps, at least one.
+
+    Example:
+        >>> [count_epochs(rows // 128, AutoSettings()) for rows in (2_000, 20_000, 40_000, 1_000_000)]
+        [100, 29, 20, 1]
+    """
+    wanted = max(settings.epochs, min(-(-settings.min_steps // steps_per_epoch), settings.max_epochs))
+    return max(1, min(wanted, settings.max_steps // steps_per_epoch))
 
 
 def join_features(members: Members) -> list[nn.Module]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import math
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -14,8 +12,8 @@ from ..features import PeriodicEmbedding
 from ..noise import InputNoise
 from ..schedules import cosine_decay
 from .settings import AutoSettings
+from .table import Array
 
-Array = npt.NDArray[np.float64]
 # No row is said to be more than a thousand times less noisy than the average one: rows that happen to be hit exactly
 # (repeated rows, few distinct targets) would otherwise promise a certainty that the next such row does not keep.
 _SMALLEST_RELATIVE_VARIANCE = 1e-6

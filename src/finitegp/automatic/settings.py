@@ -24,10 +24,13 @@ class AutoSettings:
         frequency_scale: Of the initial frequencies of the embedding: large ones see sharp steps, small ones are smooth.
         robust_scaling: Whether inputs are scaled by quartiles and smoothly clipped, or only standardised.
         learning_rate: Of Adam, with cosine decay.
-        weight_decay: Decoupled, of all parameters.
+        weight_decays: Decoupled, of all parameters. The first network is trained once with each, and the one with the
+            smallest error on the validation rows is that of all other networks.
         batch_size: Rows per step.
         epochs: Passes over the rows of a member ...
-        min_steps: ... but at least so many steps.
+        min_steps: ... but at least so many steps ...
+        max_epochs: ... in no more passes than these ...
+        max_steps: ... and in no more steps than these.
         block: Batches between refreshes of ``Lagged``.
         window: Batches that its statistics cover.
         input_noise: Whether the noise depends on the input.
@@ -35,26 +38,29 @@ class AutoSettings:
         noise_epochs: Passes over the rows for the noise network.
         noise_learning_rate: Of Adam, with cosine decay.
         noise_weight_decay: Decoupled.
-        validation_fraction: Rows that only stop, calibrate and choose; the closing pass uses them too.
+        validation_fraction: Rows that only stop, calibrate and choose; the closing pass uses them too ...
+        max_validation_rows: ... no more than these.
         calibrate: Whether predictive variances are scaled to the validation rows.
     """
 
     small_rows: int = 1500
     fourier_features: int = 512
     kernels: tuple[str, ...] = ("rbf", "matern32")
-    members: int = 4
+    members: int = 5
     fold_fraction: float = 0.1
     min_fold_rows: int = 3000
-    hidden: tuple[int, ...] = (128, 128)
-    activation: str = "relu"
+    hidden: tuple[int, ...] = (128, 128, 128)
+    activation: str = "mish"
     embedding: bool = True
-    frequency_scale: float = 0.1
+    frequency_scale: float = 1.0
     robust_scaling: bool = False
-    learning_rate: float = 1e-2
-    weight_decay: float = 0.05
+    learning_rate: float = 5e-3
+    weight_decays: tuple[float, ...] = (0.01, 0.1)
     batch_size: int = 128
-    epochs: int = 40
-    min_steps: int = 3000
+    epochs: int = 20
+    min_steps: int = 4500
+    max_epochs: int = 100
+    max_steps: int = 12000
     block: int = 5
     window: int = 100
     input_noise: bool = True
@@ -63,6 +69,7 @@ class AutoSettings:
     noise_learning_rate: float = 3e-3
     noise_weight_decay: float = 0.05
     validation_fraction: float = 0.1
+    max_validation_rows: int = 10_000
     calibrate: bool = True
 
     def __post_init__(self) -> None:
@@ -76,8 +83,9 @@ class AutoSettings:
             raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {self.validation_fraction}.")
         if not 0.0 < self.fold_fraction <= 1.0:
             raise ValueError(f"fold_fraction must lie between 0 and 1, but is {self.fold_fraction}.")
-        if not self.kernels:
-            raise ValueError("kernels must name at least one kernel.")
+        for name in ("kernels", "weight_decays"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must hold at least one value.")
 
     def with_changes(self, changes: Mapping[str, Any]) -> AutoSettings:
         """The same settings with some changed by name; an unknown name is an error."""
@@ -96,7 +104,22 @@ class AutoSettings:
 
 #: What each effort stands for.
 EFFORTS: dict[str, AutoSettings] = {
-    "low": AutoSettings(members=2, epochs=15, min_steps=1500, noise_epochs=10, kernels=("rbf",), fourier_features=256),
+    "low": AutoSettings(
+        members=2,
+        weight_decays=(0.03,),
+        epochs=8,
+        min_steps=1500,
+        noise_epochs=10,
+        kernels=("rbf",),
+        fourier_features=256,
+    ),
     "medium": AutoSettings(),
-    "high": AutoSettings(members=8, epochs=60, noise_epochs=40, kernels=("rbf", "matern32", "matern52")),
+    "high": AutoSettings(
+        members=9,
+        weight_decays=(0.003, 0.03, 0.1, 0.3),
+        epochs=40,
+        min_steps=6000,
+        max_steps=40_000,
+        kernels=("rbf", "matern32", "matern52"),
+    ),
 }

@@ -1,0 +1,72 @@
+"""The rows of a fit in memory, to be split by row numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data import ArraySource
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+# Tables with fewer rows without an equal than this share are repetitions of a smaller table.
+_FEWEST_SINGLE_ROWS = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Scaled inputs and targets.
+
+    Attributes:
+        inputs: ``(rows, columns)``.
+        targets: ``(rows,)``.
+        counts: ``(rows,)`` how many equal rows each one stands for, or None: one.
+
+    Example:
+        >>> table = Table(np.zeros((4, 2)), np.arange(4.0))
+        >>> table.take(np.array([3, 1])).targets.tolist()
+        [3.0, 1.0]
+    """
+
+    inputs: Array
+    targets: Array
+    counts: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def take(self, index: Index) -> Table:
+        """The rows of these numbers."""
+        counts = None if self.counts is None else self.counts[index]
+        return Table(self.inputs[index], self.targets[index], counts)
+
+    def source(self) -> ArraySource:
+        """The same rows as models take them."""
+        return ArraySource(self.inputs, self.targets, counts=self.counts)
+
+    def mean(self, values: Array) -> float:
+        """The mean of one value per row, counts respected."""
+        return float(np.average(values, weights=self.counts))
+
+    def without_copies(self) -> Table | None:
+        """Each row once, with its count, if the table looks like one whose rows were all repeated; otherwise None.
+
+        Rows that stand on both sides of a split would let a network pass off memory as foresight. Where rows repeat by
+        themselves (counts, codes), many rows have no equal, new rows will repeat old ones too, and nothing is merged.
+
+        Example:
+            >>> table = Table(np.arange(6.0).reshape(3, 2), np.zeros(3))
+            >>> twice = table.take(np.array([0, 1, 2, 0, 1, 2]))
+            >>> table.without_copies() is None, twice.without_copies().counts.tolist()
+            (True, [2.0, 2.0, 2.0])
+        """
+        rows = np.column_stack([self.inputs, self.targets])
+        _, first, inverse, copies = np.unique(rows, axis=0, return_index=True, return_inverse=True, return_counts=True)
+        if np.sum(copies == 1) >= _FEWEST_SINGLE_ROWS * len(rows):
+            return None
+        counts = np.bincount(inverse.reshape(-1), weights=self.counts).astype(np.float64)
+        kept = np.argsort(first)  # in the order in which they came
+        merged = self.take(first[kept])
+        return Table(merged.inputs, merged.targets, counts[kept])

@@ -33,7 +33,10 @@ Array = npt.NDArray[np.float64]
 ALGORITHMS = ("exact", "lagged", "scgd", "minimax", "bsgd")
 FEATURE_MAPS = ("mlp", "fourier")
 # With fewer rows, holding some out costs more than stopping early gains.
-_FEWEST_ROWS_TO_HOLD_OUT = 500
+_FEWEST_ROWS_TO_HOLD_OUT = 100
+# Features trained on few rows can reproduce them exactly, which says nothing about new rows: the noise deviation stays
+# above a thousandth of the target's.
+_SMALLEST_NOISE_VARIANCE = 1e-6
 _MEASUREMENTS, _PATIENCE = 20, 5
 
 
@@ -210,12 +213,25 @@ def _train_batches(model: FeatureGP, data: ArraySource, settings: GivenSettings,
         schedule=cosine_decay(epochs * steps_per_epoch),
         callbacks=callbacks,
     )
-    # Rows that were held out to stop early say more about the noise than rows that the features were fitted to, but
-    # they are few; the exact optimum of the training rows is kept.
     model.optimize_noise(training)
+    model.noise.set_variance(max(model.noise_variance, _SMALLEST_NOISE_VARIANCE))
     record |= {"history": run.history, "stop_reason": run.stop_reason or "all epochs", "diverged": run.diverged}
+    if holds_out:
+        factor = _calibrate(model, training, _subset(data, held_out))
+        record["validation"] = {"rows": len(held_out), "variance_factor": factor}
     if run.best is not None:
-        record["validation"] = {"rows": len(held_out), "nlpd": run.best.value, "epoch": run.best.epoch}
+        record["validation"] |= {"nlpd": run.best.value, "epoch": run.best.epoch}
+
+
+def _calibrate(model: FeatureGP, training: ArraySource, held_out: ArraySource) -> float:
+    """Scale all predictive variances so that they match the errors on the held-out rows; the mean stays as it is."""
+    prediction = model.condition(training).predict(held_out.inputs)
+    squares = (prediction.mean - prediction.mean.new_tensor(held_out.targets)).square()
+    factor = float(np.average((squares / prediction.variance).cpu().numpy(), weights=held_out.counts))
+    factor = max(factor, _SMALLEST_NOISE_VARIANCE / model.noise_variance)
+    model.noise.set_variance(model.noise_variance * factor)
+    model.set_output_scale(model.output_scale * factor)
+    return factor
 
 
 def _make_algorithm(model: FeatureGP, training: ArraySource, settings: GivenSettings) -> Algorithm:

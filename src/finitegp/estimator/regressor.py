@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 import platform
 import time
@@ -23,8 +22,8 @@ from torch import nn
 from ..automatic import AutoFit, fit_auto
 from ..data import ArraySource
 from ..errors import DataError
-from ..likelihood import negative_log_marginal_likelihood
 from ..posterior import Prediction
+from .evidence import log_density, log_density_of_rows
 from .given import fit_given, fit_without_learning, refit_noise
 from .parameters import check_parameters, chosen_settings, given_settings, is_automatic
 from .progress import stage_progress
@@ -145,7 +144,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         for column in range(targets.shape[1]):
             rows = merge_equal_rows(inputs, targets[:, column], counts)
             label = "fit" if targets.shape[1] == 1 else f"fit target {column + 1} of {targets.shape[1]}"
-            fits.append(self._fit_one(*rows, None if before is None else before[column], seed, label))
+            fit = self._fit_one(*rows, None if before is None else before[column], seed, label)
+            fits.append(replace(fit, record=fit.record | {"log_marginal_likelihood": log_density_of_rows(fit, *rows)}))
         self.fits_ = fits
         self.training_summary_ = {
             "rows": len(inputs),
@@ -200,7 +200,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             noise = fit.fitted.predict(scaled).noise_variance.sqrt()[:, None]
             values = functions + noise * torch.from_numpy(random.normal(size=functions.shape)).to(functions)
             draws.append(values * float(fit.target_scaler.scale) + float(fit.target_scaler.mean))
-        return _join(draws)
+        return _join(draws, axis=1)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> GPRegressor:
         """Take up more rows: the exact posterior of all rows so far, with features, noise and scaling kept.
@@ -246,18 +246,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     def log_marginal_likelihood(self) -> float:
         """The exact log density of all rows seen, in the targets' units, summed over targets.
 
-        Computed from row sums alone.
-
         Raises:
-            NumericalError: If the noise is so small that the value would not be reliable in floating point.
+            NumericalError: If the noise is so small that the value would not be reliable in floating point, which can
+                happen after rows were added or forgotten, when only row sums are at hand.
         """
         check_is_fitted(self, "fits_")
-        total = 0.0
-        for fit in self.fits_:
-            statistics = fit.fitted.posterior.statistics
-            found = negative_log_marginal_likelihood(statistics, fit.fitted.posterior.noise_variance)
-            total -= found.total_nlml + statistics.num_data * math.log(float(fit.target_scaler.scale))
-        return total
+        unchanged = self.training_summary_["rows_added"] == self.training_summary_["rows_forgotten"] == 0
+        known = [fit.record.get("log_marginal_likelihood") if unchanged else None for fit in self.fits_]
+        return sum(log_density(fit) if value is None else value for fit, value in zip(self.fits_, known, strict=True))
 
     @property
     def log_marginal_likelihood_value_(self) -> float:
@@ -381,15 +377,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
 
-def _join(parts: list[Any]) -> Array:
-    """Tensors of several targets as one array; that of a single target as it is. Samples stay last."""
-    arrays = [part.detach().cpu().numpy() for part in parts]
-    if len(arrays) == 1:
-        only: Array = arrays[0]
-        return only
-    if arrays[0].ndim == 1:
-        return np.stack(arrays, axis=1)
-    return np.stack(arrays, axis=-1)
+def _join(parts: list[Any], axis: int = -1) -> Array:
+    """Tensors of several targets as one array with a new axis for them; that of a single target as it is."""
+    arrays: list[Array] = [part.detach().cpu().numpy() for part in parts]
+    return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=axis)
 
 
 def _observation_covariance(prediction: Prediction) -> torch.Tensor:

@@ -1,0 +1,487 @@
+"""GPRegressor: predictions, exact updates, weights, inputs of all kinds, and its life inside scikit-learn."""
+
+import copy
+import json
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import DotProduct, WhiteKernel
+from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+from finitegp import GPRegressor
+from finitegp.errors import DataError, NumericalError
+
+
+def make_rows(count, seed=0, targets=1):
+    generator = np.random.default_rng(seed)
+    inputs = generator.uniform(-2, 2, size=(count, 2)) * [1.0, 1e4]
+    mean = np.sin(2 * inputs[:, 0]) + 0.3e-4 * inputs[:, 1]
+    values = 50 + 10 * np.stack([mean + 0.1 * k for k in range(targets)], axis=1)
+    values = values + generator.normal(size=values.shape)
+    return inputs, values[:, 0] if targets == 1 else values
+
+
+def quick(**changes):
+    return GPRegressor(**({"effort": "low", "random_state": 0} | changes))
+
+
+def quick_network(**changes):
+    return quick(**({"feature_map": "mlp", "algorithm": "lagged", "epochs": 15} | changes))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return make_rows(120)
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    return quick().fit(*rows)
+
+
+@pytest.fixture
+def gp(fitted):
+    """A fitted regressor that a test may change."""
+    return copy.deepcopy(fitted)
+
+
+# Predictions
+
+
+def test_interval_covers_and_std_includes_the_noise(fitted):
+    inputs, targets = make_rows(2000, seed=1)
+    mean, std = fitted.predict(inputs, return_std=True)
+    assert np.sqrt(np.mean((mean - targets) ** 2)) < 1.3  # of noise 1, in a target of deviation 8
+    assert 0.8 < std.min() < 1.3
+    for coverage in (0.5, 0.9):
+        lower, upper = fitted.predict_interval(inputs, coverage=coverage)
+        assert np.mean((lower < targets) & (targets < upper)) == pytest.approx(coverage, abs=0.06)
+    np.testing.assert_allclose((lower + upper) / 2, mean, rtol=1e-12)
+
+
+def test_cov_is_that_of_observations(fitted, rows):
+    inputs = rows[0][:7]
+    mean, std = fitted.predict(inputs, return_std=True)
+    same_mean, covariance = fitted.predict(inputs, return_cov=True)
+    np.testing.assert_allclose(same_mean, mean, rtol=1e-12)
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-9)
+    assert np.linalg.eigvalsh(covariance).min() > 0.5
+    with pytest.raises(RuntimeError, match="At most one of return_std or return_cov"):
+        fitted.predict(inputs, return_std=True, return_cov=True)
+
+
+def test_samples_have_the_predicted_moments(fitted, rows):
+    inputs = rows[0][:5]
+    mean, covariance = fitted.predict(inputs, return_cov=True)
+    samples = fitted.sample_y(inputs, n_samples=20_000, random_state=3)
+    assert samples.shape == (5, 20_000)
+    error = np.sqrt(np.diag(covariance) / 20_000)
+    assert np.all(np.abs(samples.mean(axis=1) - mean) < 5 * error)
+    np.testing.assert_allclose(np.cov(samples), covariance, atol=0.06 * covariance.max())
+    assert np.array_equal(samples, fitted.sample_y(inputs, n_samples=20_000, random_state=3))
+
+
+def test_linear_features_agree_with_scikit_learns_process():
+    inputs, targets = make_rows(40)
+    inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
+    targets = (targets - targets.mean()) / targets.std()
+
+    class Inputs(nn.Module):
+        def forward(self, inputs):
+            return inputs
+
+    gp = quick(feature_map=Inputs(), algorithm="exact").fit(inputs, targets)
+    noise = gp.fits_[0].fitted.posterior.noise_variance
+    kernel = DotProduct(sigma_0=0.0, sigma_0_bounds="fixed") + WhiteKernel(noise, noise_level_bounds="fixed")
+    reference = GaussianProcessRegressor(kernel, optimizer=None).fit(inputs, targets)
+    new = make_rows(10, seed=4)[0] * [1, 1e-4]
+    for options in ({"return_std": True}, {"return_cov": True}):
+        for found, expected in zip(gp.predict(new, **options), reference.predict(new, **options), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+    assert gp.log_marginal_likelihood() == pytest.approx(reference.log_marginal_likelihood(), rel=1e-6)
+    assert gp.log_marginal_likelihood_value_ == gp.log_marginal_likelihood()
+
+
+def test_likelihood_is_in_the_targets_units(rows):
+    inputs, targets = rows
+    gp, scaled = quick().fit(inputs, targets), quick().fit(inputs, 1000 * targets)
+    expected = gp.log_marginal_likelihood() - len(targets) * np.log(1000)
+    assert scaled.log_marginal_likelihood() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("deviation", [1e-1, 1e-3, 1e-4])
+def test_likelihood_equals_the_dense_formula(deviation):
+    inputs = np.linspace(-2, 2, 40)[:, None]
+    targets = np.sin(inputs[:, 0]) + deviation * np.random.default_rng(0).normal(size=40)
+    gp = quick().fit(inputs, targets)
+    fit = gp.fits_[0]
+    features = fit.fitted.model.feature_map(torch.from_numpy(fit.inputs_scaler.transform(inputs))).detach().numpy()
+    covariance = features @ features.T + fit.fitted.posterior.noise_variance * np.eye(40)
+    values = fit.target_scaler.transform(targets)
+    expected = -0.5 * (values @ np.linalg.solve(covariance, values) + np.linalg.slogdet(2 * np.pi * covariance)[1])
+    expected -= 40 * np.log(fit.target_scaler.scale)
+    assert gp.log_marginal_likelihood() == pytest.approx(expected, rel=1e-4)
+
+
+def test_targets_without_noise_are_fitted_though_their_likelihood_cannot_be_trusted():
+    inputs = np.linspace(-2, 2, 40)[:, None]
+    gp = quick().fit(inputs, np.sin(inputs[:, 0]))
+    np.testing.assert_allclose(gp.predict(inputs + 0.01), np.sin(inputs[:, 0] + 0.01), atol=1e-3)
+    with pytest.raises(NumericalError, match="cannot be trusted"):
+        gp.log_marginal_likelihood()
+
+
+# Small and strange tables
+
+
+@pytest.mark.parametrize("count", [20, 35, 50])
+@pytest.mark.parametrize("options", [{}, {"noise": "input"}, {"normalize_y": False}])
+def test_few_rows_beat_the_mean(count, options):
+    inputs, targets = make_rows(count, seed=count)
+    test_inputs, test_targets = make_rows(300, seed=99)
+    gp = quick(**options).fit(inputs, targets)
+    assert gp.score(test_inputs, test_targets) > 0.5
+    lower, upper = gp.predict_interval(test_inputs)
+    assert 0.75 < np.mean((lower < test_targets) & (test_targets < upper)) <= 1.0
+
+
+def test_constant_targets_are_predicted_with_a_warning():
+    inputs, _ = make_rows(12)
+    with pytest.warns(UserWarning, match=r"All targets are 3\.5"):
+        gp = quick().fit(inputs, np.full(12, 3.5))
+    np.testing.assert_allclose(gp.predict(inputs), 3.5, rtol=1e-12)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_very_few_rows_learn_no_length_scale(count):
+    inputs, targets = make_rows(count)
+    gp = quick().fit(inputs, targets)
+    assert gp.training_summary_["fits"][0]["path"] == "prior"
+    mean, std = gp.predict(inputs, return_std=True)
+    assert np.all(np.isfinite(mean))
+    assert np.all(std > 0)
+
+
+def test_one_row_and_no_weight_are_refused(rows):
+    inputs, targets = rows
+    with pytest.raises(ValueError, match="minimum of 2 is required"):
+        quick().fit(inputs[:1], targets[:1])
+    with pytest.raises(ValueError, match="sample_weight is zero in all but 1 rows"):
+        quick().fit(inputs[:5], targets[:5], sample_weight=[0, 0, 1, 0, 0])
+    with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
+        quick().fit(inputs[:5], targets[:5], sample_weight=[1, 1, 1, 1, -1])
+
+
+def test_one_column_and_constant_columns(rows):
+    inputs, targets = rows
+    one = quick().fit(inputs[:, :1], targets)
+    with_constant = quick().fit(np.column_stack([inputs[:, :1], np.full(len(inputs), 7.0)]), targets)
+    assert one.score(inputs[:, :1], targets) > 0.7  # the other column explains the rest
+    assert with_constant.score(np.column_stack([inputs[:, :1], np.full(len(inputs), 7.0)]), targets) > 0.7
+
+
+# Exact updates
+
+
+@pytest.mark.parametrize("make", [quick, quick_network])
+def test_partial_fit_is_the_posterior_of_all_rows(make):
+    inputs, targets = make_rows(90)
+    gp = make().fit(inputs[:60], targets[:60])
+    again = copy.deepcopy(gp)
+    again.partial_fit(inputs[60:75], targets[60:75]).partial_fit(inputs[75:], targets[75:])
+    fit = gp.fits_[0]
+    scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets)
+    expected = fit.in_target_units(fit.fitted.model.condition(scaled).predict(fit.inputs_scaler.transform(inputs)))
+    mean, std = again.predict(inputs, return_std=True)
+    np.testing.assert_allclose(mean, expected.mean.numpy(), rtol=1e-8)
+    np.testing.assert_allclose(std, expected.std.numpy(), rtol=1e-8)
+    assert again.training_summary_["rows_added"] == 30
+    assert not np.allclose(mean, gp.predict(inputs), rtol=1e-8)
+
+
+def test_first_partial_fit_fits(rows, fitted):
+    np.testing.assert_array_equal(quick().partial_fit(*rows).predict(rows[0]), fitted.predict(rows[0]))
+
+
+def test_forget_undoes_partial_fit(gp, fitted, rows):
+    new = make_rows(25, seed=5)
+    weights = np.linspace(0.5, 3, 25)
+    gp.partial_fit(*new, sample_weight=weights).forget(*new, sample_weight=weights)
+    for found, expected in zip(
+        gp.predict(rows[0], return_std=True), fitted.predict(rows[0], return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
+    assert gp.log_marginal_likelihood() == pytest.approx(fitted.log_marginal_likelihood(), rel=1e-8)
+    with pytest.raises(DataError, match="Cannot subtract statistics of 500 rows from statistics of 120 rows"):
+        gp.forget(*make_rows(500, seed=8))
+
+
+def test_merge_equals_partial_fit(fitted, rows):
+    first, second = make_rows(20, seed=6), make_rows(30, seed=7)
+    left = copy.deepcopy(fitted).partial_fit(*first)
+    right = copy.deepcopy(fitted).partial_fit(*second).forget(*rows)
+    merged = left.merge(right)
+    expected = copy.deepcopy(fitted).partial_fit(*first).partial_fit(*second)
+    for found, wanted in zip(
+        merged.predict(rows[0], return_std=True), expected.predict(rows[0], return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-8)
+    assert merged.training_summary_["rows_added"] == 50
+    with pytest.raises(DataError, match="stem from one fit"):
+        merged.merge(quick().fit(*first))
+
+
+def test_leave_one_out_equals_refits_without_the_row(fitted, rows):
+    inputs, targets = rows
+    mean, std = fitted.leave_one_out(inputs, targets)
+    for row in (0, 17, 119):
+        without = copy.deepcopy(fitted).forget(inputs[row : row + 1], targets[row : row + 1])
+        expected_mean, expected_std = without.predict(inputs[row : row + 1], return_std=True)
+        np.testing.assert_allclose(mean[row], expected_mean[0], rtol=1e-8)
+        np.testing.assert_allclose(std[row], expected_std[0], rtol=1e-8)
+    # By brute force, from the other rows alone.
+    fit, kept = fitted.fits_[0], np.arange(120) != 40
+    scaled = fit.inputs_scaler.transform(inputs)
+    posterior = fit.fitted.model.condition((scaled[kept], fit.target_scaler.transform(targets[kept])))
+    expected = fit.in_target_units(posterior.predict(scaled[40:41]))
+    assert mean[40] == pytest.approx(float(expected.mean), rel=1e-8)
+    assert std[40] == pytest.approx(float(expected.std), rel=1e-8)
+
+
+# Weights
+
+
+@pytest.mark.parametrize("make", [quick, quick_network])
+def test_weights_are_repetitions(make):
+    inputs, targets = make_rows(40)
+    weights = np.random.default_rng(0).integers(0, 4, size=40)
+    weighted = make().fit(inputs, targets, sample_weight=weights)
+    repeated = make().fit(np.repeat(inputs, weights, axis=0)[::-1], np.repeat(targets, weights)[::-1])
+    new = make_rows(20, seed=1)[0]
+    for found, expected in zip(
+        weighted.predict(new, return_std=True), repeated.predict(new, return_std=True), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert weighted.log_marginal_likelihood() == repeated.log_marginal_likelihood()
+    assert not np.allclose(weighted.predict(new), make().fit(inputs, targets).predict(new), rtol=1e-6)
+
+
+def test_weights_on_large_tables_steer_the_fit():
+    inputs, targets = make_rows(1600)
+    settings = {"feature_map": "fourier", "algorithm": "lagged", "epochs": 2}
+    wrong = targets.copy()
+    wrong[::2] += 40
+    weights = np.where(np.arange(1600) % 2, 1.0, 1e-6)
+    gp = quick(**settings).fit(inputs, wrong, sample_weight=weights)
+    kept = slice(1, None, 2)
+    assert gp.score(inputs[kept], targets[kept]) > 0.9
+    assert gp.training_summary_["total_weight"] == pytest.approx(weights.sum())
+
+
+# Several targets
+
+
+def test_each_target_is_fitted_as_alone():
+    inputs, targets = make_rows(50, targets=3)
+    gp = quick().fit(inputs, targets)
+    mean, std = gp.predict(inputs[:4], return_std=True)
+    _, covariance = gp.predict(inputs[:4], return_cov=True)
+    assert (mean.shape, std.shape, covariance.shape) == ((4, 3), (4, 3), (4, 4, 3))
+    assert gp.sample_y(inputs[:4], n_samples=6).shape == (4, 3, 6)
+    assert gp.leave_one_out(inputs, targets)[1].shape == (50, 3)
+    alone = quick().fit(inputs, targets[:, 1])
+    np.testing.assert_array_equal(mean[:, 1], alone.predict(inputs[:4]))
+    np.testing.assert_allclose(covariance[:, :, 1], alone.predict(inputs[:4], return_cov=True)[1], rtol=1e-12)
+    gp.partial_fit(inputs[:5], targets[:5])
+    with pytest.raises(ValueError, match="y has 1 target columns, but the fit has 3"):
+        gp.partial_fit(inputs[:5], targets[:5, 0])
+
+
+# Inputs of all kinds
+
+
+def test_frames_and_tensors_give_identical_results(rows, fitted):
+    inputs, targets = rows
+    expected = fitted.predict(inputs)
+    names = ["size", "rooms"]
+    kinds = {
+        "pandas": (pd.DataFrame(inputs, columns=names), pd.Series(targets)),
+        "polars": (pl.DataFrame(inputs, schema=names), pl.Series(targets)),
+        "torch": (torch.from_numpy(inputs), torch.from_numpy(targets).requires_grad_()),
+        "list": (inputs.tolist(), targets.tolist()),
+    }
+    for kind, (table, values) in kinds.items():
+        gp = quick().fit(table, values)
+        np.testing.assert_array_equal(gp.predict(table), expected, err_msg=kind)
+        assert list(getattr(gp, "feature_names_in_", names)) == names
+    frame = kinds["pandas"][0]
+    gp = quick().fit(frame, targets)
+    with pytest.raises(ValueError, match="feature names should match"):
+        gp.predict(frame.rename(columns={"rooms": "floors"}))
+    with pytest.raises(ValueError, match="in the same order"):
+        gp.predict(frame[["rooms", "size"]])
+    with pytest.raises(ValueError, match="2 features"):
+        gp.predict(inputs[:, :1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        np.testing.assert_array_equal(gp.predict(kinds["polars"][0]), expected)
+
+
+# Chosen features and algorithms
+
+
+@pytest.mark.parametrize("algorithm", ["lagged", "scgd", "minimax", "bsgd", "exact"])
+def test_every_algorithm_fits(algorithm, rows):
+    gp = quick(feature_map="fourier", algorithm=algorithm, epochs=20).fit(*rows)
+    assert gp.score(*rows) > 0.8
+    record = gp.training_summary_["fits"][0]
+    assert record["algorithm"] == algorithm
+    assert 0 < len(record["history"]) <= 20
+    json.dumps(gp.training_summary_)
+
+
+def test_a_module_is_copied_and_trained(rows):
+    module = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 32), nn.ReLU())
+    before = copy.deepcopy(module.state_dict())
+    gp = quick(feature_map=module, epochs=30, batch_size=16, learning_rate=1e-2, noise="input").fit(*rows)
+    assert gp.score(*rows) > 0.5
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+    trained = gp.fits_[0].fitted.model.feature_map.state_dict()
+    assert not torch.equal(trained["0.weight"].float(), before["0.weight"])
+    again = clone(gp).fit(*rows)
+    np.testing.assert_array_equal(again.predict(rows[0]), gp.predict(rows[0]))
+
+
+def test_early_stopping_holds_rows_out_and_the_closing_pass_takes_them_in():
+    inputs, targets = make_rows(300)
+    gp = quick_network(early_stopping=True, validation_fraction=0.2, epochs=40, batch_size=32).fit(inputs, targets)
+    record = gp.training_summary_["fits"][0]
+    assert record["validation"]["rows"] == 60
+    assert record["validation"]["nlpd"] == min(
+        row["validation_nlpd"] for row in record["history"] if "validation_nlpd" in row
+    )
+    assert gp.fits_[0].fitted.posterior.statistics.num_data == 300
+    assert "validation" not in quick_network(early_stopping=False).fit(inputs, targets).training_summary_["fits"][0]
+
+
+def test_warm_start_goes_on_from_the_fit_before(rows):
+    inputs, targets = rows
+    gp = quick_network(warm_start=True, epochs=5).fit(inputs, targets)
+    first = gp.log_marginal_likelihood()
+    frozen = {name: value.clone() for name, value in gp.fits_[0].fitted.model.feature_map.state_dict().items()}
+    gp.fit(inputs, targets)
+    assert gp.log_marginal_likelihood() > first
+    cold = quick_network(epochs=5).fit(inputs, targets)
+    cold.fit(inputs, targets)
+    assert cold.log_marginal_likelihood() == first
+    assert not torch.equal(frozen["layers.0.weight"], gp.fits_[0].fitted.model.feature_map.layers[0].weight)
+    # Automatic features are kept; noise and posterior are those of the new rows.
+    automatic = quick(warm_start=True).fit(inputs, targets)
+    features = automatic.fits_[0].fitted.model.feature_map.state_dict()
+    new = make_rows(80, seed=3)
+    automatic.fit(*new)
+    kept = automatic.fits_[0].fitted.model.feature_map.state_dict()
+    assert all(torch.equal(features[name], kept[name]) for name in features)
+    assert automatic.fits_[0].fitted.posterior.statistics.num_data == 80
+    with pytest.raises(ValueError, match="warm_start goes on from has 1"):
+        automatic.fit(inputs, np.stack([targets, targets], axis=1))
+
+
+def test_random_state_determines_the_fit(rows):
+    inputs, targets = rows
+    predictions = [quick_network(random_state=state).fit(inputs, targets).predict(inputs) for state in (1, 1, 2, None)]
+    assert np.array_equal(predictions[0], predictions[1])
+    assert not np.array_equal(predictions[0], predictions[2])
+    assert not np.array_equal(predictions[0], predictions[3])
+    state = [quick(random_state=np.random.RandomState(5)).fit(inputs, targets).predict(inputs) for _ in range(2)]
+    assert np.array_equal(*state)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"feature_map": "rbf"}, r"feature_map must be one of \['auto', 'mlp', 'fourier'\] or a torch nn.Module"),
+        ({"feature_map": nn.Linear}, "feature_map must be one of"),
+        ({"algorithm": "svgp"}, "algorithm must be one of"),
+        ({"noise": 0.1}, r"noise must be one of \['auto', 'constant', 'input'\], but is 0.1"),
+        ({"effort": "max"}, "effort must be one of"),
+        ({"epochs": 0}, "epochs must be 'auto' or a positive whole number, but is 0"),
+        ({"batch_size": 1.5}, "batch_size must be 'auto' or a positive whole number"),
+        ({"learning_rate": "fast"}, "learning_rate must be 'auto' or a positive number"),
+        ({"validation_fraction": 0.6}, "validation_fraction must lie between"),
+        ({"early_stopping": True}, "early_stopping=True needs a given feature_map"),
+        ({"device": "cuda"}, "automatic fit runs on the CPU"),
+        ({"algorithm": "exact", "learning_rate": 0.1}, "leave learning_rate at 'auto'"),
+        ({"algorithm": "exact", "early_stopping": True}, "runs until it converges"),
+    ],
+)
+def test_bad_parameters_are_named(options, message, rows):
+    with pytest.raises(ValueError, match=message):
+        GPRegressor(**options).fit(*rows)
+
+
+def test_progress_is_drawn_on_standard_error(rows, capsys):
+    quick(verbose=True).fit(*rows)
+    quick_network(verbose=1, early_stopping=False).fit(*rows)
+    captured = capsys.readouterr()
+    assert "done" in captured.err
+    assert "epoch 15/15" in captured.err
+    assert captured.out == ""
+
+
+# Inside scikit-learn
+
+
+def test_clone_keeps_parameters_and_drops_the_fit(fitted):
+    again = clone(fitted)
+    assert again.get_params() == fitted.get_params()
+    assert not hasattr(again, "fits_")
+
+
+def test_pipeline_search_and_cross_validation(rows):
+    inputs, targets = rows
+    pipeline = make_pipeline(StandardScaler(), quick()).set_output(transform="pandas")
+    search = GridSearchCV(pipeline, {"gpregressor__normalize_y": [True, False]}, cv=2, n_jobs=2, error_score="raise")
+    search.fit(pd.DataFrame(inputs, columns=["size", "rooms"]), targets)
+    assert search.best_score_ > 0.8
+    assert list(search.best_estimator_[-1].feature_names_in_) == ["size", "rooms"]
+    predictions = cross_val_predict(quick(), inputs, targets, cv=3)
+    assert np.corrcoef(predictions, targets)[0, 1] > 0.9
+
+
+def test_transformed_targets(rows):
+    inputs, targets = rows
+    gp = TransformedTargetRegressor(quick(), func=np.log, inverse_func=np.exp).fit(inputs, targets)
+    assert gp.score(inputs, targets) > 0.8
+
+
+def test_conformal_intervals_of_mapie_cover(fitted):
+    from mapie.regression import CrossConformalRegressor, SplitConformalRegressor
+
+    calibration, test = make_rows(400, seed=11), make_rows(1000, seed=12)
+    split = SplitConformalRegressor(fitted, confidence_level=0.9, prefit=True).conformalize(*calibration)
+    crossed = CrossConformalRegressor(quick(), confidence_level=0.9, cv=3).fit_conformalize(*make_rows(90))
+    for conformal, highest in ((split, 0.96), (crossed, 0.99)):  # few rows in three folds: wider than needed
+        _, intervals = conformal.predict_interval(test[0])
+        inside = (intervals[:, 0, 0] < test[1]) & (test[1] < intervals[:, 1, 0])
+        assert 0.84 < inside.mean() < highest
+
+
+def test_importing_the_package_does_not_import_scikit_learn():
+    script = (
+        "import sys, finitegp; assert 'sklearn' not in sys.modules; "
+        "from finitegp import GPRegressor; assert 'sklearn' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,259 @@
+"""Everything that a report shows, as plain numbers and text: :func:`.gather_contents` makes it, a page draws it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .findings import Checkup
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """How one model does on the held-out rows.
+
+    Attributes:
+        name: Of the model.
+        rmse: Root mean squared error.
+        mae: Mean absolute error.
+        r_squared: Share of the held-out variance that is explained; None if the held-out targets do not vary.
+        nlpd: Mean negative log predictive density, in nats.
+        crps: Mean continuous ranked probability score.
+        coverage: The share of targets in the central intervals, by nominal coverage.
+        rmse_error: Standard error of ``rmse`` from the sampling of the held-out rows.
+        mae_error: Likewise.
+        nlpd_error: Likewise.
+    """
+
+    name: str
+    rmse: float
+    mae: float
+    r_squared: float | None
+    nlpd: float
+    crps: float
+    coverage: dict[float, float]
+    rmse_error: float
+    mae_error: float
+    nlpd_error: float
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutPoints:
+    """A reproducible sample of held-out rows for the chart of predictions.
+
+    Attributes:
+        targets: What was observed.
+        mean: What was predicted.
+        std: The standard deviation of the prediction.
+        total: How many held-out rows there are.
+    """
+
+    targets: Array
+    mean: Array
+    std: Array
+    total: int
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Whether the error bars keep what they promise, on all held-out rows.
+
+    Attributes:
+        bin_edges: Of the PIT histogram, from 0 to 1.
+        bin_counts: Held-out rows whose probability integral transform lies in each bin.
+        bin_band: Counts between which a bin of a calibrated model lies with 95 % probability.
+        nominal: Nominal coverages of central intervals.
+        observed: The share of held-out targets inside each.
+        nominal_low: Where the observed share of a calibrated model lies with 95 % probability: lower end ...
+        nominal_high: ... and upper end.
+        predicted_spread: Root mean square of the predicted standard deviation, for groups of rows sorted by it.
+        observed_spread: Root mean square error of the same groups.
+        spread_low: Where the latter lies for a calibrated Gaussian model with 95 % probability: lower end ...
+        spread_high: ... and upper end.
+        spread_rows: Rows in each group.
+    """
+
+    bin_edges: Array
+    bin_counts: npt.NDArray[np.int64]
+    bin_band: tuple[float, float]
+    nominal: Array
+    observed: Array
+    nominal_low: Array
+    nominal_high: Array
+    predicted_spread: Array
+    observed_spread: Array
+    spread_low: Array
+    spread_high: Array
+    spread_rows: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a training curve.
+
+    Attributes:
+        panel: Which chart it belongs to, such as ``"noise variance"``.
+        name: Of the line.
+        epochs: Where it was measured.
+        values: What was measured.
+    """
+
+    panel: str
+    name: str
+    epochs: list[float]
+    values: list[float]
+
+
+@dataclass(frozen=True, eq=False)
+class Outliers:
+    """Rows that the model does not expect, each judged by a model that has not seen it.
+
+    Attributes:
+        source: ``"leave-one-out"`` for training rows, ``"held-out"`` if those were not at hand.
+        expected: Quantiles of the standard normal distribution, thinned ...
+        standardized: ... and the sorted standardized residuals that belong to them.
+        row_numbers: Of the worst rows.
+        targets: What was observed there.
+        mean: What was expected.
+        std: With which standard deviation.
+        values: The most important inputs of these rows, as text, in the order of ``value_names``.
+        value_names: Names of these inputs.
+        beyond_three: How many rows are more than three standard deviations off.
+        rows: How many were judged.
+        rows_of: Out of how many.
+    """
+
+    source: str
+    expected: Array
+    standardized: Array
+    row_numbers: list[int]
+    targets: Array
+    mean: Array
+    std: Array
+    values: list[list[str]]
+    value_names: list[str]
+    beyond_three: int
+    rows: int
+    rows_of: int
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualPanel:
+    """Residuals against one input.
+
+    Attributes:
+        name: Of the input.
+        categories: Names of its few values, or None if it is drawn as a number.
+        values: The input of each drawn row; for categories their numbers, moved apart a little.
+        residuals: Target minus prediction, in units of the predicted standard deviation.
+        centers: Where local means were taken.
+        local_mean: The mean residual there, over all rows.
+        local_error: Its standard error.
+        total: How many rows there are.
+    """
+
+    name: str
+    categories: list[str] | None
+    values: Array
+    residuals: Array
+    centers: Array
+    local_mean: Array
+    local_error: Array
+    total: int
+
+
+@dataclass(frozen=True)
+class Importance:
+    """What shuffling one input does to the held-out error.
+
+    Attributes:
+        name: Of the input.
+        increase: Mean increase of the RMSE over the shuffles.
+        spread: Its standard deviation over the shuffles.
+    """
+
+    name: str
+    increase: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class ImportanceTable:
+    """Permutation importance of the inputs, largest first.
+
+    Attributes:
+        entries: The inputs that were measured.
+        rows: Held-out rows used.
+        rows_of: Held-out rows there are.
+        inputs_of: Inputs there are; more than ``entries`` if a quick look left the others out.
+        repeats: Shuffles of each input.
+        base_rmse: The RMSE of these rows without shuffling.
+    """
+
+    entries: list[Importance]
+    rows: int
+    rows_of: int
+    inputs_of: int
+    repeats: int
+    base_rmse: float
+
+
+@dataclass(frozen=True, eq=False)
+class ReportContents:
+    """All that a report shows.
+
+    Attributes:
+        title: Heading of the page.
+        target_name: What is predicted.
+        facts: What was trained: name and value, in order.
+        settings: All settings of the fit, as JSON values.
+        scores: The model first, then the baselines.
+        points: For the chart of predictions.
+        by_level: Residuals against the predicted mean.
+        calibration: Of the error bars.
+        curves: Training curves; empty if none were recorded.
+        outliers: The most unexpected rows.
+        residual_panels: Residuals by input, most important first.
+        importance: Of the inputs.
+        checkup: The doctor's findings.
+        remarks: What could not be shown, and why, by section name.
+    """
+
+    title: str
+    target_name: str
+    facts: dict[str, str]
+    settings: dict[str, Any]
+    scores: list[ModelScores]
+    points: HeldOutPoints
+    by_level: ResidualPanel
+    calibration: Calibration
+    curves: list[Curve]
+    outliers: Outliers
+    residual_panels: list[ResidualPanel]
+    importance: ImportanceTable
+    checkup: Checkup
+    remarks: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values: arrays become lists, and a number that is not finite becomes None."""
+        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

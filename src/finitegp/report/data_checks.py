@@ -1,0 +1,189 @@
+"""Checks of the table: columns that do nothing or give the target away, rows that occur twice, odd targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.naming import listed
+from .findings import Finding
+from .numbers import percent, shown
+
+Array = npt.NDArray[np.float64]
+_MOST_COLUMNS = 1000
+
+
+def check_few_rows(rows: int, columns: int, held_out_rows: int) -> Finding | None:
+    """Too few rows to learn from, or too few to judge by.
+
+    Example:
+        >>> check_few_rows(30, 5, 10).severity, check_few_rows(1000, 5, 100)
+        ('warning', None)
+    """
+    if rows < 50 or rows < 3 * columns:
+        return Finding(
+            "warning",
+            "Few training rows",
+            f"{shown(rows)} training rows for {shown(columns)} columns.",
+            "Get more rows, or drop columns that cannot matter; read the error bars rather than the predictions.",
+        )
+    if held_out_rows < 50:
+        return Finding(
+            "note",
+            "Few held-out rows",
+            f"All scores come from {shown(held_out_rows)} held-out rows.",
+            "Read the scores with their standard errors, or judge by leave-one-out, which uses all training rows.",
+        )
+    return None
+
+
+def check_constant_columns(inputs: Array, names: Sequence[str]) -> Finding | None:
+    """Columns with one value only."""
+    constant = [names[int(index)] for index in np.flatnonzero(np.ptp(inputs, axis=0) == 0.0)]
+    if not constant:
+        return None
+    return Finding(
+        "note",
+        "Constant columns" if len(constant) > 1 else "A constant column",
+        f"The same value on every row: {listed(constant)}.",
+        "Harmless, but useless: leave them out. If the column should vary, look at how the table was made.",
+    )
+
+
+def check_duplicate_columns(inputs: Array, names: Sequence[str]) -> Finding | None:
+    """Columns that say the same up to unit and origin; the two columns of a yes-no text are not meant.
+
+    Example:
+        >>> values = np.random.default_rng(0).normal(size=(50, 2))
+        >>> metres = np.column_stack([values, 100 * values[:, 0]])
+        >>> check_duplicate_columns(metres, ["metres", "age", "centimetres"]).evidence
+        "'metres' and 'centimetres'."
+    """
+    varying = np.flatnonzero(np.ptp(inputs, axis=0) > 0.0)[:_MOST_COLUMNS]
+    if len(varying) < 2 or len(inputs) < 3:
+        return None
+    values = inputs[:, varying]
+    centered = values - values.mean(axis=0)
+    unit = centered / np.linalg.norm(centered, axis=0)
+    pairs = []
+    for first, second in np.argwhere(np.triu(np.abs(unit.T @ unit) > 1.0 - 1e-10, k=1)):
+        if set(np.unique(values[:, first])) == {0.0, 1.0} and np.all(values[:, first] + values[:, second] == 1.0):
+            continue  # one-hot columns of a text with two values
+        pairs.append(f"{names[varying[first]]!r} and {names[varying[second]]!r}")
+    if not pairs:
+        return None
+    return Finding(
+        "warning",
+        "Duplicate columns",
+        f"{'; '.join(pairs[:6])}{f'; and {len(pairs) - 6} more pairs' if len(pairs) > 6 else ''}.",
+        "Keep one of each: duplicates share their importance, so that each looks less important than it is.",
+    )
+
+
+def check_telling_columns(inputs: Array, targets: Array, names: Sequence[str]) -> Finding | None:
+    """One column that alone nearly determines the target: known only afterwards, perhaps.
+
+    Rows are sorted by the column. If neighbours differ in their targets by next to nothing compared with the spread of
+    all targets (von Neumann's ratio), the column tells the target, by whatever function.
+
+    Example:
+        >>> column = np.random.default_rng(0).normal(size=(500, 1))
+        >>> check_telling_columns(column, column[:, 0] ** 2, ["paid"]).severity
+        'warning'
+    """
+    variance = float(np.var(targets))
+    if variance == 0.0 or len(targets) < 30:
+        return None
+    # A table that is sorted by its target would make every column with ties look telling: ties come in random order.
+    shuffled = np.random.default_rng(0).permutation(len(targets))
+    values, observed = inputs[shuffled], targets[shuffled]
+    telling = []
+    for index in range(min(inputs.shape[1], _MOST_COLUMNS)):
+        order = np.argsort(values[:, index], kind="stable")
+        ratio = float(np.mean(np.diff(observed[order]) ** 2)) / (2.0 * variance)
+        if ratio < 1e-3:
+            telling.append(names[index])
+    if not telling:
+        return None
+    return Finding(
+        "warning",
+        "A column gives the target away" if len(telling) == 1 else "Columns give the target away",
+        f"Alone determines the target nearly perfectly: {listed(telling)}.",
+        "If it would not be known when predictions are made, or was computed from the target, leave it out and fit "
+        "again.",
+    )
+
+
+def check_shared_rows(inputs: Array, targets: Array, held_out_inputs: Array, held_out_targets: Array) -> Finding | None:
+    """Held-out rows that are also training rows: their scores are no test."""
+    training = {row.tobytes() for row in np.column_stack([inputs, targets])}
+    shared = sum(row.tobytes() in training for row in np.column_stack([held_out_inputs, held_out_targets]))
+    share = shared / len(held_out_targets)
+    if share < 0.02:
+        return None
+    return Finding(
+        "problem" if share >= 0.2 else "warning",
+        "Held-out rows are also training rows",
+        f"{shared} of {len(held_out_targets)} held-out rows ({percent(share)}) occur among the training rows with the "
+        "same target.",
+        "Remove repeated rows before splitting, or split by what they belong to (customer, day, experiment).",
+    )
+
+
+def check_repeated_targets(targets: Array) -> Finding | None:
+    """A target with few or much repeated values, which no Gaussian describes.
+
+    Example:
+        >>> check_repeated_targets(np.repeat([0.0, 1.0], 100)).title
+        'The target has few distinct values'
+        >>> check_repeated_targets(np.random.default_rng(0).normal(size=200))
+    """
+    if len(targets) < 50:
+        return None
+    values, counts = np.unique(targets, return_counts=True)
+    most = int(counts.argmax())
+    if len(values) <= 10:
+        return Finding(
+            "warning",
+            "The target has few distinct values",
+            f"Only {len(values)} distinct values in {shown(len(targets))} rows.",
+            "If they are classes, a classifier fits better; if they are counts or grades, read the intervals as rough.",
+        )
+    if counts[most] / len(targets) >= 0.15:
+        return Finding(
+            "warning",
+            "One target value is very common",
+            f"{percent(counts[most] / len(targets), 0)} of the rows have the target {shown(float(values[most]), 4)}.",
+            "If it stands for missing, capped or zero, treat these rows apart: drop them, or first predict whether a "
+            "row is one of them.",
+        )
+    return None
+
+
+def check_skewed_target(targets: Array) -> Finding | None:
+    """A positive target with a long tail, which a logarithm would make nearly symmetric.
+
+    Example:
+        >>> check_skewed_target(np.exp(np.random.default_rng(0).normal(size=500))).severity
+        'note'
+    """
+    if len(targets) < 50 or float(targets.min()) <= 0.0:
+        return None
+    plain, logarithm = _skewness(targets), _skewness(np.log(targets))
+    if plain < 1.5 or abs(logarithm) > 0.5 * plain:
+        return None
+    return Finding(
+        "note",
+        "The target is skewed",
+        f"All targets are positive and their skewness is {shown(plain, 2)}; that of their logarithm is "
+        f"{shown(logarithm, 2)}.",
+        "Predicting the logarithm of the target may do better, and makes errors relative and intervals positive.",
+    )
+
+
+def _skewness(values: Array) -> float:
+    deviation = values - values.mean()
+    spread = float(deviation.std())
+    return float(np.mean(deviation**3)) / spread**3 if spread > 0.0 else 0.0

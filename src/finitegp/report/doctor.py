@@ -1,0 +1,179 @@
+"""The doctor: runs every check that can be run, and says what passed and what could not be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import data_checks, model_checks, prediction_checks
+from .contents import ModelScores
+from .findings import SEVERITIES, Checkup, Finding
+from .subject import ModelFacts
+
+Array = npt.NDArray[np.float64]
+_MOST_ROWS = 5000
+
+
+@dataclass(frozen=True, eq=False)
+class Patient:
+    """All that checks look at.
+
+    Attributes:
+        column_names: Names of the inputs.
+        held_out_inputs: ``(rows, columns)``.
+        held_out_targets: ``(rows,)``.
+        mean: Predicted for them.
+        std: Likewise.
+        noise_variance: The noise part of the predicted variance, or None.
+        scores: The model's first, then the baselines'.
+        training_inputs: None if not at hand.
+        training_targets: Likewise.
+        model: What the posterior's matrices say, or None.
+        record: What the fit says of itself.
+    """
+
+    column_names: Sequence[str]
+    held_out_inputs: Array
+    held_out_targets: Array
+    mean: Array
+    std: Array
+    noise_variance: Array | None
+    scores: Sequence[ModelScores]
+    training_inputs: Array | None
+    training_targets: Array | None
+    model: ModelFacts | None
+    record: dict[str, Any]
+
+
+class _NotPossible(Exception):  # noqa: N818  not an error: the reason is shown
+    """Why a check cannot be made."""
+
+
+def examine(patient: Patient, *, seed: int = 0) -> Checkup:
+    """Run every check; rows of large tables are sampled by the seed."""
+    findings: list[Finding] = []
+    passed: list[str] = []
+    skipped: dict[str, str] = {}
+    for name, check in _checks(patient, seed).items():
+        try:
+            finding = check()
+        except _NotPossible as reason:
+            skipped[name] = str(reason)
+            continue
+        if finding is None:
+            passed.append(name)
+        else:
+            findings.append(finding)
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return Checkup(findings, passed, skipped)
+
+
+def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | None]]:
+    names, scores = patient.column_names, patient.scores
+    residuals = patient.held_out_targets - patient.mean
+    inputs, targets = _sample(patient, seed)
+    columns = inputs.shape[1]
+    return {
+        "few rows": lambda: data_checks.check_few_rows(_rows(patient), columns, len(residuals)),
+        "constant columns": lambda: data_checks.check_constant_columns(inputs, names),
+        "duplicate columns": lambda: data_checks.check_duplicate_columns(inputs, names),
+        "repeated target values": lambda: data_checks.check_repeated_targets(targets),
+        "skewed target": lambda: data_checks.check_skewed_target(targets),
+        "leakage: one telling column": lambda: data_checks.check_telling_columns(inputs, targets, names),
+        "leakage: held-out error near zero": lambda: prediction_checks.check_perfect_predictions(scores[0].r_squared),
+        "leakage: shared rows": lambda: data_checks.check_shared_rows(
+            *_training(patient), patient.held_out_inputs, patient.held_out_targets
+        ),
+        "held-out rows outside of the trained range": lambda: prediction_checks.check_unknown_ground(
+            _training(patient)[0], patient.held_out_inputs, names
+        ),
+        "baselines": lambda: prediction_checks.check_baselines(_with_baselines(scores)),
+        "overfit gap": lambda: prediction_checks.check_overfit(_nlml(patient), scores[0]),
+        "coverage of intervals": lambda: prediction_checks.check_coverage(scores[0].coverage, len(residuals)),
+        "heavy tails": lambda: prediction_checks.check_heavy_tails(residuals / patient.std),
+        "bias": lambda: prediction_checks.check_bias(residuals),
+        "dead features": lambda: model_checks.check_dead_features(
+            _model(patient).dead_features, _model(patient).num_features
+        ),
+        "collapsed features": lambda: model_checks.check_collapsed_features(
+            _model(patient).effective_dimension, _model(patient).num_features
+        ),
+        "noise at its bound": lambda: model_checks.check_noise_bound(*_noise(patient)),
+        "conditioning": lambda: model_checks.check_conditioning(
+            _model(patient).condition_number, _model(patient).jitter
+        ),
+        "window": lambda: model_checks.check_window(*_window(patient)),
+    }
+
+
+def _sample(patient: Patient, seed: int) -> tuple[Array, Array]:
+    """Training rows where there are any, held-out rows otherwise: at most a few thousand."""
+    inputs, targets = patient.training_inputs, patient.training_targets
+    if inputs is None or targets is None:
+        inputs, targets = patient.held_out_inputs, patient.held_out_targets
+    kept = np.sort(np.random.default_rng(seed).permutation(len(inputs))[:_MOST_ROWS])
+    return inputs[kept], targets[kept]
+
+
+def _training(patient: Patient) -> tuple[Array, Array]:
+    if patient.training_inputs is None or patient.training_targets is None:
+        raise _NotPossible("needs the training rows, which were not given")
+    return patient.training_inputs, patient.training_targets
+
+
+def _rows(patient: Patient) -> int:
+    if patient.training_inputs is not None:
+        return len(patient.training_inputs)
+    return _model(patient).rows
+
+
+def _model(patient: Patient) -> ModelFacts:
+    if patient.model is None:
+        raise _NotPossible("this estimator does not show its posterior")
+    return patient.model
+
+
+def _nlml(patient: Patient) -> float:
+    value = _model(patient).nlml
+    if value is None:
+        raise _NotPossible("the noise is so small that the marginal likelihood cannot be trusted")
+    return value
+
+
+def _noise(patient: Patient) -> tuple[float, float]:
+    model = _model(patient)
+    if patient.noise_variance is None:
+        return model.noise_variance / model.target_mean_square, 0.0
+    variance = float(np.var(patient.held_out_targets))
+    if variance == 0.0:
+        raise _NotPossible("the held-out targets do not vary")
+    smallest = float(patient.noise_variance.min())
+    # Rows at the bound of the noise network share the smallest value; with constant noise all rows do.
+    at_bound = patient.noise_variance <= 1.01 * smallest
+    spread = float(patient.noise_variance.max()) / smallest
+    share = float(at_bound.mean()) if spread > 1e4 else 0.0
+    return float(patient.noise_variance.mean()) / variance, share
+
+
+def _with_baselines(scores: Sequence[ModelScores]) -> Sequence[ModelScores]:
+    if len(scores) < 2:
+        raise _NotPossible("needs the training rows, which were not given")
+    return scores
+
+
+def _window(patient: Patient) -> tuple[float, int, int, int, int]:
+    settings = patient.record.get("settings")
+    if patient.record.get("path") != "networks" or not isinstance(settings, dict):
+        raise _NotPossible("only for networks trained with Lagged, whose settings are on record")
+    needed = ("batch_size", "epochs", "min_steps", "window", "hidden")
+    missing = [name for name in needed if name not in settings]
+    if missing or "rows" not in patient.record:
+        raise _NotPossible(f"the record does not hold {', '.join(missing) or 'the number of rows'}")
+    rows = int(patient.record["rows"])
+    batch_size = min(int(settings["batch_size"]), rows)
+    steps = max(int(settings["epochs"]) * -(-rows // batch_size), int(settings["min_steps"]))
+    return float(settings["window"]), batch_size, rows, int(settings["hidden"][-1]), steps

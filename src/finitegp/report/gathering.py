@@ -1,0 +1,347 @@
+"""``gather_contents``: from a fitted model and rows that it has not seen to everything that a report shows."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from .. import __version__
+from ..data import ArraySource
+from ..errors import DataError, NumericalError
+from .baselines import predict_linear, score_model
+from .calibration import measure_calibration
+from .contents import Curve, HeldOutPoints, ModelScores, Outliers, ReportContents
+from .doctor import Patient, examine
+from .importance import measure_importance
+from .numbers import shown
+from .residuals import find_outliers, residual_panel, thin
+from .subject import ModelFacts, Subject, as_subject, measure_model
+
+Array = npt.NDArray[np.float64]
+_MOST_POINTS = 500
+_MOST_LEFT_OUT = 20_000
+_RESIDUAL_PANELS = 6
+_NOT_GIVEN = "The training rows were not given"
+
+
+def gather_contents(
+    model: Any,
+    held_out_inputs: Any,
+    held_out_targets: Any,
+    *,
+    training_inputs: Any = None,
+    training_targets: Any = None,
+    column_names: Sequence[str] | None = None,
+    column_groups: Mapping[str, Sequence[str]] | None = None,
+    target_name: str = "target",
+    target_index: int = 0,
+    training_row_numbers: Sequence[int] | None = None,
+    history: Sequence[Mapping[str, Any]] | None = None,
+    title: str | None = None,
+    seed: int = 0,
+) -> ReportContents:
+    """Measure everything that a report shows.
+
+    Args:
+        model: A :class:`~finitegp.FittedGP`, the outcome of :func:`~finitegp.automatic.fit_auto`, or an estimator.
+        held_out_inputs: ``(rows, columns)`` that the model was not trained on, as it takes them.
+        held_out_targets: ``(rows,)`` their targets, in the units in which the model predicts.
+        training_inputs: The rows it was trained on, for leave-one-out, the linear baseline and some checks.
+        training_targets: Their targets.
+        column_names: Of the inputs; by default those that the model or the table knows, or else numbers.
+        column_groups: Inputs that consist of several columns, such as one-hot encoded text: name of the input and
+            names of its columns. Columns that are in no group stand for themselves.
+        target_name: What is predicted.
+        target_index: Which target, if the estimator has several.
+        training_row_numbers: What to call each training row, for example its number in a file; by default from 0.
+        history: Measurements by epoch, as :func:`~finitegp.train` returns them, if the model has none on record.
+        title: Heading of the page.
+        seed: Of all samples of rows.
+
+    Example:
+        >>> from finitegp import FeatureGP
+        >>> from finitegp.features import LinearFeatures
+        >>> inputs = np.random.default_rng(0).normal(size=(80, 2))
+        >>> targets = inputs[:, 0] + 0.1 * np.random.default_rng(1).normal(size=80)
+        >>> fitted = FeatureGP(LinearFeatures(2), 0.01).condition((inputs[:60], targets[:60]))
+        >>> contents = gather_contents(fitted, inputs[60:], targets[60:], column_names=["dose", "age"])
+        >>> contents.importance.entries[0].name, contents.scores[0].rmse < 0.2
+        ('dose', True)
+    """
+    subject = as_subject(model, target_index)
+    names = _column_names(model, held_out_inputs, column_names)
+    inputs, targets = _checked(held_out_inputs, held_out_targets, "held_out", names, target_index)
+    names = names or [f"column {number}" for number in range(inputs.shape[1])]
+    training: tuple[Array, Array] | None = None
+    if (training_inputs is None) != (training_targets is None):
+        raise ValueError("Give training_inputs and training_targets both, or neither.")
+    if training_inputs is not None:
+        training = _checked(training_inputs, training_targets, "training", names, target_index)
+        if training[0].shape[1] != inputs.shape[1]:
+            raise DataError(
+                f"training_inputs have {training[0].shape[1]} columns, but held_out_inputs have {inputs.shape[1]}."
+            )
+    groups = _groups(names, column_groups)
+    remarks: dict[str, str] = {}
+    started = time.perf_counter()
+    mean, std = subject.predict(inputs)
+    predict_seconds = time.perf_counter() - started
+    facts = measure_model(subject)
+    scores = _score_all(subject, mean, std, inputs, targets, training, remarks, seed)
+    importance = measure_importance(subject.predict_mean, inputs, targets, groups, seed=seed)
+    leading = [entry.name for entry in importance.entries]
+    shown_inputs = [(name, groups[name], [_label(names[column], name) for column in groups[name]]) for name in leading]
+    standardized = (targets - mean) / std
+    drawn = thin(len(targets), _MOST_POINTS, seed=seed)
+    curves = _curves(subject.record, history)
+    if not curves:
+        remarks["curves"] = "No measurements by epoch are on record for this fit."
+    return ReportContents(
+        title=title or f"Predicting {target_name}",
+        target_name=target_name,
+        facts=_facts(subject, facts, inputs, training, groups, predict_seconds),
+        settings=_settings(subject.record),
+        scores=scores,
+        points=HeldOutPoints(targets[drawn], mean[drawn], std[drawn], len(targets)),
+        by_level=residual_panel(f"predicted {target_name}", mean[:, None], [target_name], standardized, seed=seed),
+        calibration=measure_calibration(mean, std, targets),
+        curves=curves,
+        outliers=_outliers(
+            subject, mean, std, inputs, targets, training, shown_inputs[:3], training_row_numbers, remarks, seed
+        ),
+        residual_panels=[
+            residual_panel(name, inputs[:, groups[name]], [names[c] for c in groups[name]], standardized, seed=seed)
+            for name in leading[:_RESIDUAL_PANELS]
+        ],
+        importance=importance,
+        checkup=examine(
+            Patient(
+                column_names=names,
+                held_out_inputs=inputs,
+                held_out_targets=targets,
+                mean=mean,
+                std=std,
+                noise_variance=_noise_variance(subject, inputs),
+                scores=scores,
+                training_inputs=None if training is None else training[0],
+                training_targets=None if training is None else training[1],
+                model=facts,
+                record=subject.record,
+            ),
+            seed=seed,
+        ),
+        remarks=remarks,
+    )
+
+
+def _column_names(model: Any, inputs: Any, given: Sequence[str] | None) -> list[str] | None:
+    if given is None:
+        given = getattr(model, "feature_names_in_", None)
+    if given is None:
+        given = getattr(inputs, "columns", None)
+    return None if given is None else [str(name) for name in given]
+
+
+def _checked(inputs: Any, targets: Any, what: str, names: list[str] | None, target_index: int) -> tuple[Array, Array]:
+    source = ArraySource(inputs, targets)
+    if source.num_data == 0:
+        raise DataError(f"There are no {what} rows: give at least one.")
+    rows = source.rows(0, source.num_data)
+    values, observed = rows.inputs.double().cpu().numpy(), rows.targets.double().cpu().numpy()
+    if names is not None and len(names) != values.shape[1]:
+        raise DataError(f"column_names are {len(names)}, but {what}_inputs have {values.shape[1]} columns.")
+    if names is not None and len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"column_names has {twice!r} twice: the report tells columns apart by their names.")
+    if not 0 <= target_index < observed.shape[1]:
+        raise DataError(f"target_index is {target_index}, but {what}_targets have {observed.shape[1]} columns.")
+    return values, observed[:, target_index]
+
+
+def _groups(names: list[str], given: Mapping[str, Sequence[str]] | None) -> dict[str, list[int]]:
+    """The columns of each input, in the order of the columns."""
+    where = {name: number for number, name in enumerate(names)}
+    owner: dict[str, str] = {}
+    for group, members in (given or {}).items():
+        for member in members:
+            if member not in where:
+                raise DataError(f"column_groups names the column {member!r} in {group!r}, but there is no such column.")
+            if member in owner:
+                raise DataError(f"column_groups has the column {member!r} in both {owner[member]!r} and {group!r}.")
+            owner[member] = group
+    groups: dict[str, list[int]] = {}
+    for name, number in where.items():
+        groups.setdefault(owner.get(name, name), []).append(number)
+    return groups
+
+
+def _label(column: str, group: str) -> str:
+    return column.removeprefix(group).lstrip("=_: ") or column
+
+
+def _score_all(
+    subject: Subject,
+    mean: Array,
+    std: Array,
+    inputs: Array,
+    targets: Array,
+    training: tuple[Array, Array] | None,
+    remarks: dict[str, str],
+    seed: int,
+) -> list[ModelScores]:
+    scores = [score_model("this model", mean, std, targets)]
+    if training is not None:
+        scores.append(score_model("linear", *predict_linear(*training, inputs, seed=seed), targets))
+        center, spread = float(training[1].mean()), float(training[1].std())
+    elif subject.target_mean is not None:
+        remarks["scores"] = f"{_NOT_GIVEN}, so there is no linear baseline."
+        center, spread = subject.target_mean, subject.target_scale
+    else:
+        remarks["scores"] = f"{_NOT_GIVEN}, so there are no baselines."
+        return scores
+    if spread > 0.0:
+        scores.append(score_model("mean", np.full_like(targets, center), np.full_like(targets, spread), targets))
+    return scores
+
+
+def _noise_variance(subject: Subject, inputs: Array) -> Array | None:
+    if subject.fitted is None:
+        return None
+    prediction = subject.fitted.predict(subject.scale_inputs(inputs))
+    noise: Array = prediction.noise_variance.cpu().numpy() * subject.target_scale**2
+    return noise
+
+
+def _outliers(
+    subject: Subject,
+    mean: Array,
+    std: Array,
+    inputs: Array,
+    targets: Array,
+    training: tuple[Array, Array] | None,
+    shown_inputs: list[tuple[str, list[int], list[str]]],
+    row_numbers: Sequence[int] | None,
+    remarks: dict[str, str],
+    seed: int,
+) -> Outliers:
+    if training is None:
+        remarks["outliers"] = f"{_NOT_GIVEN}: these are the least expected held-out rows instead."
+    elif subject.fitted is None:
+        remarks["outliers"] = (
+            "This model does not show its posterior: these are the least expected held-out rows instead."
+        )
+    else:
+        rows = len(training[0])
+        if row_numbers is not None and len(row_numbers) != rows:
+            raise DataError(f"training_row_numbers are {len(row_numbers)}, but there are {rows} training rows.")
+        kept = thin(rows, _MOST_LEFT_OUT, seed=seed)
+        try:
+            expected, deviation = subject.leave_one_out(training[0][kept], training[1][kept])
+        except NumericalError as error:
+            remarks["outliers"] = f"Leave-one-out is not possible ({error}). These are held-out rows instead."
+        else:
+            numbers = kept if row_numbers is None else np.asarray(row_numbers, dtype=np.int64)[kept]
+            return find_outliers(
+                "leave-one-out",
+                expected,
+                deviation,
+                training[1][kept],
+                training[0][kept],
+                shown_inputs,
+                numbers,
+                rows_of=rows,
+            )
+    return find_outliers(
+        "held-out", mean, std, targets, inputs, shown_inputs, np.arange(len(targets)), rows_of=len(targets)
+    )
+
+
+_CURVE_NAMES = {
+    "nlml": "exact NLML per row",
+    "validation_nlpd": "validation NLPD",
+    "validation_rmse": "validation RMSE",
+    "noise_variance": "noise variance",
+    "loss": "loss of the last batch",
+}
+
+
+def _curves(record: Mapping[str, Any], history: Sequence[Mapping[str, Any]] | None) -> list[Curve]:
+    """Measurements by epoch: of one run, or of several that stand in the record by name."""
+    stored: Any = history if history is not None else record.get("history")
+    if not stored:
+        return []
+    runs = stored if isinstance(stored, Mapping) else {"training": stored}
+    curves = []
+    for key, panel in _CURVE_NAMES.items():
+        for name, rows in runs.items():
+            pairs = [
+                (float(row["epoch"]), float(row[key]))
+                for row in rows
+                if isinstance(row.get(key), int | float) and math.isfinite(row[key])
+            ]
+            if len(pairs) >= 2:
+                epochs, values = zip(*pairs, strict=True)
+                curves.append(Curve(panel, str(name), list(epochs), list(values)))
+    # The loss of single batches says little where something better was measured.
+    if any(curve.panel != _CURVE_NAMES["loss"] for curve in curves):
+        curves = [curve for curve in curves if curve.panel != _CURVE_NAMES["loss"]]
+    return curves
+
+
+def _facts(
+    subject: Subject,
+    facts: ModelFacts | None,
+    inputs: Array,
+    training: tuple[Array, Array] | None,
+    groups: Mapping[str, list[int]],
+    predict_seconds: float,
+) -> dict[str, str]:
+    record = subject.record
+    out: dict[str, str] = {"Made with": subject.kind}
+    rows = facts.rows if facts is not None else len(training[0]) if training is not None else record.get("rows")
+    if rows is not None:
+        out["Training rows"] = shown(int(rows))
+    out["Held-out rows"] = shown(len(inputs))
+    columns = inputs.shape[1]
+    out["Inputs"] = shown(columns) if len(groups) == columns else f"{len(groups)} ({columns} columns once encoded)"
+    if "effort" in record:
+        out["Effort"] = str(record["effort"])
+    paths = {"networks": "networks trained with Lagged", "kernel": "Fourier features, fitted full-batch"}
+    if "feature_map" in record and "algorithm" in record:
+        out["Features from"] = f"{record['feature_map']}, trained with {record['algorithm']}"
+    elif "path" in record:
+        why = f" ({record['why']})" if record.get("why") else ""
+        out["Features from"] = f"{paths.get(record['path'], record['path'])}{why}"
+    elif subject.fitted is not None:
+        out["Features from"] = type(subject.fitted.model.feature_map).__name__
+    if facts is not None and subject.fitted is not None:
+        out["Features"] = f"{shown(facts.num_features)} (the data determine {shown(facts.effective_dimension)})"
+        out["Noise model"] = type(subject.fitted.model.noise).__name__
+        out["NLML per training row"] = f"{shown(facts.nlml)} nats" if facts.nlml is not None else "cannot be trusted"
+        out["Condition number"] = f"{facts.condition_number:.1e}"
+    for key, label in (("out_of_fold_rmse", "Out-of-fold RMSE"), ("seconds", "Training time")):
+        value = record.get(key)
+        if isinstance(value, int | float):
+            scaled = value * subject.target_scale if key == "out_of_fold_rmse" else value
+            out[label] = f"{shown(float(scaled))} s" if key == "seconds" else shown(float(scaled))
+    if record.get("stop_reason"):
+        out["Stopped"] = str(record["stop_reason"])
+    if "seed" in record:
+        out["Seed"] = str(record["seed"])
+    out["Time to predict"] = f"{shown(1e6 * predict_seconds / len(inputs))} µs per row"
+    out["Versions"] = (
+        f"finitegp {__version__}, torch {torch.__version__}, NumPy {np.__version__}, Python {platform.python_version()}"
+    )
+    return out
+
+
+def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
+    settings = record.get("settings")
+    return dict(settings) if isinstance(settings, Mapping) else {}

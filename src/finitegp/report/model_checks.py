@@ -1,0 +1,150 @@
+"""Checks of the model itself: its features, its noise, its matrices and the window that it was trained with."""
+
+from __future__ import annotations
+
+import math
+
+from .findings import Finding
+from .numbers import percent, shown
+
+
+def check_dead_features(dead: int, num_features: int) -> Finding | None:
+    """Features that are zero on every row carry nothing: units of a network that have died.
+
+    Weight decay on ReLU networks prunes units as a matter of course, so how many are left decides how bad it is.
+
+    Example:
+        >>> [check_dead_features(dead, 128).severity for dead in (126, 120, 64)], check_dead_features(3, 128)
+        (['problem', 'warning', 'note'], None)
+    """
+    share, alive = dead / num_features, num_features - dead
+    if share < 0.25:
+        return None
+    return Finding(
+        "problem" if alive < 4 else "warning" if alive < 16 else "note",
+        "Many features are dead",
+        f"{dead} of {num_features} features ({percent(share, 0)}) are zero on every training row.",
+        "Lower the learning rate or the weight decay, or use an activation that cannot die (gelu, silu). If accuracy "
+        "is good as it is, a narrower network will do as well and cost less.",
+    )
+
+
+def check_collapsed_features(effective_dimension: float, num_features: int) -> Finding | None:
+    """Many features that all say the same: the kernel has collapsed onto a direction or two.
+
+    Example:
+        >>> check_collapsed_features(1.2, 128).severity, check_collapsed_features(60.0, 128)
+        ('problem', None)
+    """
+    if num_features < 20 or effective_dimension >= 4.0:
+        return None
+    return Finding(
+        "problem" if effective_dimension < 2.0 else "warning",
+        "Features have collapsed",
+        f"The {num_features} features act like {shown(effective_dimension, 2)}: the error bars can hardly tell known "
+        "inputs from new ones.",
+        "Lower the learning rate, train shorter, or use feature_map='fourier'. Check whether the inputs carry "
+        "information on the target at all: see the importance section.",
+    )
+
+
+def check_noise_bound(relative_noise: float, floored_share: float = 0.0) -> Finding | None:
+    """Noise that has run into its lower bound, or that has taken up the whole target.
+
+    Args:
+        relative_noise: Mean noise variance over the variance of the target.
+        floored_share: The share of rows whose own noise is at the bound of its network.
+
+    Example:
+        >>> check_noise_bound(1e-9).severity, check_noise_bound(0.99).severity, check_noise_bound(0.1)
+        ('problem', 'problem', None)
+    """
+    if relative_noise <= 1e-7:
+        return Finding(
+            "problem",
+            "Noise is at its lower bound",
+            f"The noise variance is {shown(relative_noise, 2)} of the target's variance: the model believes that "
+            "targets have no noise at all.",
+            "Look for a column that gives the target away, for repeated rows, or for targets made by a formula. If the "
+            "target is truly free of noise, the error bars are only as good as the features.",
+        )
+    if relative_noise >= 0.97:
+        return Finding(
+            "problem",
+            "Noise explains everything",
+            f"The noise variance is {percent(relative_noise, 0)} of the target's variance: nothing was learned from "
+            "the inputs.",
+            "Check that the right target was chosen and that rows of inputs and target belong together; add inputs "
+            "that bear on the target; raise the effort.",
+        )
+    if floored_share >= 0.05:
+        return Finding(
+            "warning",
+            "Noise of some rows is at its lower bound",
+            f"The predicted noise of {percent(floored_share)} of the held-out rows is as small as it may be.",
+            "Look for repeated rows or few distinct targets there; set noise='constant' if the error bars of such rows "
+            "are too narrow.",
+        )
+    return None
+
+
+def check_conditioning(condition_number: float, jitter: float) -> Finding | None:
+    """Matrices that floating point can no longer handle well.
+
+    Example:
+        >>> check_conditioning(1e15, 0.0).severity, check_conditioning(1e7, 0.0)
+        ('problem', None)
+    """
+    if jitter == 0.0 and condition_number < 1e12:
+        return None
+    added = f", and {shown(jitter, 2)} had to be added to the diagonal to factorise it" if jitter > 0.0 else ""
+    return Finding(
+        "problem" if jitter > 0.0 or condition_number >= 1e14 else "warning",
+        "Badly conditioned features",
+        f"The condition number of the regularised Gram matrix is {shown(condition_number, 2)}{added}; about "
+        f"{max(0, round(16 - _digits(condition_number)))} of 16 digits are left.",
+        "Scale inputs and target to order one, remove duplicate columns, use fewer features or a larger noise "
+        "variance.",
+    )
+
+
+def check_window(window: float, batch_size: int, rows: int, num_features: int, steps: int) -> Finding | None:
+    """The window of ``Lagged``: rows that its statistics cover, against features and rows.
+
+    Args:
+        window: Batches that the statistics cover.
+        batch_size: Rows per batch.
+        rows: Training rows of one network.
+        num_features: Features of one network.
+        steps: Steps of the whole training.
+
+    Example:
+        >>> check_window(1, 64, 10_000, 128, 5000).title
+        'Window is too small'
+        >>> check_window(4000, 64, 10_000, 128, 5000).title
+        'Window is too large'
+        >>> check_window(100, 64, 10_000, 128, 5000)
+    """
+    covered = window * batch_size
+    if covered < 2 * num_features and covered < rows:
+        return Finding(
+            "warning",
+            "Window is too small",
+            f"The window of {shown(window)} batches covers {shown(covered, 4)} rows, for {num_features} features: the "
+            "weights are noisy, which holds the features back.",
+            f"Set window to at least {-(-4 * num_features // batch_size)} batches, or use larger batches.",
+        )
+    if window > 0.25 * steps or covered > 50 * rows:
+        advice = max(1, min(int(0.1 * steps), -(-20 * rows // batch_size)))
+        return Finding(
+            "warning",
+            "Window is too large",
+            f"The window of {shown(window)} batches covers {shown(covered / rows, 2)} passes over the rows, and the "
+            f"whole training has {shown(steps)} steps: the statistics remember features that have long changed.",
+            f"Set window to {advice} batches or fewer, or train longer.",
+        )
+    return None
+
+
+def _digits(condition_number: float) -> float:
+    return math.log10(max(condition_number, 1.0))

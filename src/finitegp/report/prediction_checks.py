@@ -1,0 +1,166 @@
+"""Checks of the held-out predictions: errors too small, too large or biased, and error bars that do not hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .contents import ModelScores
+from .findings import Finding
+from .numbers import percent, shown
+
+Array = npt.NDArray[np.float64]
+
+
+def check_perfect_predictions(r_squared: float | None) -> Finding | None:
+    """A held-out error near zero is seldom earned.
+
+    Example:
+        >>> check_perfect_predictions(0.99999).severity, check_perfect_predictions(0.98)
+        ('problem', None)
+    """
+    if r_squared is None or r_squared <= 0.9999:
+        return None
+    return Finding(
+        "problem",
+        "Too good to be true",
+        f"{percent(r_squared, 4)} of the held-out variance is explained.",
+        "Look for a column that was computed from the target or is only known afterwards, and for held-out rows that "
+        "repeat training rows. If the target follows from the inputs by a formula, all is well.",
+    )
+
+
+def check_baselines(scores: Sequence[ModelScores]) -> Finding | None:
+    """A model, the first, that does not beat a baseline."""
+    own, others = scores[0], scores[1:]
+    for baseline in others:
+        if own.rmse >= 0.99 * baseline.rmse and own.nlpd >= baseline.nlpd - 0.01:
+            worse = own.rmse > 1.02 * baseline.rmse
+            return Finding(
+                "problem" if baseline.name == "mean" or worse else "note",
+                f"No better than the {baseline.name} baseline",
+                f"RMSE {shown(own.rmse)} against {shown(baseline.rmse)}, NLPD {shown(own.nlpd)} against "
+                f"{shown(baseline.nlpd)}.",
+                "The inputs may carry little information on the target: check that rows of inputs and target belong "
+                "together."
+                if baseline.name == "mean"
+                else "If the relation is linear, nothing is wrong. Otherwise raise the effort or get more rows.",
+            )
+    return None
+
+
+def check_overfit(nlml: float, scores: ModelScores) -> Finding | None:
+    """The gap between the training rows' NLML per row and the held-out NLPD, both in nats.
+
+    The NLML is the mean surprise when rows are met one after the other, so a sound model's held-out NLPD is not above
+    it by more than chance.
+    """
+    gap = scores.nlpd - nlml
+    if gap <= 0.2 + 3.0 * scores.nlpd_error:
+        return None
+    return Finding(
+        "problem" if gap > 1.0 + 3.0 * scores.nlpd_error else "warning",
+        "Overfitted features",
+        f"The held-out NLPD is {shown(scores.nlpd)}, the training rows' NLML per row {shown(nlml)}: a gap of "
+        f"{shown(gap, 2)} nats (standard error {shown(scores.nlpd_error, 2)}).",
+        "Train shorter or with more weight decay, use a smaller network or feature_map='fourier', or get more rows. "
+        "Check that held-out rows come from the same time and place as training rows.",
+    )
+
+
+def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
+    """Intervals that hold clearly more or fewer targets than they promise.
+
+    Example:
+        >>> check_coverage({0.5: 0.3, 0.9: 0.6}, 1000).title
+        'Error bars are too narrow'
+        >>> check_coverage({0.5: 0.52, 0.9: 0.91}, 1000)
+    """
+    worst, direction, size = None, 0.0, 0.0
+    for level, seen in coverage.items():
+        deviation = math.sqrt(level * (1.0 - level) / rows)
+        excess = abs(seen - level) - max(0.03, 3.3 * deviation)
+        if excess > size or (worst is None and excess > 0.0):
+            worst, direction, size = level, seen - level, excess
+    if worst is None:
+        return None
+    severe = abs(direction) >= 0.1
+    if direction < 0.0:
+        return Finding(
+            "problem" if severe else "warning",
+            "Error bars are too narrow",
+            f"The {percent(worst, 0)} interval holds {percent(coverage[worst])} of {shown(rows)} held-out targets.",
+            "Set calibrate=True, or use wider intervals by a conformal method on rows that were not trained on; check "
+            "whether held-out rows differ from training rows.",
+        )
+    return Finding(
+        "warning" if severe else "note",
+        "Error bars are too wide",
+        f"The {percent(worst, 0)} interval holds {percent(coverage[worst])} of {shown(rows)} held-out targets.",
+        "Set noise='input' if some rows are noisier than others; look for outliers that blow up the noise.",
+    )
+
+
+def check_heavy_tails(standardized: Array) -> Finding | None:
+    """More rows far outside their error bars than a Gaussian allows.
+
+    Example:
+        >>> values = np.random.default_rng(0).normal(size=1000)
+        >>> check_heavy_tails(values), check_heavy_tails(np.append(values, [9.0, -7.0, 12.0, 6.0])).severity
+        (None, 'warning')
+    """
+    far = int((np.abs(standardized) > 4.0).sum())
+    expected = 6.33e-5 * len(standardized)
+    if far < 3 or far < 10.0 * expected:
+        return None
+    return Finding(
+        "warning",
+        "Heavy-tailed residuals",
+        f"{far} of {shown(len(standardized))} held-out rows lie more than four standard deviations off, the farthest "
+        f"{shown(float(np.abs(standardized).max()), 2)}; a Gaussian would give {shown(expected, 2)}.",
+        "Look at these rows: mistakes in the table, or cases the inputs do not describe. Try the logarithm of the "
+        "target or noise='input', and do not read far intervals (99 % and beyond) literally.",
+    )
+
+
+def check_bias(residuals: Array) -> Finding | None:
+    """Predictions that are off in one direction on the whole.
+
+    Example:
+        >>> noise = np.random.default_rng(0).normal(size=500)
+        >>> check_bias(noise), check_bias(noise + 1.0).severity
+        (None, 'warning')
+    """
+    rmse = float(np.sqrt(np.mean(residuals**2)))
+    bias, error = float(residuals.mean()), float(residuals.std()) / math.sqrt(len(residuals))
+    if abs(bias) <= 4.0 * error or abs(bias) <= 0.15 * rmse:
+        return None
+    return Finding(
+        "warning",
+        f"Predictions are too {'low' if bias > 0 else 'high'} on the whole",
+        f"The mean held-out residual is {shown(bias)} (standard error {shown(error, 2)}); the RMSE is {shown(rmse)}.",
+        "Held-out rows differ from training rows: shuffle before splitting, or, if they are later in time, expect the "
+        "same drift in use and update the model with recent rows.",
+    )
+
+
+def check_unknown_ground(inputs: Array, held_out_inputs: Array, names: Sequence[str]) -> Finding | None:
+    """Held-out rows outside of the range that was trained on."""
+    low, high = inputs.min(axis=0), inputs.max(axis=0)
+    outside = (held_out_inputs < low) | (held_out_inputs > high)
+    share = float(outside.any(axis=1).mean())
+    # Chance alone puts about two rows per column in n outside of the range of n training rows.
+    chance = 2.0 * inputs.shape[1] / (len(inputs) + 1)
+    if share <= 0.1 + 2.0 * chance:
+        return None
+    worst = int(outside.mean(axis=0).argmax())
+    return Finding(
+        "warning",
+        "Held-out rows lie outside of the trained range",
+        f"{percent(share)} of the held-out rows have a value that no training row reaches, most often in "
+        f"{names[worst]!r}.",
+        "Predictions there are extrapolations. Train on rows that cover the range of use, or split at random.",
+    )

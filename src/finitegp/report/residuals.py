@@ -1,0 +1,143 @@
+"""Residuals by input, and the rows that a model expects least."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .contents import Outliers, ResidualPanel
+from .numbers import shown
+
+Array = npt.NDArray[np.float64]
+_MOST_POINTS = 400
+_MOST_CATEGORIES = 8
+
+
+def thin(rows: int, most: int, *, seed: int) -> npt.NDArray[np.int64]:
+    """At most so many row numbers, in order, the same for the same seed.
+
+    Example:
+        >>> thin(3, 10, seed=0).tolist(), len(thin(1000, 10, seed=0))
+        ([0, 1, 2], 10)
+    """
+    return np.sort(np.random.default_rng(seed).permutation(rows)[:most])
+
+
+def residual_panel(
+    name: str, columns: Array, column_names: Sequence[str], standardized: Array, *, seed: int = 0
+) -> ResidualPanel:
+    """Standardized residuals against one input, with local means over all rows.
+
+    Args:
+        name: Of the input.
+        columns: ``(rows, k)``: one column, or those of a one-hot encoded text.
+        column_names: Of the ``k`` columns.
+        standardized: ``(rows,)`` residuals over predicted standard deviations.
+        seed: Of the rows that are drawn and of how far dots of a category are moved apart.
+    """
+    codes, categories = _categories(name, columns, column_names)
+    drawn = thin(len(columns), _MOST_POINTS, seed=seed)
+    if categories is None:
+        values = columns[:, 0]
+        groups = np.array_split(np.argsort(values, kind="stable"), max(1, min(12, len(values) // 20)))
+        centers = np.array([np.median(values[group]) for group in groups])
+        shown_values = values[drawn]
+    else:
+        groups = [np.flatnonzero(codes == number) for number in range(len(categories))]
+        centers = np.arange(len(categories), dtype=np.float64)
+        shown_values = codes[drawn] + np.random.default_rng(seed).uniform(-0.28, 0.28, len(drawn))
+    # A single row has no spread of its own: the error of a standardized residual is then one.
+    errors = [np.std(standardized[g], ddof=1) / np.sqrt(len(g)) if len(g) > 1 else 1.0 for g in groups]
+    return ResidualPanel(
+        name=name,
+        categories=categories,
+        values=shown_values,
+        residuals=standardized[drawn],
+        centers=centers,
+        local_mean=np.array([np.mean(standardized[group]) for group in groups]),
+        local_error=np.array(errors),
+        total=len(columns),
+    )
+
+
+def _categories(
+    name: str, columns: Array, column_names: Sequence[str]
+) -> tuple[npt.NDArray[np.int64], list[str] | None]:
+    """The number of each row's category and the categories' names; None for names if the input is a number."""
+    if columns.shape[1] > 1:
+        labels = [other.removeprefix(name).lstrip("=_: ") or other for other in column_names]
+        codes = np.where(columns.max(axis=1) > 0.0, columns.argmax(axis=1), len(labels))
+        labels.append("other")
+    else:
+        values, codes = np.unique(columns[:, 0], return_inverse=True)
+        if len(values) > _MOST_CATEGORIES:
+            return codes, None
+        labels = [shown(float(value), 4) for value in values]
+    # Only categories that occur; the rarest of many are shown as one.
+    counts = np.bincount(codes, minlength=len(labels))
+    kept = [int(code) for code in np.argsort(-counts, kind="stable")[:_MOST_CATEGORIES] if counts[code] > 0]
+    kept.sort()
+    renumbered = np.full(len(labels), len(kept))
+    renumbered[kept] = np.arange(len(kept))
+    result = renumbered[codes]
+    names = [labels[code] for code in kept] + (["others"] if bool((result == len(kept)).any()) else [])
+    return result, names
+
+
+def find_outliers(
+    source: str,
+    mean: Array,
+    std: Array,
+    targets: Array,
+    inputs: Array,
+    value_columns: Sequence[tuple[str, list[int], list[str]]],
+    row_numbers: npt.NDArray[np.int64],
+    *,
+    rows_of: int,
+    most: int = 10,
+) -> Outliers:
+    """The rows farthest from what was expected of them, in units of the expected deviation.
+
+    Args:
+        source: ``"leave-one-out"`` or ``"held-out"``.
+        mean: Expected of each row by a model that has not seen it.
+        std: Likewise.
+        targets: What was observed.
+        inputs: ``(rows, columns)``.
+        value_columns: Inputs to show with each row: name, columns, and the names of these columns.
+        row_numbers: What to call each row.
+        rows_of: How many rows there are, if these are a sample.
+        most: Rows shown.
+    """
+    from scipy.special import ndtri
+
+    standardized = (targets - mean) / std
+    order = np.argsort(-np.abs(standardized), kind="stable")[:most]
+    ranked = np.sort(standardized)
+    expected = ndtri((np.arange(len(ranked)) + 0.5) / len(ranked))
+    # Both tails in full, the middle thinned evenly: nothing happens there.
+    tail, rows = 60, len(ranked)
+    middle = np.linspace(tail, rows - tail - 1, 140).astype(int) if rows > 2 * tail + 140 else np.arange(rows)
+    kept = np.unique(np.concatenate([np.arange(min(tail, rows)), middle, np.arange(max(rows - tail, 0), rows)]))
+    return Outliers(
+        source=source,
+        expected=expected[kept],
+        standardized=ranked[kept],
+        row_numbers=[int(number) for number in row_numbers[order]],
+        targets=targets[order],
+        mean=mean[order],
+        std=std[order],
+        values=[[_value(inputs[row, columns], labels) for _, columns, labels in value_columns] for row in order],
+        value_names=[name for name, _, _ in value_columns],
+        beyond_three=int((np.abs(standardized) > 3.0).sum()),
+        rows=rows,
+        rows_of=rows_of,
+    )
+
+
+def _value(values: Array, labels: list[str]) -> str:
+    if len(values) == 1:
+        return shown(float(values[0]), 4)
+    return labels[int(values.argmax())] if float(values.max()) > 0.0 else "other"

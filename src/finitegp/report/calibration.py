@@ -32,7 +32,7 @@ def measure_calibration(mean: Array, std: Array, targets: Array) -> Calibration:
     bins = 20 if rows >= 1000 else 10 if rows >= 100 else 5
     counts, edges = np.histogram(transform, bins=bins, range=(0.0, 1.0))
     central = np.abs(2.0 * transform - 1.0)  # the smallest central interval that holds the target
-    groups = np.array_split(np.argsort(std, kind="stable"), min(10, max(1, rows // 15)))
+    groups = np.array_split(np.argsort(std, kind="stable"), min(10, max(1, rows // 7)))
     sizes = np.array([len(group) for group in groups])
     predicted = np.array([np.sqrt(np.mean(std[group] ** 2)) for group in groups])
     observed_spread = np.array([np.sqrt(np.mean((targets[group] - mean[group]) ** 2)) for group in groups])

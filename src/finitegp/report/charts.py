@@ -15,7 +15,8 @@ import numpy as np
 
 from .numbers import cut, tick_labels, ticks
 
-_CHARACTER = 6.7  # mean width of a character at the font size of tick labels
+_CHARACTER = 7.2  # width of a character at the font size of tick labels, in the widest of common fonts
+_LABEL_CHARACTER = 7.9  # likewise of axis labels
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,14 @@ class Axis:
 
     def marks(self, wanted: int) -> tuple[list[float], list[str]]:
         """Ticks and their labels."""
-        values = list(self.tick_values) if self.tick_values is not None else ticks(self.low, self.high, wanted)
-        return values, list(self.tick_names) if self.tick_names is not None else tick_labels(values)
+        if self.tick_values is None:
+            values = ticks(self.low, self.high, wanted)
+            return values, tick_labels(values)
+        names = tick_labels(list(self.tick_values)) if self.tick_names is None else self.tick_names
+        inside = [
+            (value, name) for value, name in zip(self.tick_values, names, strict=True) if self.low <= value <= self.high
+        ]
+        return [value for value, _ in inside], [name for _, name in inside]
 
 
 @dataclass
@@ -85,7 +92,7 @@ class Chart:
     vertical: Axis
     title: str
     description: str
-    width: int = 440
+    width: int = 400
     height: int = 320
     horizontal_grid: bool = True
     vertical_grid: bool = False
@@ -189,7 +196,7 @@ class Chart:
             )
         if self.vertical.label:
             middle = (top + bottom) / 2
-            label = cut(self.vertical.label, int((bottom - top) / _CHARACTER))
+            label = cut(self.vertical.label, int((bottom - top) / _LABEL_CHARACTER))
             out.append(
                 f'<text class="label" transform="translate(13 {_n(middle)}) rotate(-90)" text-anchor="middle">'
                 f"{escape(label)}</text>"
@@ -198,9 +205,11 @@ class Chart:
 
     def _horizontal_axis(self) -> list[str]:
         left, _, right, bottom = self._box
-        wanted = max(3, round((right - left) / 70))
+        wanted = max(3, round((right - left) / 62))
         values, labels = self.horizontal.marks(wanted)
         out = [f'<path class="axis" d="M{_n(left)} {_n(bottom)}H{_n(right)}"/>']
+        names = self.horizontal.tick_names
+        style = "tick dense" if names is not None and len(names) > 5 else "tick"
         room_ends = -1e9  # where the last label ended: a label that would touch it is left out
         for value, label in zip(values, labels, strict=True):
             x = self._x(value)
@@ -214,10 +223,11 @@ class Chart:
             room_ends = center + half
             out.append(f'<path class="axis" d="M{_n(x)} {_n(bottom)}v4"/>')
             out.append(
-                f'<text class="tick" x="{_n(center)}" y="{_n(bottom + 17)}" text-anchor="middle">{escape(label)}</text>'
+                f'<text class="{style}" x="{_n(center)}" y="{_n(bottom + 17)}" text-anchor="middle">'
+                f"{escape(label)}</text>"
             )
         if self.horizontal.label:
-            label = cut(self.horizontal.label, int((right - left) / _CHARACTER))
+            label = cut(self.horizontal.label, int((right - left) / _LABEL_CHARACTER))
             out.append(
                 f'<text class="label" x="{_n((left + right) / 2)}" y="{_n(self.height - 6)}" text-anchor="middle">'
                 f"{escape(label)}</text>"

@@ -12,7 +12,7 @@ import numpy as np
 from .charts import Axis, Chart
 from .contents import Calibration, Curve, HeldOutPoints, ImportanceTable, Outliers, ResidualPanel
 from .markup import figure, key, table
-from .numbers import cut, log_ticks, percent, shown
+from .numbers import cut, distinct_cuts, log_ticks, percent, shown
 
 _NORMAL_90 = 1.6448536269514722
 _TABLE_ROWS = 20
@@ -31,7 +31,7 @@ def predictions_figure(points: HeldOutPoints, target_name: str) -> str:
         Axis(horizontal.low, horizontal.high, f"predicted {target_name}"),
         f"Predicted against actual {target_name}",
         f"{len(points.targets)} held-out rows with 90 % intervals; {int(missed.sum())} intervals miss the actual value",
-        height=410,
+        height=372,
         vertical_grid=True,
     )
     for chosen, style in ((~missed, ""), (missed, "second")):
@@ -125,13 +125,16 @@ def spread_figure(found: Calibration, target_name: str) -> str:
     # Spreads of different size crowd in a corner of linear axes.
     logarithmic = low > 0.0 and high > 4.0 * low
     transform = np.log10 if logarithmic else np.asarray
-    limits = Axis.around(transform(everything), "", include=() if logarithmic else (0.0,))
+    limits, across = (
+        Axis.around(transform(everything), ""),
+        Axis.around(transform(found.predicted_spread), "", margin=0.1),
+    )
     marks: dict[str, Any] = {}
     if logarithmic:
-        values = log_ticks(10.0**limits.low, 10.0**limits.high)
+        values = log_ticks(10.0 ** min(limits.low, across.low), 10.0 ** max(limits.high, across.high))
         marks = {"tick_values": [math.log10(value) for value in values], "tick_names": [shown(v, 2) for v in values]}
     chart = Chart(
-        Axis(limits.low, limits.high, "predicted standard deviation", **marks),
+        Axis(across.low, across.high, "predicted standard deviation", **marks),
         Axis(limits.low, limits.high, "observed RMSE", **marks),
         "Error against predicted spread",
         f"{len(found.spread_rows)} groups of held-out rows sorted by their predicted standard deviation; on the "
@@ -139,14 +142,15 @@ def spread_figure(found: Calibration, target_name: str) -> str:
         vertical_grid=True,
         **_SMALL,
     )
-    chart.line([limits.low, limits.high], [limits.low, limits.high], "reference")
-    across = transform(found.predicted_spread)
-    chart.vertical_bars(across, transform(found.spread_low), transform(found.spread_high), "strong")
-    chart.points(across, transform(found.observed_spread), "large")
+    chart.line([across.low, across.high], [across.low, across.high], "reference")
+    places = transform(found.predicted_spread)
+    chart.vertical_bars(places, transform(found.spread_low), transform(found.spread_high), "strong")
+    chart.points(places, transform(found.observed_spread), "large")
+    groups = f"Rows in {len(found.spread_rows)} groups" if len(found.spread_rows) > 1 else "Rows in one group"
     unit = escape(cut(target_name, 40)) + (", on logarithmic scales" if logarithmic else "")
     caption = (
-        f"Rows in {len(found.spread_rows)} groups from sure to unsure, in units of {unit}: dots on the diagonal mean "
-        "that wide error bars are where errors are large. Thin bars: 95 % of calibrated models."
+        f"{groups} from sure to unsure, in units of {unit}: dots on the diagonal mean that wide error bars are where "
+        "errors are large. Thin bars: 95 % of calibrated models."
     )
     body = [
         [shown(float(p)), shown(float(o)), f"{shown(float(a))} to {shown(float(b))}", shown(int(n))]
@@ -168,7 +172,7 @@ def importance_figure(found: ImportanceTable) -> str:
     entries = found.entries[:20]
     positions = [float(len(entries) - number) for number in range(len(entries))]
     increases, spreads = (np.array([getattr(e, name) for e in entries]) for name in ("increase", "spread"))
-    vertical = Axis(0.4, len(entries) + 0.6, "", positions, [cut(entry.name, 24) for entry in entries])
+    vertical = Axis(0.4, len(entries) + 0.6, "", positions, distinct_cuts([entry.name for entry in entries], 22))
     limits = Axis.around(
         np.concatenate([increases - spreads, increases + spreads]), "increase of the RMSE", include=(0.0,)
     )
@@ -220,17 +224,18 @@ def level_figure(panel: ResidualPanel) -> str:
         f"({thinned} rows). {key('orange', 'local means with two standard errors')} &nbsp; "
         f"{key('band', 'nine of ten residuals should lie here')}"
     )
-    return _residuals(panel, "level", caption, title="", size={"height": 410})
+    return _residuals(panel, "level", caption, title="", size={"height": 372})
 
 
 def _residuals(panel: ResidualPanel, name: str, caption: str, *, title: str, size: dict[str, Any]) -> str:
+    label = "" if title else panel.name  # the heading says it already
     if panel.categories is None:
-        horizontal = Axis.around(panel.values, panel.name)
+        horizontal = Axis.around(panel.values, label)
     else:
         count = len(panel.categories)
         room = max(3, int(38 / count))
         labels = tuple(cut(category, room) for category in panel.categories)
-        horizontal = Axis(-0.5, count - 0.5, panel.name, tuple(range(count)), labels)
+        horizontal = Axis(-0.5, count - 0.5, label, tuple(range(count)), labels)
     extent = max(3.2, float(np.abs(panel.residuals).max()) * 1.05)
     chart = Chart(
         horizontal,
@@ -268,7 +273,7 @@ def outliers_figure(found: Outliers) -> str:
         vertical,
         "Normal quantile plot",
         f"Sorted standardized residuals of {found.rows} rows; {found.beyond_three} lie beyond three.",
-        height=330,
+        height=300,
         vertical_grid=True,
     )
     chart.line([horizontal.low, horizontal.high], [horizontal.low, horizontal.high], "reference")

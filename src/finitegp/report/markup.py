@@ -20,7 +20,12 @@ def table(
         >>> "&lt;script&gt;" in table(["name"], [["<script>"]], "names")
         True
     """
-    out = ['<div class="scroll" tabindex="0"><table>', f"<caption>{escape(caption)}</caption>", "<thead><tr>"]
+    # The caption stands outside of what scrolls, or its end would be out of sight on a phone.
+    out = [
+        f'<p class="caption">{escape(caption)}</p>',
+        f'<div class="scroll" tabindex="0"><table aria-label="{escape(caption)}">',
+        "<thead><tr>",
+    ]
     for number, heading in enumerate(headings):
         out.append(f'<th scope="col"{_kind(number, text_columns)}>{escape(heading)}</th>')
     out.append("</tr></thead><tbody>")
@@ -29,7 +34,7 @@ def table(
         for column, cell in enumerate(row):
             # The part after a plus-minus is the standard error, smaller on a line of its own.
             value, _, error = cell.partition(" ± ")
-            inside = escape(value) + (f'<span class="error">± {escape(error)}</span>' if error else "")
+            inside = escape(value) + (f'<span class="plusminus">± {escape(error)}</span>' if error else "")
             if column == 0:
                 out.append(f'<th scope="row"{_kind(column, text_columns)}>{inside}</th>')
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 
@@ -11,17 +12,19 @@ def shown(value: float | int | None, digits: int = 3) -> str:
 
     Example:
         >>> shown(1234567.0), shown(0.000123456), shown(-2.0), shown(None)
-        ('1,234,567', '0.000123', '−2', '–')
+        ('1,235,000', '0.000123', '−2', '–')
         >>> shown(31415.9), shown(3.2e-9), shown(8.1e15)
-        ('31,416', '3.2e−9', '8.1e15')
+        ('31,420', '3.2e−9', '8.1e15')
     """
     if value is None or not math.isfinite(value):
         return "–"
     if value == 0:
         return "0"
     size = abs(value)
-    if isinstance(value, int) or (size >= 10**digits and size < 1e9):
-        text = f"{value:,.0f}"
+    if isinstance(value, int):
+        text = f"{value:,}"
+    elif size >= 10**digits and size < 1e9:
+        text = f"{float(f'{value:.{max(digits, 4)}g}'):,.0f}"  # four digits at least: 1,234 is no longer than 1,230
     elif size < 1e-4 or size >= 1e9:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         text = f"{_trimmed(mantissa)}e{int(exponent)}"
@@ -56,6 +59,38 @@ def cut(name: str, length: int) -> str:
     return f"{name[:head]}…{name[len(name) - (length - 1 - head) :]}"
 
 
+def distinct_cuts(names: Sequence[str], length: int) -> list[str]:
+    """Long names cut so that they can still be told apart: where they all begin or end alike, that part goes first.
+
+    Example:
+        >>> distinct_cuts(["income_in_region_1_before_tax", "income_in_region_2_before_tax"], 12)
+        ['…ion_1_befo…', '…ion_2_befo…']
+        >>> distinct_cuts(["age", "a_very_long_name_indeed"], 12)
+        ['age', 'a_ver…indeed']
+    """
+    long = [name for name in names if len(name) > length]
+    prefix, suffix = _shared_start(long), _shared_start([name[::-1] for name in long])
+    result = []
+    for name in names:
+        # The part that differs, in the middle of the window.
+        first, last = prefix, max(len(name) - suffix, prefix + 1)
+        if len(name) <= length or len(long) < 2 or first < (length - 1) // 2 or len(name) - last < length // 2:
+            result.append(cut(name, length))
+            continue
+        room = length - 2
+        start = max(0, first - max(0, (room - (last - first)) // 2))
+        result.append(f"…{name[start : start + room]}…")
+    return result
+
+
+def _shared_start(names: Sequence[str]) -> int:
+    """How many characters all names begin with."""
+    return next(
+        (place for place, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1),
+        min((len(name) for name in names), default=0),
+    )
+
+
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About ``count`` round numbers from ``low`` to ``high``.
 
@@ -70,10 +105,10 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
         return [low] if math.isfinite(low) else []
     raw = span / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= raw * 0.9999)
+    step = next(factor * power for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * power >= raw * 0.9999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     # A multiple of the step with its digits cut: 3 * 0.1 would be written as 0.30000000000000004.
-    decimals = max(0, 1 - math.floor(math.log10(step)))
+    decimals = max(0, 2 - math.floor(math.log10(step)))
     return [round(number * step, decimals) + 0.0 for number in range(first, last + 1)]
 
 

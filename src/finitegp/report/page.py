@@ -22,7 +22,7 @@ from .figures import (
 )
 from .findings import Finding
 from .markup import paragraph, section, table
-from .numbers import cut, percent, shown
+from .numbers import cut, distinct_cuts, percent, shown
 from .style import STYLE
 
 # A browser that obeys this fetches nothing, whatever stands in the page.
@@ -200,7 +200,8 @@ def _scores(contents: ReportContents) -> list[str]:
     text = (
         "Lower is better for RMSE, MAE, NLPD (negative log predictive density, in nats) and CRPS (continuous ranked "
         "probability score). Intervals should hold what they are named after. The value after ± is the standard error "
-        "from the sampling of held-out rows."
+        "from the sampling of held-out rows. Baselines: a Bayesian ridge regression, and the mean and spread of the "
+        "training rows."
     )
     return [
         table(headings, body, caption, first_row_stands_out=True),
@@ -210,9 +211,8 @@ def _scores(contents: ReportContents) -> list[str]:
 
 
 def _score_row(scores: ModelScores) -> list[str]:
-    names = {"linear": "linear (Bayesian ridge)", "mean": "mean of the training rows"}
     return [
-        names.get(scores.name, scores.name),
+        scores.name,
         f"{shown(scores.rmse, 4)} ± {shown(scores.rmse_error, 2)}",
         f"{shown(scores.mae, 4)} ± {shown(scores.mae_error, 2)}",
         "–" if scores.r_squared is None else f"{round(scores.r_squared, 3) + 0.0:.3f}".replace("-", "−"),
@@ -277,7 +277,7 @@ def _outliers(contents: ReportContents) -> list[str]:
         )
     else:
         intro = "Held-out rows against their predictions."
-    headings = ["row", "actual", "expected", "deviation", "off by", *(cut(name, 24) for name in found.value_names)]
+    headings = ["row", "actual", "expected", "deviation", "off by", *distinct_cuts(found.value_names, 24)]
     body = [
         [
             str(row),

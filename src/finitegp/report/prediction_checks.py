@@ -35,20 +35,30 @@ def check_perfect_predictions(r_squared: float | None) -> Finding | None:
 
 def check_baselines(scores: Sequence[ModelScores]) -> Finding | None:
     """A model, the first, that does not beat a baseline."""
-    own, others = scores[0], scores[1:]
-    for baseline in others:
-        if own.rmse >= 0.99 * baseline.rmse and own.nlpd >= baseline.nlpd - 0.01:
-            worse = own.rmse > 1.02 * baseline.rmse
-            return Finding(
-                "problem" if baseline.name == "mean" or worse else "note",
-                f"No better than the {baseline.name} baseline",
-                f"RMSE {shown(own.rmse)} against {shown(baseline.rmse)}, NLPD {shown(own.nlpd)} against "
-                f"{shown(baseline.nlpd)}.",
-                "The inputs may carry little information on the target: check that rows of inputs and target belong "
-                "together."
-                if baseline.name == "mean"
-                else "If the relation is linear, nothing is wrong. Otherwise raise the effort or get more rows.",
+    own = scores[0]
+    for baseline in scores[1:]:
+        if own.rmse < 0.99 * baseline.rmse or own.nlpd < baseline.nlpd - 0.01:
+            continue
+        evidence = (
+            f"RMSE {shown(own.rmse)} against {shown(baseline.rmse)}, NLPD {shown(own.nlpd)} against "
+            f"{shown(baseline.nlpd)}."
+        )
+        worse = own.rmse > 1.02 * baseline.rmse
+        title = f"{'Worse' if worse else 'No better'} than the {baseline.name} baseline"
+        if baseline.name == "mean":
+            fix = (
+                "The inputs may carry no information on the target: check that rows of inputs and target belong "
+                "together, and that the right column is the target."
             )
+            return Finding("problem", title, evidence, fix)
+        if worse:
+            fix = (
+                "Raise the effort or get more rows; with many columns and few rows, leave out those that cannot matter."
+            )
+            return Finding("problem", title, evidence, fix)
+        return Finding(
+            "note", title, evidence, "If the relation is linear, nothing is wrong. Otherwise raise the effort."
+        )
     return None
 
 

@@ -41,7 +41,7 @@ def residual_panel(
     drawn = thin(len(columns), _MOST_POINTS, seed=seed)
     if categories is None:
         values = columns[:, 0]
-        groups = np.array_split(np.argsort(values, kind="stable"), max(1, min(12, len(values) // 20)))
+        groups = np.array_split(np.argsort(values, kind="stable"), max(1, min(12, round(len(values) ** 0.5 / 2))))
         centers = np.array([np.median(values[group]) for group in groups])
         shown_values = values[drawn]
     else:

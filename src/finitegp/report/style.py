@@ -42,20 +42,21 @@ section {
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); gap: 22px 30px; }
 .charts > * { min-width: 0; }
 .three { grid-template-columns: repeat(auto-fit, minmax(min(100%, 310px), 1fr)); }
-figure { margin: 0; max-width: 540px; }
+figure { margin: 0; max-width: 500px; }
 figcaption { font-size: .88rem; line-height: 1.45; margin-top: 4px; overflow-wrap: anywhere; }
 svg { display: block; width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .93rem; }
-caption { text-align: left; color: var(--soft); font-size: .88rem; padding-bottom: 4px; }
+.caption { color: var(--soft); font-size: .88rem; margin-bottom: 4px; }
 th, td { padding: 6px 14px 6px 0; text-align: right; border-bottom: 1px solid var(--rule); vertical-align: top; }
 th { font-weight: 600; }
 thead th { color: var(--soft); font-weight: 500; font-size: .86rem; vertical-align: bottom; white-space: nowrap; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
 td.text { overflow-wrap: anywhere; }
+tbody th { min-width: 6.5em; }
 tbody tr:last-child > * { border-bottom: 0; }
 .own > * { font-weight: 600; }
-.error { display: block; color: var(--soft); font-size: .82em; font-weight: 400; }
+.plusminus { display: block; color: var(--soft); font-size: .82em; font-weight: 400; white-space: nowrap; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 5px 22px; margin: 0 0 12px; }
 dt { color: var(--soft); }
 dd { margin: 0; overflow-wrap: anywhere; }
@@ -78,7 +79,8 @@ code { font: .92em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; ove
 footer { color: var(--soft); font-size: .86rem; padding-bottom: 36px; }
 svg text { fill: var(--ink); font-family: inherit; }
 svg .tick { font-size: 12.5px; fill: var(--soft); font-variant-numeric: tabular-nums; }
-svg .label { font-size: 13.5px; }
+svg .tick.dense { font-size: 11px; }
+svg .label { font-size: 13px; }
 svg path { fill: none; }
 svg .axis { stroke: var(--soft); stroke-width: 1; }
 svg .grid { stroke: var(--grid); stroke-width: 1; }
@@ -106,8 +108,7 @@ svg .band { fill: var(--band); }
   .tiles { grid-template-columns: repeat(2, 1fr); gap: 10px; }
   .tile { padding: 10px 12px; }
   .tile .value { font-size: 1.3rem; }
-  dl { grid-template-columns: 1fr; gap: 0; }
-  dd { margin-bottom: 8px; }
+  dl { grid-template-columns: 36% 1fr; gap: 5px 12px; }
   th, td { padding-right: 12px; }
 }
 @media print {

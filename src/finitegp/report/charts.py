@@ -103,7 +103,7 @@ class Chart:
         """Leave as much room at the left as the labels of the y axis need."""
         labels = self.vertical.marks(self._wanted_rows())[1]
         widest = max((len(label) for label in labels), default=1)
-        self._left = 12.0 + _CHARACTER * widest + (20.0 if self.vertical.label else 0.0)
+        self._left = 16.0 + _CHARACTER * widest + (16.0 if self.vertical.label else 0.0)
 
     def _wanted_rows(self) -> int:
         return max(3, round(self.height / 50))

@@ -28,7 +28,7 @@ class Patient:
         held_out_targets: ``(rows,)``.
         mean: Predicted for them.
         std: Likewise.
-        noise_variance: The noise part of the predicted variance, or None.
+        noise_variance: Predicted for them, of the target as the model sees it, or None.
         scores: The model's first, then the baselines'.
         training_inputs: None if not at hand.
         training_targets: Likewise.
@@ -148,15 +148,12 @@ def _noise(patient: Patient) -> tuple[float, float]:
     model = _model(patient)
     if patient.noise_variance is None:
         return model.noise_variance / model.target_mean_square, 0.0
-    variance = float(np.var(patient.held_out_targets))
-    if variance == 0.0:
-        raise _NotPossible("the held-out targets do not vary")
     smallest = float(patient.noise_variance.min())
     # Rows at the bound of the noise network share the smallest value; with constant noise all rows do.
     at_bound = patient.noise_variance <= 1.01 * smallest
     spread = float(patient.noise_variance.max()) / smallest
     share = float(at_bound.mean()) if spread > 1e4 else 0.0
-    return float(patient.noise_variance.mean()) / variance, share
+    return float(patient.noise_variance.mean()) / model.target_mean_square, share
 
 
 def _with_baselines(scores: Sequence[ModelScores]) -> Sequence[ModelScores]:

@@ -64,7 +64,7 @@ def pit_figure(found: Calibration) -> str:
     top = max(float(found.bin_counts.max()), high) * 1.08
     rows = int(found.bin_counts.sum())
     chart = Chart(
-        Axis(0.0, 1.0, "predicted probability of a lower value"),
+        Axis(0.0, 1.0, "probability of a lower value"),
         Axis(0.0, top, "held-out rows"),
         "PIT histogram",
         f"{len(found.bin_counts)} bins of the probability integral transform; flat if calibrated. Counts from "
@@ -169,7 +169,7 @@ def spread_figure(found: Calibration, target_name: str) -> str:
 
 def importance_figure(found: ImportanceTable) -> str:
     """Bars of permutation importance, the largest on top."""
-    entries = found.entries[:20]
+    entries = found.entries[:15]
     positions = [float(len(entries) - number) for number in range(len(entries))]
     increases, spreads = (np.array([getattr(e, name) for e in entries]) for name in ("increase", "spread"))
     vertical = Axis(0.4, len(entries) + 0.6, "", positions, distinct_cuts([entry.name for entry in entries], 22))

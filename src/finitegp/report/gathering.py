@@ -214,8 +214,7 @@ def _score_all(
 def _noise_variance(subject: Subject, inputs: Array) -> Array | None:
     if subject.fitted is None:
         return None
-    prediction = subject.fitted.predict(subject.scale_inputs(inputs))
-    noise: Array = prediction.noise_variance.cpu().numpy() * subject.target_scale**2
+    noise: Array = subject.fitted.predict(subject.scale_inputs(inputs)).noise_variance.cpu().numpy()
     return noise
 
 

@@ -101,8 +101,8 @@ def check_conditioning(condition_number: float, jitter: float) -> Finding | None
     return Finding(
         "problem" if jitter > 0.0 or condition_number >= 1e14 else "warning",
         "Badly conditioned features",
-        f"The condition number of the regularised Gram matrix is {shown(condition_number, 2)}{added}; about "
-        f"{max(0, round(16 - _digits(condition_number)))} of 16 digits are left.",
+        f"The condition number of the regularised Gram matrix is {condition_number:.1e}{added}; about "
+        f"{_digits_left(condition_number)} of 16 digits are left.",
         "Scale inputs and target to order one, remove duplicate columns, use fewer features or a larger noise "
         "variance.",
     )
@@ -146,5 +146,5 @@ def check_window(window: float, batch_size: int, rows: int, num_features: int, s
     return None
 
 
-def _digits(condition_number: float) -> float:
-    return math.log10(max(condition_number, 1.0))
+def _digits_left(condition_number: float) -> int:
+    return round(16.0 - math.log10(min(max(condition_number, 1.0), 1e16)))

@@ -295,7 +295,7 @@ def _outliers(contents: ReportContents) -> list[str]:
     return [
         paragraph(intro),
         paragraph(contents.remarks["outliers"], "soft") if "outliers" in contents.remarks else "",
-        f'<div class="charts">{outliers_figure(found)}<div>{rows}</div></div>',
+        f'<div class="charts stacked">{outliers_figure(found)}<div>{rows}</div></div>',
     ]
 
 

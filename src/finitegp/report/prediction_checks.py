@@ -144,6 +144,8 @@ def check_bias(residuals: Array) -> Finding | None:
         >>> check_bias(noise), check_bias(noise + 1.0).severity
         (None, 'warning')
     """
+    if len(residuals) < 20:
+        return None
     rmse = float(np.sqrt(np.mean(residuals**2)))
     bias, error = float(residuals.mean()), float(residuals.std()) / math.sqrt(len(residuals))
     if abs(bias) <= 4.0 * error or abs(bias) <= 0.15 * rmse:

@@ -52,7 +52,8 @@ th, td { padding: 6px 14px 6px 0; text-align: right; border-bottom: 1px solid va
 th { font-weight: 600; }
 thead th { color: var(--soft); font-weight: 500; font-size: .86rem; vertical-align: bottom; white-space: nowrap; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
-td.text { overflow-wrap: anywhere; }
+td { white-space: nowrap; }
+td.text { white-space: normal; overflow-wrap: anywhere; }
 tbody th { min-width: 6.5em; }
 tbody tr:last-child > * { border-bottom: 0; }
 .own > * { font-weight: 600; }
@@ -121,9 +122,10 @@ svg .band { fill: var(--band); }
   nav, details { display: none; }
   section { border: 0; padding: 0; margin-bottom: 14pt; }
   h2 { break-after: avoid; }
-  figure, .finding, .tile, tr { break-inside: avoid; }
+  figure, .finding, .tile, tr, .charts > div { break-inside: avoid; }
   .charts { grid-template-columns: 1fr 1fr; }
   .three { grid-template-columns: 1fr 1fr 1fr; }
+  .stacked { grid-template-columns: 1fr; }
   .scroll { overflow: visible; }
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
 }

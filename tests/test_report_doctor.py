@@ -1,0 +1,250 @@
+"""The doctor: each check speaks up on the disease it is for, and stays silent on a healthy fit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from finitegp.report import data_checks, model_checks, prediction_checks
+from finitegp.report.baselines import score_model
+from finitegp.report.findings import Finding
+
+
+@pytest.fixture
+def random(seed):
+    return np.random.default_rng(seed)
+
+
+def test_a_finding_must_have_a_known_severity():
+    with pytest.raises(ValueError, match="severity must be one of"):
+        Finding("catastrophe", "title", "evidence", "fix")
+
+
+# The model.
+
+
+@pytest.mark.parametrize(
+    ("dead", "severity"), [(0, None), (20, None), (60, "note"), (118, "warning"), (126, "problem"), (128, "problem")]
+)
+def test_dead_features(dead, severity):
+    finding = model_checks.check_dead_features(dead, 128)
+    assert (finding and finding.severity) == severity
+    assert finding is None or str(dead) in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("effective", "features", "severity"),
+    [(1.0, 128, "problem"), (3.0, 128, "warning"), (30.0, 128, None), (1.0, 2, None)],
+)
+def test_collapsed_features(effective, features, severity):
+    finding = model_checks.check_collapsed_features(effective, features)
+    assert (finding and finding.severity) == severity
+
+
+@pytest.mark.parametrize(
+    ("noise", "floored", "title"),
+    [
+        (1e-9, 0.0, "Noise is at its lower bound"),
+        (0.99, 0.0, "Noise explains everything"),
+        (0.1, 0.2, "Noise of some rows is at its lower bound"),
+        (0.1, 0.01, None),
+        (0.8, 0.0, None),
+    ],
+)
+def test_noise_bound(noise, floored, title):
+    finding = model_checks.check_noise_bound(noise, floored)
+    assert (finding and finding.title) == title
+
+
+@pytest.mark.parametrize(
+    ("condition", "jitter", "severity"),
+    [(1e6, 0.0, None), (1e13, 0.0, "warning"), (1e15, 0.0, "problem"), (1e6, 1e-8, "problem")],
+)
+def test_conditioning(condition, jitter, severity):
+    finding = model_checks.check_conditioning(condition, jitter)
+    assert (finding and finding.severity) == severity
+
+
+@pytest.mark.parametrize(
+    ("window", "rows", "title"),
+    [
+        (2, 10_000, "Window is too small"),  # 128 rows for 128 features
+        (100, 10_000, None),
+        (2, 100, None),  # all rows there are
+        (2000, 10_000, "Window is too large"),  # of 5,000 steps
+        (100, 100, "Window is too large"),  # 64 passes over the rows
+    ],
+)
+def test_window(window, rows, title):
+    finding = model_checks.check_window(window, 64, rows, 128, 5000)
+    assert (finding and finding.title) == title
+
+
+# The table.
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "held_out", "title"),
+    [
+        (40, 2, 100, "Few training rows"),
+        (100, 50, 100, "Few training rows"),
+        (1000, 5, 20, "Few held-out rows"),
+        (1000, 5, 200, None),
+    ],
+)
+def test_few_rows(rows, columns, held_out, title):
+    finding = data_checks.check_few_rows(rows, columns, held_out)
+    assert (finding and finding.title) == title
+
+
+def test_constant_columns(random):
+    inputs = random.normal(size=(50, 3))
+    assert data_checks.check_constant_columns(inputs, "abc") is None
+    inputs[:, 1] = 0.1
+    assert "'b'" in data_checks.check_constant_columns(inputs, "abc").evidence
+
+
+def test_duplicate_columns(random):
+    inputs = random.normal(size=(50, 4))
+    assert data_checks.check_duplicate_columns(inputs, "abcd") is None
+    inputs[:, 3] = 5.0 - 2.0 * inputs[:, 1]
+    assert "'b' and 'd'" in data_checks.check_duplicate_columns(inputs, "abcd").evidence
+
+
+def test_two_columns_of_a_yes_no_text_are_no_duplicates(random):
+    yes = (random.uniform(size=60) < 0.5).astype(float)
+    assert data_checks.check_duplicate_columns(np.column_stack([yes, 1.0 - yes]), ["yes", "no"]) is None
+    assert data_checks.check_duplicate_columns(np.column_stack([yes, yes]), ["yes", "again"]) is not None
+
+
+def test_constant_columns_are_no_duplicates():
+    assert data_checks.check_duplicate_columns(np.ones((10, 2)), ["a", "b"]) is None
+
+
+def test_telling_column(random):
+    inputs = random.normal(size=(400, 3))
+    noisy = inputs[:, 0] + random.normal(size=400)
+    assert data_checks.check_telling_columns(inputs, noisy, "abc") is None
+    # Not monotone: no correlation would see it.
+    finding = data_checks.check_telling_columns(inputs, np.cos(2 * inputs[:, 2]), "abc")
+    assert "'c'" in finding.evidence
+    assert "'a'" not in finding.evidence
+
+
+def test_a_table_sorted_by_its_target_is_no_leak(random):
+    targets = np.sort(random.normal(size=400))
+    categories = random.integers(0, 3, size=(400, 2)).astype(float)
+    assert data_checks.check_telling_columns(categories, targets, "ab") is None
+
+
+def test_shared_rows(random):
+    inputs, targets = random.normal(size=(100, 2)), random.normal(size=100)
+    others, their_targets = random.normal(size=(50, 2)), random.normal(size=50)
+    assert data_checks.check_shared_rows(inputs, targets, others, their_targets) is None
+    others[:20], their_targets[:20] = inputs[:20], targets[:20]
+    finding = data_checks.check_shared_rows(inputs, targets, others, their_targets)
+    assert finding.severity == "problem"
+    assert "20 of 50" in finding.evidence
+    # The same inputs with other targets are repeated measurements, not a leak.
+    assert data_checks.check_shared_rows(inputs, targets, inputs, targets + 1.0) is None
+
+
+def test_repeated_targets(random):
+    targets = random.normal(size=300)
+    assert data_checks.check_repeated_targets(targets) is None
+    assert "few distinct" in data_checks.check_repeated_targets(np.round(targets)).title
+    targets[:90] = 0.0
+    assert "30 %" in data_checks.check_repeated_targets(targets).evidence
+
+
+def test_skewed_target(random):
+    normal = random.normal(size=500)
+    assert data_checks.check_skewed_target(normal + 10.0) is None
+    assert data_checks.check_skewed_target(np.exp(normal)) is not None
+    assert data_checks.check_skewed_target(np.exp(normal) - 5.0) is None  # no logarithm of negative numbers
+
+
+# The predictions.
+
+
+@pytest.mark.parametrize(("r_squared", "found"), [(0.99995, True), (0.999, False), (None, False)])
+def test_perfect_predictions(r_squared, found):
+    assert (prediction_checks.check_perfect_predictions(r_squared) is not None) == found
+
+
+def test_baselines(random):
+    targets = random.normal(size=300)
+    good = score_model("this model", targets + 0.1 * random.normal(size=300), np.full(300, 0.1), targets)
+    mean = score_model("mean", np.zeros(300), np.ones(300), targets)
+    linear = score_model("linear", np.zeros(300) + 0.05, np.ones(300), targets)
+    poor = score_model("this model", 2.0 * random.normal(size=300), np.full(300, 2.0), targets)
+    assert prediction_checks.check_baselines([good, linear, mean]) is None
+    assert prediction_checks.check_baselines([poor, linear, mean]).title == "Worse than the linear baseline"
+    assert prediction_checks.check_baselines([good, good]).severity == "note"
+    assert prediction_checks.check_baselines([mean, mean]).severity == "problem"
+
+
+def test_overfit_gap(random):
+    targets = random.normal(size=500)
+    scores = score_model("this model", np.zeros(500), np.ones(500), targets)
+    assert prediction_checks.check_overfit(scores.nlpd, scores) is None
+    assert prediction_checks.check_overfit(scores.nlpd + 2.0, scores) is None
+    assert prediction_checks.check_overfit(scores.nlpd - 0.6, scores).severity == "warning"
+    assert prediction_checks.check_overfit(scores.nlpd - 3.0, scores).severity == "problem"
+
+
+@pytest.mark.parametrize(
+    ("factor", "title", "severity"),
+    [
+        (1.0, None, None),
+        (0.6, "Error bars are too narrow", "problem"),
+        (2.0, "Error bars are too wide", "warning"),
+    ],
+)
+def test_coverage(random, factor, title, severity):
+    targets = random.normal(size=2000)
+    scores = score_model("this model", np.zeros(2000), np.full(2000, factor), targets)
+    finding = prediction_checks.check_coverage(scores.coverage, 2000)
+    assert (finding and finding.title) == title
+    assert (finding and finding.severity) == severity
+
+
+def test_coverage_of_few_rows_is_not_judged_harshly():
+    assert prediction_checks.check_coverage({0.5: 0.4, 0.9: 0.8}, 20) is None
+    assert prediction_checks.check_coverage({0.5: 0.4, 0.9: 0.8}, 2000) is not None
+
+
+def test_heavy_tails(random):
+    assert prediction_checks.check_heavy_tails(random.normal(size=1000)) is None
+    assert prediction_checks.check_heavy_tails(random.standard_t(2, size=1000)) is not None
+
+
+def test_bias(random):
+    residuals = random.normal(size=400)
+    assert prediction_checks.check_bias(residuals) is None
+    assert "too low" in prediction_checks.check_bias(residuals + 0.5).title
+    assert "too high" in prediction_checks.check_bias(residuals - 0.5).title
+    # Small samples are off by chance.
+    assert prediction_checks.check_bias(residuals[:4] + 0.5) is None
+
+
+def test_unknown_ground(random):
+    inputs = random.uniform(size=(500, 2))
+    assert prediction_checks.check_unknown_ground(inputs, random.uniform(size=(100, 2)), "ab") is None
+    moved = random.uniform(size=(100, 2)) + np.array([0.0, 0.5])
+    assert "'b'" in prediction_checks.check_unknown_ground(inputs, moved, "ab").evidence
+
+
+def test_every_finding_says_what_to_do():
+    findings = [
+        model_checks.check_dead_features(128, 128),
+        model_checks.check_noise_bound(1e-12),
+        model_checks.check_conditioning(math.inf, 1.0),
+        prediction_checks.check_perfect_predictions(1.0),
+    ]
+    for finding in findings:
+        assert finding.evidence.endswith(".")
+        assert finding.fix.endswith(".")
+        assert "nan" not in finding.evidence

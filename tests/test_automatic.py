@@ -39,6 +39,9 @@ def test_networks_find_mean_and_noise(network_fit):
     inputs, targets, deviation, mean = make_rows(1000, seed=1)
     prediction = network_fit.predict(inputs)
     assert network_fit.record["path"] == "networks"
+    assert list(network_fit.record["history"]) == ["network 1", "network 2"]
+    for epochs in network_fit.record["history"].values():
+        assert epochs[-1]["noise_variance"] < 0.5 * epochs[0]["noise_variance"]
     error = np.sqrt(np.mean((prediction.mean.numpy() - mean) ** 2))
     assert error < 150  # of a function that varies by 900
     ratio = prediction.std.numpy() / deviation

@@ -161,7 +161,7 @@ def _fit_networks(
     if processes is None:
         processes = 1 if len(table) < _FEWEST_ROWS_FOR_PROCESSES else count_processes(settings.members)
     members = train_members(training, validation, settings, seed=seed, processes=processes, progress=progress)
-    record["race"] = members.race
+    record |= {"race": members.race, "history": members.history}
     left_out = training.take(members.left_out)
     residuals = members.out_of_fold - left_out.targets
     variance = left_out.mean(residuals**2) if len(residuals) else 0.1

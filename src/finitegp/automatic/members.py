@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -14,6 +14,7 @@ from ..algorithms import Lagged
 from ..data import ArraySource
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding
 from ..model import FeatureGP, FittedGP
+from ..run import TrainingRun
 from ..schedules import cosine_decay, make_optimizer
 from ..training import train
 from .processes import in_parallel
@@ -30,12 +31,14 @@ class Members:
         left_out: Numbers of the rows that one network was trained without, fold after fold.
         out_of_fold: Each of these rows as predicted by the network that was trained without it.
         race: What each candidate scored, and which one won.
+        history: The measurements of each network's training by epoch.
     """
 
     fitted: list[FittedGP]
     left_out: Index
     out_of_fold: Array
     race: dict[str, Any]
+    history: dict[str, list[dict[str, Any]]]
 
     def mean(self, inputs: Array) -> Array:
         """The mean prediction of all members."""
@@ -63,7 +66,7 @@ def train_members(
     total = len(folds) + len(settings.weight_decays) - 1
     finished = 0
 
-    def run(jobs: list[tuple[Any, ...]]) -> list[tuple[FittedGP, Array]]:
+    def run(jobs: list[tuple[Any, ...]]) -> list[_Trained]:
         nonlocal finished
         results = []
         for result in in_parallel(_train_member, jobs, processes):
@@ -77,26 +80,34 @@ def train_members(
         return training, folds[number], settings, weight_decay, seed * 1000 + number
 
     candidates = run([job(0, weight_decay) for weight_decay in settings.weight_decays])
-    errors = [_root_mean_square_error(member, validation) for member, _ in candidates]
+    errors = [_root_mean_square_error(member.fitted, validation) for member in candidates]
     best = int(np.argmin(errors))
     winner = settings.weight_decays[best]
     members = [candidates[best], *run([job(number, winner) for number in range(1, len(folds))])]
     return Members(
-        fitted=[member for member, _ in members],
+        fitted=[member.fitted for member in members],
         left_out=np.concatenate(folds),
-        out_of_fold=np.concatenate([predicted for _, predicted in members]),
+        out_of_fold=np.concatenate([member.out_of_fold for member in members]),
         race={"weight_decays": list(settings.weight_decays), "validation_rmse": errors, "weight_decay": winner},
+        history={f"network {number + 1}": member.history for number, member in enumerate(members)},
     )
 
 
-def _train_member(
-    training: Table, fold: Index, settings: AutoSettings, weight_decay: float, seed: int
-) -> tuple[FittedGP, Array]:
+class _Trained(NamedTuple):
+    fitted: FittedGP
+    out_of_fold: Array
+    history: list[dict[str, Any]]
+
+
+def _train_member(training: Table, fold: Index, settings: AutoSettings, weight_decay: float, seed: int) -> _Trained:
     data = training.take(np.delete(np.arange(len(training)), fold)).source()
     model = FeatureGP(_make_network(training.inputs.shape[1], settings, seed=seed), noise_variance=0.1)
-    _train_network(model, data, settings, weight_decay=weight_decay, seed=seed)
-    member = model.condition(data)
-    return member, member.predict(training.inputs[fold]).mean.numpy() if len(fold) else np.zeros(0)
+    run = _train_network(model, data, settings, weight_decay=weight_decay, seed=seed)
+    # Lagged sets the noise from rows that its weights have not seen: an honest measure of progress.
+    history = [{"epoch": row["epoch"], "noise_variance": row["noise_variance"]} for row in run.history]
+    fitted = model.condition(data)
+    out_of_fold = fitted.predict(training.inputs[fold]).mean.numpy() if len(fold) else np.zeros(0)
+    return _Trained(fitted, out_of_fold, history)
 
 
 def _root_mean_square_error(member: FittedGP, rows: Table) -> float:
@@ -134,7 +145,7 @@ def _make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> nn.Mo
 
 def _train_network(
     model: FeatureGP, data: ArraySource, settings: AutoSettings, *, weight_decay: float, seed: int
-) -> None:
+) -> TrainingRun:
     """Lagged with constant noise: it steers the features by squared error, which keeps the error small."""
     rows = len(data)
     batch_size = min(settings.batch_size, rows)
@@ -142,7 +153,7 @@ def _train_network(
     epochs = count_epochs(steps_per_epoch, settings)
     algorithm = Lagged(model, rows, block=settings.block, window=settings.window)
     optimizer = make_optimizer(algorithm, learning_rate=settings.learning_rate, weight_decay=weight_decay)
-    train(
+    run = train(
         algorithm,
         optimizer,
         data,
@@ -153,6 +164,7 @@ def _train_network(
         restore_best=False,
     )
     model.optimize_noise(data)
+    return run
 
 
 def count_epochs(steps_per_epoch: int, settings: AutoSettings) -> int:

@@ -73,12 +73,16 @@ def algorithm_step(batches: list, algorithm) -> Step:
     return step
 
 
-def autograd_scgd_step(batches: list, body: nn.Module, width: int) -> Step:
-    """SCGD as one would write it without the analytic gradient: the loss by autograd, the inverse at every step."""
+def autograd_scgd_step(batches: list, body: nn.Module, width: int, dtype: torch.dtype = torch.float32) -> Step:
+    """SCGD as one would write it without the analytic gradient: the loss by autograd, the inverse at every step.
+
+    ``dtype`` is that of the tracked matrix and its inverse: float32 as the paper's code would have it, or float64 as
+    this library tracks it.
+    """
     weights = nn.Parameter(torch.zeros(width, 1))
     log_noise = nn.Parameter(torch.tensor(-2.0))
     optimizer = torch.optim.Adam([*body.parameters(), weights, log_noise], lr=1e-3, fused=True)
-    tracked = torch.eye(width) * ROWS
+    tracked = torch.eye(width, dtype=dtype) * ROWS
 
     def step(index: int) -> object:
         nonlocal tracked
@@ -87,13 +91,13 @@ def autograd_scgd_step(batches: list, body: nn.Module, width: int) -> Step:
         features = body(batch.inputs)
         noise, scale = log_noise.exp(), ROWS / len(features)
         gram = scale * features.T @ features + noise * torch.eye(width)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(tracked))
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(tracked)).float()
         residuals = features @ weights - batch.targets
         loss = scale * residuals.square().sum() / noise + weights.square().sum() + (ROWS - width) * log_noise
         loss = (loss + (inverse * gram).sum()) / (2 * ROWS)
         loss.backward()
         optimizer.step()
-        tracked = 0.1 * tracked + 0.9 * gram.detach()
+        tracked = 0.1 * tracked + 0.9 * gram.detach().to(dtype)
         return loss
 
     return step
@@ -116,6 +120,7 @@ def methods(kernel: str, batch_size: int) -> dict[str, Step]:
         "BSGD": algorithm_step(batches, BSGD(model(), ROWS)),
     }
     found["SCGD by autograd"] = autograd_scgd_step(batches, feature_map(kernel), width)
+    found["SCGD by autograd, float64 inverse"] = autograd_scgd_step(batches, feature_map(kernel), width, torch.float64)
     if kernel == "gaussian":
         found["Lagged, block 160"] = algorithm_step(batches, Lagged(model(), ROWS, block=160, window=400))
     if kernel == "linear":

@@ -10,6 +10,7 @@ import torch
 
 from finitegp.automatic import EFFORTS, AutoSettings, fit_auto
 from finitegp.automatic.calibration import calibrate
+from finitegp.automatic.conformal import conformal_multiplier, conformal_record
 from finitegp.automatic.members import make_folds, train_members
 from finitegp.automatic.table import Table
 from finitegp.errors import DataError
@@ -140,6 +141,37 @@ def test_calibration_finds_the_best_ratio_and_factor():
     for factor in (0.9, 1.1):
         other = score(after.mean, after.std * factor**0.5, torch.from_numpy(held_out.targets))
         assert other.nlpd > found[1].nlpd
+
+
+def test_conformal_intervals_cover_where_the_gaussian_does_not():
+    generator = np.random.default_rng(0)
+    inputs = generator.uniform(-2, 2, size=(3000, 1))
+    # Heavy tails: most rows lie far inside the Gaussian interval.
+    targets = np.sin(2 * inputs[:, 0]) + 0.1 * generator.standard_t(2.1, size=3000)
+    for rows, source in ((400, "leave-one-out"), (2000, "validation rows")):
+        settings = QUICK | {"small_rows": 500, "input_noise": False}
+        fit = fit_auto(inputs[:rows], targets[:rows], effort="low", settings=settings, seed=0)
+        assert fit.record["conformal"]["source"] == source
+        covered = {}
+        for method in ("gaussian", "conformal"):
+            lower, upper = fit.interval(inputs[2000:], 0.5, method=method)
+            inside = (lower.numpy() < targets[2000:]) & (targets[2000:] < upper.numpy())
+            covered[method] = inside.mean()
+        assert abs(covered["conformal"] - 0.5) < 0.08 < covered["gaussian"] - 0.5
+    with pytest.raises(ValueError, match="method must be"):
+        fit.interval(inputs, method="exact")
+    with pytest.raises(ValueError, match=r"cannot be promised by 200 held-out rows: ask for at most 0\.995"):
+        fit.interval(inputs, 0.999, method="conformal")
+
+
+def test_conformal_multiplier_has_its_rank_also_when_scores_are_thinned():
+    scores = np.random.default_rng(0).permutation(np.arange(1.0, 20_000.0))
+    record = conformal_record(-scores, "validation rows")
+    assert len(record["scores"]) == 1000
+    assert record["rows"] == 19_999
+    for coverage in (0.1, 0.5, 0.9, 0.99):
+        found = conformal_multiplier(record, coverage)
+        assert 20_000 * coverage <= found <= 20_000 * coverage + 30  # one thinned rank is 20 scores
 
 
 def test_folds_are_disjoint_and_leave_most_rows():

@@ -9,6 +9,7 @@ import torch
 
 from ..model import FeatureGP, FittedGP
 from ..posterior import WeightPosterior
+from .conformal import conformal_record
 from .table import Table
 
 # Networks fit the rows that they were trained on too well, so the noise variance that is best for these rows shrinks
@@ -29,25 +30,30 @@ def calibrate(model: FeatureGP, training: Table, held_out: Table) -> dict[str, A
         held_out: Rows that neither the features nor the noise were trained on.
 
     Returns:
-        The ratio, the factor, and the held-out negative log predictive density, as a record.
+        The ratio, the factor, the held-out negative log predictive density, and what conformal intervals need.
     """
     fitted = model.condition(training.source())
     noise_variance = fitted.model.noise_variance
     statistics = fitted.posterior.statistics
     observed = torch.from_numpy(held_out.targets)
-    best: tuple[float, float, float] | None = None
+    best: tuple[float, float, float, Any] | None = None
     for ratio in _RATIOS:
         prediction = FittedGP(fitted.model, WeightPosterior(statistics, noise_variance * ratio)).predict(
             held_out.inputs
         )
-        squares = ((observed - prediction.mean).square() / prediction.variance).numpy()
-        factor = max(held_out.mean(squares), 1e-12)
+        standardized = ((observed - prediction.mean) / prediction.std).numpy()
+        factor = max(held_out.mean(standardized**2), 1e-12)
         log_variances = prediction.variance.log().numpy()
         density = 0.5 * (math.log(2.0 * math.pi * factor) + 1.0 + held_out.mean(log_variances))
         if best is None or density < best[0]:
-            best = density, ratio, factor
+            best = density, ratio, factor, standardized
     assert best is not None
-    density, ratio, factor = best
+    density, ratio, factor, standardized = best
     model.noise.set_variance(noise_variance * ratio * factor)
     model.set_output_scale(model.output_scale * factor)
-    return {"noise_ratio": ratio, "variance_factor": ratio * factor, "validation_nlpd": density}
+    return {
+        "noise_ratio": ratio,
+        "variance_factor": factor,
+        "validation_nlpd": density,
+        "conformal": conformal_record(standardized / math.sqrt(factor), "validation rows"),
+    }

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..data import ArraySource
 from ..data.scaling import RobustScaler, Standardizer
@@ -17,6 +19,7 @@ from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise
 from ..posterior import Prediction
 from .calibration import calibrate
+from .conformal import conformal_multiplier, conformal_record
 from .kernel_fit import fit_kernels
 from .members import join_features, train_members
 from .processes import count_processes
@@ -49,6 +52,23 @@ class AutoFit:
         """Predict new observations in the target's units; optionally with the covariance of the noise-free function."""
         scaled = self.inputs_scaler.transform(inputs)
         return self.in_target_units(self.fitted.predict(scaled, return_covariance=return_covariance))
+
+    def interval(self, inputs: Any, coverage: float = 0.9, *, method: str = "gaussian") -> tuple[Tensor, Tensor]:
+        """Lower and upper ends of the intervals that hold new observations with this probability.
+
+        ``"gaussian"`` takes them from the predicted standard deviations. ``"conformal"`` widens or narrows these to the
+        coverage that was counted on rows which the networks had not seen (on small tables, leave-one-out), and holds on
+        average over rows also where residuals are not Gaussian.
+        """
+        if method not in ("gaussian", "conformal"):
+            raise ValueError(f"method must be 'gaussian' or 'conformal', but is {method!r}.")
+        prediction = self.predict(inputs)
+        if method == "gaussian":
+            return prediction.interval(coverage)
+        if "conformal" not in self.record:
+            raise ValueError("method='conformal' needs a fit that kept rows aside, but this one did not.")
+        half_width = conformal_multiplier(self.record["conformal"], coverage) * prediction.std
+        return prediction.mean - half_width, prediction.mean + half_width
 
     def in_target_units(self, prediction: Prediction) -> Prediction:
         """A prediction of the scaled target as one of the target itself."""
@@ -124,6 +144,9 @@ def fit_auto(
         model, left_out = fit_kernels(data, chosen, input_noise=noise == "input", seed=seed, progress=progress)
         record |= {"path": "kernel", "why": f"at most {chosen.small_rows} rows", "leave_one_out_nlpd": left_out}
         fitted = model.condition(data)
+        without = fitted.leave_one_out(data)
+        standardized = (torch.from_numpy(scaled_targets) - without.mean) / without.std
+        record["conformal"] = conformal_record(standardized.numpy(), "leave-one-out")
     else:
         inputs_scaler = RobustScaler.fit(values) if chosen.robust_scaling else Standardizer.fit(values, counted)
         record |= {"path": "networks", "why": f"more than {chosen.small_rows} rows"}

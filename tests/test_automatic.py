@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
 import pytest
 import torch
 
+from finitegp.algorithms import exact_gradient
 from finitegp.automatic import EFFORTS, AutoSettings, fit_auto
 from finitegp.automatic.calibration import calibrate
 from finitegp.automatic.conformal import conformal_multiplier, conformal_record
@@ -225,3 +227,61 @@ def test_bad_arguments_are_named():
 
 def test_efforts_are_ordered():
     assert EFFORTS["low"].members < EFFORTS["medium"].members < EFFORTS["high"].members
+
+
+def test_counts_reach_every_part_of_the_network_fit():
+    inputs, targets, _, _ = make_rows(600, seed=0)
+    counts = np.where(np.arange(600) % 2, 3.0, 1e-6)  # every other row hardly counts ...
+    wrong = np.where(np.arange(600) % 2, targets, targets + 3000)  # ... and is wrong
+    settings = QUICK | {"small_rows": 100, "min_steps": 300}
+    fit = fit_auto(inputs, wrong, counts=counts, settings=settings, seed=3)
+    kept = np.arange(600) % 2 == 1
+    prediction = fit.predict(inputs[kept])
+    assert np.sqrt(np.mean((prediction.mean.numpy() - targets[kept]) ** 2)) < 600  # of a deviation of 900, shift 3000
+    assert abs(float(np.mean(prediction.mean.numpy() - targets[kept]))) < 150
+    assert fit.fitted.posterior.statistics.num_data == pytest.approx(counts.sum())
+
+
+def test_counts_are_repetitions_on_small_tables():
+    inputs, targets, _, _ = make_rows(40, seed=0)
+    counts = np.arange(40) % 3 + 1
+    fit = fit_auto(inputs, targets, counts=counts, effort="low")
+    repeated, values = np.repeat(inputs, counts, axis=0), np.repeat(targets, counts)
+    np.testing.assert_allclose(fit.inputs_scaler.mean, repeated.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(fit.inputs_scaler.scale, repeated.std(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(fit.target_scaler.scale, values.std(), rtol=1e-9)
+    data = fit.inputs_scaler.transform(repeated), fit.target_scaler.transform(values)
+    model = fit.fitted.model
+    posterior = model.condition(data)
+    assert fit.fitted.posterior.statistics.num_data == posterior.posterior.statistics.num_data == 79
+    torch.testing.assert_close(fit.fitted.posterior.statistics.gram, posterior.posterior.statistics.gram)
+    left_out = posterior.leave_one_out(data)
+    nlpd = -float(left_out.log_density(torch.from_numpy(data[1])).mean())
+    assert fit.record["leave_one_out_nlpd"]["rbf"] == pytest.approx(nlpd, rel=1e-4)
+    # The gradient of the repeated rows vanishes too: the noise was fitted to 79 rows, not to 40.
+    model = copy.deepcopy(model).requires_grad_(True)
+    exact_gradient(model, data)
+    assert abs(float(model.noise.log_variance.grad)) / 79 < 1e-4 or model.noise_variance < 1.1e-10
+
+
+def test_noise_that_depends_on_the_input_on_small_tables():
+    inputs, targets, _, _ = make_rows(150, seed=0)
+    constant, varying = (fit_auto(inputs, targets, effort="low", noise=noise) for noise in ("constant", "input"))
+    left, right = (varying.predict([[x, 0.0, 0.0]]).noise_variance.sqrt().item() for x in (-1.5, 1.5))
+    assert left < 0.5 * right
+    test_inputs, test_targets, _, _ = make_rows(500, seed=1)
+    nlpd = [
+        score(p.mean, p.std, torch.from_numpy(test_targets)).nlpd
+        for p in (fit.predict(test_inputs) for fit in (varying, constant))
+    ]
+    assert nlpd[0] < nlpd[1] - 0.05
+    with pytest.raises(ValueError, match="noise must be 'auto', 'constant' or 'input'"):
+        fit_auto(inputs, targets, noise="none")
+
+
+def test_prior_mean_of_zero():
+    inputs, targets, _, _ = make_rows(60, seed=0)
+    fit = fit_auto(inputs, targets, effort="low", center=False)
+    assert float(fit.target_scaler.mean) == 0.0
+    assert float(fit.target_scaler.scale) == pytest.approx(np.sqrt(np.mean(targets**2)))
+    assert np.corrcoef(fit.predict(inputs).mean.numpy(), targets)[0, 1] > 0.85

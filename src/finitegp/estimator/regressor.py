@@ -129,7 +129,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             sample_weight: ``(rows,)``: a row of weight ``k`` stands for ``k`` equal rows, one of weight 0 for none.
                 Up to 1500 rows in total, the fit is the same to the last bit as that with the rows repeated. On larger
                 tables scaling, noise and posterior have this meaning exactly, while networks are trained with weights
-                relative to their mean.
+                relative to their mean. Equal rows with equal targets are evidence of little noise: weights that
+                mean importance or precision make error bars too narrow.
         """
         check_parameters(self)
         before = self.fits_ if self.warm_start and hasattr(self, "fits_") else None

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from scipy import stats
@@ -15,7 +16,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.inspection import permutation_importance
 from sklearn.linear_model import BayesianRidge
 
-from finitegp import FeatureGP
+from finitegp import FeatureGP, GPRegressor
 from finitegp.automatic.fit import AutoFit, fit_auto
 from finitegp.data.scaling import Standardizer
 from finitegp.errors import DataError
@@ -376,6 +377,35 @@ def test_an_estimator_with_several_targets(fit, training, held_out):
     assert found.facts["Made with"] == "Estimator"
     with pytest.raises(DataError, match="target_index is 2"):
         gather_contents(estimator, held_out[0], both, target_index=2)
+
+
+def test_the_regressor_with_named_columns(training, held_out, recwarn):
+    names = ["one", "two", "three"]
+    frame, other = (pandas.DataFrame(inputs, columns=names) for inputs, _ in (training, held_out))
+    regressor = GPRegressor(feature_map="mlp", epochs=3, random_state=0).fit(frame, training[1])
+    found = gather_contents(
+        regressor, other, held_out[1], training_inputs=frame, training_targets=training[1], target_name="wear"
+    )
+    mean, _ = regressor.predict(other, return_std=True)
+    np.testing.assert_allclose(found.scores[0].rmse, np.sqrt(np.mean((mean - held_out[1]) ** 2)), rtol=1e-9)
+    assert {entry.name for entry in found.importance.entries} == set(names)
+    assert found.outliers.source == "leave-one-out"
+    assert found.facts["Made with"] == "GPRegressor"
+    assert [curve.panel for curve in found.curves]
+    assert not [warning for warning in recwarn if "feature names" in str(warning.message)]
+    check_well_formed(render_page(found))
+
+
+def test_an_estimator_that_shows_no_posterior(fit, held_out):
+    estimator = Estimator([fit])
+    del estimator.fits_
+    estimator.predict = lambda inputs, return_std=True: tuple(
+        getattr(fit.predict(inputs), name).numpy() for name in ("mean", "std")
+    )
+    found = gather_contents(estimator, *held_out)
+    assert found.scores[0] == gather_contents(fit, *held_out).scores[0]
+    assert "conditioning" in found.checkup.skipped
+    check_well_formed(render_page(found))
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,8 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
             "problem" if severe else "warning",
             "Error bars are too narrow",
             f"The {percent(worst, 0)} interval holds {percent(coverage[worst])} of {shown(rows)} held-out targets.",
-            "Set calibrate=True, or use wider intervals by a conformal method on rows that were not trained on; check "
-            "whether held-out rows differ from training rows.",
+            "Check whether held-out rows differ from training rows. More rows and more effort help; a conformal method "
+            "on rows that were not trained on gives intervals that hold what they promise.",
         )
     return Finding(
         "warning" if severe else "note",

@@ -82,14 +82,14 @@ def as_subject(model: Any, target_index: int = 0) -> Subject:
     if _is_automatic(model):
         return _automatic(model, _plain_prediction(model), "fit_auto")
     if hasattr(model, "predict") and (hasattr(model, "fits_") or hasattr(model, "n_features_in_")):
-        predict = _estimator_prediction(model, target_index)
         fits = getattr(model, "fits_", None)
         kind = type(model).__name__
         summary = getattr(model, "training_summary_", None)
         extra = dict(summary) if isinstance(summary, dict) else {}
         if isinstance(fits, list | tuple) and len(fits) > target_index and _is_automatic(fits[target_index]):
-            return _automatic(fits[target_index], predict, kind, extra)
-        return Subject(predict, None, lambda rows: rows, None, 1.0, extra, kind)
+            chosen = fits[target_index]  # asked directly: an estimator would miss the names of the columns
+            return _automatic(chosen, _plain_prediction(chosen), kind, extra)
+        return Subject(_estimator_prediction(model, target_index), None, lambda rows: rows, None, 1.0, extra, kind)
     raise TypeError(
         "model must be a FittedGP, the outcome of fit_auto, or a fitted estimator with predict(X, return_std=True), "
         f"but is a {type(model).__name__}."

@@ -10,6 +10,7 @@ import pytest
 from finitegp.report import data_checks, model_checks, prediction_checks
 from finitegp.report.baselines import score_model
 from finitegp.report.findings import Finding
+from finitegp.report.residuals import residual_panel
 
 
 @pytest.fixture
@@ -228,6 +229,19 @@ def test_bias(random):
     assert "too high" in prediction_checks.check_bias(residuals - 0.5).title
     # Small samples are off by chance.
     assert prediction_checks.check_bias(residuals[:4] + 0.5) is None
+
+
+def test_structured_residuals(random):
+    inputs, residuals = random.normal(size=(800, 2)), random.normal(size=800)
+
+    def check(values):
+        panels = [residual_panel(name, inputs[:, [k]], [name], values) for k, name in enumerate("ab")]
+        return prediction_checks.check_structured_residuals(panels)
+
+    assert check(residuals) is None
+    finding = check(residuals + np.sin(3 * inputs[:, 1]))
+    assert "'b'" in finding.evidence
+    assert "'a'" not in finding.evidence
 
 
 def test_unknown_ground(random):

@@ -209,16 +209,17 @@ class Chart:
         values, labels = self.horizontal.marks(wanted)
         out = [f'<path class="axis" d="M{_n(left)} {_n(bottom)}H{_n(right)}"/>']
         names = self.horizontal.tick_names
-        style = "tick dense" if names is not None and len(names) > 5 else "tick"
+        dense = names is not None and len(names) > 5
+        style, character = ("tick dense", 0.85 * _CHARACTER) if dense else ("tick", _CHARACTER)
         room_ends = -1e9  # where the last label ended: a label that would touch it is left out
         for value, label in zip(values, labels, strict=True):
             x = self._x(value)
             if self.vertical_grid:
                 out.append(f'<path class="grid" d="M{_n(x)} {_n(bottom)}V10"/>')
-            half = _CHARACTER * len(label) / 2
+            half = character * len(label) / 2
             # A label at the end of the axis moves inwards rather than out of the picture.
             center = min(max(x, half + 2), self.width - half - 2)
-            if center - half < room_ends + 6:
+            if center - half < room_ends + 3:
                 continue
             room_ends = center + half
             out.append(f'<path class="axis" d="M{_n(x)} {_n(bottom)}v4"/>')

@@ -13,6 +13,7 @@ from .numbers import percent, shown
 
 Array = npt.NDArray[np.float64]
 _MOST_COLUMNS = 1000
+_CHUNK = 10_000
 
 
 def check_few_rows(rows: int, columns: int, held_out_rows: int) -> Finding | None:
@@ -124,8 +125,13 @@ def check_telling_columns(inputs: Array, targets: Array, names: Sequence[str]) -
 
 def check_shared_rows(inputs: Array, targets: Array, held_out_inputs: Array, held_out_targets: Array) -> Finding | None:
     """Held-out rows that are also training rows: their scores are no test."""
-    training = {row.tobytes() for row in np.column_stack([inputs, targets])}
-    shared = sum(row.tobytes() in training for row in np.column_stack([held_out_inputs, held_out_targets]))
+    # Adding zero turns a negative zero into a positive one, whose bytes differ.
+    ours = [row.tobytes() for row in np.column_stack([held_out_inputs, held_out_targets]) + 0.0]
+    wanted, met = set(ours), set()
+    for start in range(0, len(inputs), _CHUNK):  # training rows may be many: only those that match are kept
+        part = slice(start, start + _CHUNK)
+        met |= wanted & {row.tobytes() for row in np.column_stack([inputs[part], targets[part]]) + 0.0}
+    shared = sum(row in met for row in ours)
     share = shared / len(held_out_targets)
     if share < 0.02:
         return None

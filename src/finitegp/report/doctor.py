@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import data_checks, model_checks, prediction_checks
-from .contents import ModelScores
+from .contents import ModelScores, ResidualPanel
 from .findings import SEVERITIES, Checkup, Finding
 from .subject import ModelFacts
 
@@ -34,6 +34,7 @@ class Patient:
         training_targets: Likewise.
         model: What the posterior's matrices say, or None.
         record: What the fit says of itself.
+        residual_panels: Residuals by input.
     """
 
     column_names: Sequence[str]
@@ -47,6 +48,7 @@ class Patient:
     training_targets: Array | None
     model: ModelFacts | None
     record: dict[str, Any]
+    residual_panels: Sequence[ResidualPanel] = ()
 
 
 class _NotPossible(Exception):  # noqa: N818  not an error: the reason is shown
@@ -96,6 +98,7 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         "coverage of intervals": lambda: prediction_checks.check_coverage(scores[0].coverage, len(residuals)),
         "heavy tails": lambda: prediction_checks.check_heavy_tails(residuals / patient.std),
         "bias": lambda: prediction_checks.check_bias(residuals),
+        "residuals by input": lambda: prediction_checks.check_structured_residuals(patient.residual_panels),
         "dead features": lambda: model_checks.check_dead_features(
             _model(patient).dead_features, _model(patient).num_features
         ),

@@ -99,6 +99,10 @@ def gather_contents(
     leading = [entry.name for entry in importance.entries]
     shown_inputs = [(name, groups[name], [_label(names[column], name) for column in groups[name]]) for name in leading]
     standardized = (targets - mean) / std
+    panels = [
+        residual_panel(name, inputs[:, groups[name]], [names[c] for c in groups[name]], standardized, seed=seed)
+        for name in leading[:_RESIDUAL_PANELS]
+    ]
     drawn = thin(len(targets), _MOST_POINTS, seed=seed)
     curves = _curves(subject.record, history)
     if not curves:
@@ -116,10 +120,7 @@ def gather_contents(
         outliers=_outliers(
             subject, mean, std, inputs, targets, training, shown_inputs[:3], training_row_numbers, remarks, seed
         ),
-        residual_panels=[
-            residual_panel(name, inputs[:, groups[name]], [names[c] for c in groups[name]], standardized, seed=seed)
-            for name in leading[:_RESIDUAL_PANELS]
-        ],
+        residual_panels=panels,
         importance=importance,
         checkup=examine(
             Patient(
@@ -134,6 +135,7 @@ def gather_contents(
                 training_targets=None if training is None else training[1],
                 model=facts,
                 record=subject.record,
+                residual_panels=panels,
             ),
             seed=seed,
         ),

@@ -23,7 +23,7 @@ def table(
     # The caption stands outside of what scrolls, or its end would be out of sight on a phone.
     out = [
         f'<p class="caption">{escape(caption)}</p>',
-        f'<div class="scroll" tabindex="0"><table aria-label="{escape(caption)}">',
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table>',
         "<thead><tr>",
     ]
     for number, heading in enumerate(headings):

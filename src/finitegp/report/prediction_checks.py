@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .contents import ModelScores
+from ..data.naming import listed
+from .contents import ModelScores, ResidualPanel
 from .findings import Finding
 from .numbers import percent, shown
 
@@ -156,6 +157,25 @@ def check_bias(residuals: Array) -> Finding | None:
         f"The mean held-out residual is {shown(bias)} (standard error {shown(error, 2)}); the RMSE is {shown(rmse)}.",
         "Held-out rows differ from training rows: shuffle before splitting, or, if they are later in time, expect the "
         "same drift in use and update the model with recent rows.",
+    )
+
+
+def check_structured_residuals(panels: Sequence[ResidualPanel]) -> Finding | None:
+    """Residuals whose local mean leaves zero along an input: the model misses a dependence on it."""
+    worst: dict[str, float] = {}
+    for panel in panels:
+        clear = np.abs(panel.local_mean) > np.maximum(5.0 * panel.local_error, 0.3)
+        if bool(clear.any()):
+            worst[panel.name] = float(np.abs(panel.local_mean[clear]).max())
+    if not worst:
+        return None
+    return Finding(
+        "warning",
+        "Residuals depend on an input" if len(worst) == 1 else "Residuals depend on inputs",
+        f"Local mean residuals are up to {shown(max(worst.values()), 2)} standard deviations off zero along "
+        f"{listed(worst)}: see the section on residuals.",
+        "The model is too stiff there: raise the effort, use more features or shorter length scales, or add an input "
+        "that explains the pattern.",
     )
 
 

@@ -45,7 +45,12 @@ section {
 figure { margin: 0; max-width: 500px; }
 figcaption { font-size: .88rem; line-height: 1.45; margin-top: 4px; overflow-wrap: anywhere; }
 svg { display: block; width: 100%; height: auto; }
-.scroll { overflow-x: auto; }
+.scroll {
+  /* A shade at the right says that there is more; it scrolls away with the last column. */
+  overflow-x: auto;
+  background: linear-gradient(to left, var(--card) 16px, transparent) right / 32px 100% no-repeat local,
+    linear-gradient(to left, var(--rule), transparent) right / 16px 100% no-repeat scroll;
+}
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .93rem; }
 .caption { color: var(--soft); font-size: .88rem; margin-bottom: 4px; }
 th, td { padding: 6px 14px 6px 0; text-align: right; border-bottom: 1px solid var(--rule); vertical-align: top; }
@@ -126,7 +131,7 @@ svg .band { fill: var(--band); }
   .charts { grid-template-columns: 1fr 1fr; }
   .three { grid-template-columns: 1fr 1fr 1fr; }
   .stacked { grid-template-columns: 1fr; }
-  .scroll { overflow: visible; }
+  .scroll { overflow: visible; background: none; }
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
 }
 """

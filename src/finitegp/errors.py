@@ -11,5 +11,9 @@ class FeatureMapError(DataError):
     """The feature map returned something that cannot be used: a wrong shape, NaN, infinity or an overflow."""
 
 
+class ModelFileError(DataError):
+    """A model file cannot be read or written; the message says what is wrong with it and what to do."""
+
+
 class NumericalError(ArithmeticError):
     """A result would not be reliable in floating point; the message says why and what to change."""

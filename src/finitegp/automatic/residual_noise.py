@@ -72,12 +72,21 @@ def fit_residual_noise(
     return noise, best_epoch
 
 
-class _Floor(nn.Module):
-    """Keeps the logarithm of the relative variance above its bound, smoothly."""
+class SmoothFloor(nn.Module):
+    r"""Keeps its input above ``floor``, smoothly: :math:`f + \log(1 + e^{x - f})`.
+
+    Example:
+        >>> SmoothFloor(-1.0)(torch.tensor([-50.0, 50.0])).tolist()
+        [-1.0, 50.0]
+    """
+
+    def __init__(self, floor: float) -> None:
+        super().__init__()
+        self.floor = floor
 
     def forward(self, output: Tensor) -> Tensor:
-        floor = math.log(_SMALLEST_RELATIVE_VARIANCE)
-        return floor + nn.functional.softplus(output - floor)
+        """The bounded values, in the shape of the input."""
+        return self.floor + nn.functional.softplus(output - self.floor)
 
 
 def _make_network(input_dim: int, hidden: int, seed: int) -> nn.Module:
@@ -87,7 +96,8 @@ def _make_network(input_dim: int, hidden: int, seed: int) -> nn.Module:
         layers = [nn.Linear(embedding.num_features, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, 1)]
     nn.init.zeros_(layers[-1].weight)  # starts as constant noise
     nn.init.zeros_(layers[-1].bias)
-    return nn.Sequential(embedding, layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], _Floor())
+    floor = SmoothFloor(math.log(_SMALLEST_RELATIVE_VARIANCE))
+    return nn.Sequential(embedding, layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], floor)
 
 
 def _loss(noise: InputNoise, rows: Tensor, squares: Tensor) -> Tensor:

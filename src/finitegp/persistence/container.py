@@ -1,0 +1,221 @@
+r"""The file itself: safetensors with a JSON header and a checksum over every byte, read without trusting any of them.
+
+Layout: eight bytes with the length of the safetensors header, that header (JSON: metadata, then name, type, shape and
+place of each tensor), the tensors. The metadata hold ``finitegp``, our own JSON header, and ``sha256``, the digest of
+the whole file with zeros in place of the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ..atomic import complete_or_absent
+from ..errors import ModelFileError
+
+FORMAT = "finitegp-model"
+FORMAT_VERSION = 1
+_MAX_HEADER_BYTES = 64_000_000
+_NO_DIGEST = "0" * 64
+_ITEM_BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}
+
+# How files begin that are taken for models by mistake.
+_BEGINNINGS = (
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"\x89PNG", "a PNG image"),
+    (b"%PDF", "a PDF document"),
+    (b"PK\x03\x04", "a ZIP archive, as torch.save writes it (nothing is ever unpickled here)"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"PAR1", "a Parquet table"),
+    (b"\x80\x02", "a pickle (nothing is ever unpickled here)"),
+    (b"\x80\x03", "a pickle (nothing is ever unpickled here)"),
+    (b"\x80\x04", "a pickle (nothing is ever unpickled here)"),
+    (b"\x80\x05", "a pickle (nothing is ever unpickled here)"),
+    (b"<", "a web page or XML"),
+    (b"{", "JSON text"),
+    (b"[", "JSON text"),
+)
+
+
+class Contents(NamedTuple):
+    """What a file holds: our JSON header, and the tensors by name."""
+
+    header: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def write_container(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write header and tensors into one file; an old file stays whole until the new one is complete."""
+    stamped = {"format": FORMAT, "format_version": FORMAT_VERSION, **header}
+    # Tensors that share memory would be refused.
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    text = json.dumps(stamped, allow_nan=False, ensure_ascii=True)
+    data = save(copies, {"finitegp": text, "sha256": _NO_DIGEST})
+    length = 8 + int.from_bytes(data[:8], "little")
+    if length > _MAX_HEADER_BYTES:
+        raise ModelFileError(
+            f"The model cannot be saved: its description takes {length} bytes of at most {_MAX_HEADER_BYTES}, because "
+            "of columns with very many categories. Leave these columns out."
+        )
+    head, body = data[:length], memoryview(data)[length:]
+    key = b'"sha256":"'
+    place = head.find(key + _NO_DIGEST.encode()) + len(key)
+    digest = hashlib.sha256(head)
+    digest.update(body)
+    head = head[:place] + digest.hexdigest().encode() + head[place + len(_NO_DIGEST) :]
+    with complete_or_absent(path) as temporary, open(temporary, "wb") as opened:
+        opened.write(head)
+        opened.write(body)
+
+
+def read_container(path: str | os.PathLike[str]) -> Contents:
+    """Read a file that :func:`write_container` wrote; anything else is a ModelFileError that says what it is.
+
+    Nothing is allocated that is larger than the file.
+    """
+    place = Path(path)
+    if place.is_dir():
+        raise ModelFileError(f"{place} is a directory, not a model file.")
+    try:
+        with open(place, "rb") as opened:
+            return _read(place, opened)
+    except FileNotFoundError:
+        raise ModelFileError(f"There is no file {place}.") from None
+    except OSError as error:
+        raise ModelFileError(f"{place} cannot be read: {error.strerror}.") from None
+
+
+def _read(path: Path, opened: BinaryIO) -> Contents:
+    size = os.fstat(opened.fileno()).st_size
+    head = _read_head(path, opened, size)
+    outer = _parse(path, head[8:])
+    metadata = outer.pop("__metadata__", None)
+    header = _check_header(path, metadata)
+    body_bytes = _check_tensors(path, outer)
+    missing = len(head) + body_bytes - size
+    if missing > 0:
+        raise ModelFileError(
+            f"{path} is truncated: {size} of {len(head) + body_bytes} bytes are there. Copy or write it again."
+        )
+    if missing < 0:
+        raise _damaged(path, f"there are {-missing} bytes after its end")
+    body = opened.read()
+    digest = metadata["sha256"]
+    if len(digest) != 64 or head.count(digest.encode()) != 1:
+        raise _damaged(path, "its checksum cannot be found")
+    found = hashlib.sha256(head.replace(digest.encode(), _NO_DIGEST.encode()))
+    found.update(body)
+    if found.hexdigest() != digest:
+        raise _damaged(path, "its contents do not match its checksum")
+    try:
+        tensors = load(head + body)
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise _damaged(path, str(error)) from None
+    return Contents(header, tensors)
+
+
+def _read_head(path: Path, opened: BinaryIO, size: int) -> bytes:
+    if size == 0:
+        raise ModelFileError(f"{path} is empty (0 bytes), not a model. Copy or write it again.")
+    start = opened.read(8)
+    length = int.from_bytes(start, "little")
+    for beginning, what in _BEGINNINGS:
+        # The length of our header might begin so too, but it is a multiple of eight and never that large.
+        if start.startswith(beginning) and (length % 8 or length > _MAX_HEADER_BYTES):
+            raise ModelFileError(f"{path} is {what}, not a model that finitegp saved. Give the model's file.")
+    if len(start) < 8:
+        raise ModelFileError(f"{path} has only {size} bytes, so it is not a whole model. Copy or write it again.")
+    if length > _MAX_HEADER_BYTES:
+        raise ModelFileError(
+            f"{path} is not a model that finitegp saved, or its first bytes are damaged. Give the model's file, or "
+            "copy or write it again."
+        )
+    if 8 + length > size:
+        raise ModelFileError(
+            f"{path} is truncated, or not a model: its header alone should have {length} bytes, but the file has "
+            f"{size}. Copy or write it again."
+        )
+    return start + opened.read(length)
+
+
+def _parse(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):  # ValueError: no JSON, no UTF-8, numbers of too many digits
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise _damaged(path, "its header is not JSON")
+    return parsed
+
+
+def _check_header(path: Path, metadata: Any) -> dict[str, Any]:
+    """Our own header out of the metadata, after its format and version."""
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("finitegp"), str):
+        raise ModelFileError(f"{path} is a safetensors file, but not a model that finitegp saved.")
+    header = _parse(path, metadata["finitegp"].encode(errors="replace"))
+    found = header.get("format")
+    if isinstance(found, str) and found.startswith("finitegp-checkpoint"):
+        raise ModelFileError(
+            f"{path} is a checkpoint of a training run, not a model: resume the training from it, and save the model."
+        )
+    if found != FORMAT:
+        raise ModelFileError(f"{path} is not a model that finitegp saved: its format is {str(found)[:60]!r}.")
+    version = header.get("format_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise _damaged(path, f"its version is {str(version)[:60]!r}")
+    if version > FORMAT_VERSION:
+        versions = header.get("versions")
+        writer = versions.get("finitegp") if isinstance(versions, dict) else None
+        raise ModelFileError(
+            f"{path} was written by a newer finitegp ({str(writer)[:60]}, file version {version}; this release reads "
+            f"up to {FORMAT_VERSION}): upgrade with pip install --upgrade finitegp."
+        )
+    if not isinstance(metadata.get("sha256"), str):
+        raise _damaged(path, "it has no checksum")
+    return header
+
+
+def _check_tensors(path: Path, entries: Mapping[str, Any]) -> int:
+    """The bytes that the tensors take, after types, shapes and places of all of them."""
+    places = []
+    for name, entry in entries.items():
+        try:
+            item, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            sizes = [*shape, start, stop]
+            good = item in _ITEM_BYTES and all(type(each) is int and each >= 0 for each in sizes)
+            good = good and len(shape) <= 8 and stop - start == math.prod(shape) * _ITEM_BYTES[item]
+        except (TypeError, KeyError, ValueError):
+            good = False
+        if not good:
+            raise _damaged(path, f"the entry of tensor {name[:60]!r} makes no sense")
+        places.append((start, stop))
+    end = 0
+    for start, stop in sorted(places):
+        if start != end:
+            raise _damaged(path, "its tensors overlap or leave gaps")
+        end = stop
+    return end
+
+
+def _damaged(path: Path, what: str) -> ModelFileError:
+    return ModelFileError(f"{path} is damaged ({what}). Copy or write it again.")

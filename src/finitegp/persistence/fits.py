@@ -1,0 +1,211 @@
+"""One exact GP with the scaling around it, as JSON and tensors: no training rows, no code."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from ..automatic import AutoFit
+from ..data.scaling import RobustScaler, Standardizer
+from ..errors import DataError, ModelFileError
+from ..model import FeatureGP, FittedGP
+from ..noise import NoiseModel
+from ..posterior import WeightPosterior
+from ..statistics import FeatureStatistics
+from .modules import build_module, describe_module, load_tensors
+from .plain_json import plain_json
+
+Header = dict[str, Any]
+Tensors = dict[str, Tensor]
+Scaler = Standardizer | RobustScaler
+_PROBE_ROWS = 4
+# Far above rounding on another processor, far below what a different module gives.
+_PROBE_TOLERANCE = 1e-6
+
+
+def encode_fit(fit: AutoFit, prefix: str = "") -> tuple[Header, Tensors]:
+    """The header entries of a fit, and its tensors with ``prefix`` before their names."""
+    model, posterior = fit.fitted.model, fit.fitted.posterior
+    tensors: Tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for name in ("gram", "projected_targets", "target_sum_of_squares", "log_scale_sum"):
+        tensors[f"statistics.{name}"] = getattr(posterior.statistics, name)
+    header: Header = {
+        "feature_map": _describe(model.feature_map),
+        "noise": _describe(model.noise),
+        "noise_variance": posterior.noise_variance,
+        "num_data": posterior.statistics.num_data,
+        "record": plain_json(fit.record),
+    }
+    for role, scaler in (("inputs_scaler", fit.inputs_scaler), ("target_scaler", fit.target_scaler)):
+        header[role], arrays = _encode_scaler(scaler)
+        tensors |= {f"{role}.{name}": array for name, array in arrays.items()}
+    columns = len(tensors["inputs_scaler.scale"])
+    probe = torch.sin(torch.arange(1.0, 1.0 + _PROBE_ROWS * columns, dtype=torch.float64)).reshape(-1, columns)
+    outputs = _probe(model, probe)
+    if outputs is not None:
+        tensors |= {"probe.inputs": probe, "probe.features": outputs[0], "probe.log_noise_scale": outputs[1]}
+    return header, {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def decode_fit(
+    header: Any,
+    tensors: Mapping[str, Tensor],
+    prefix: str = "",
+    *,
+    feature_map: nn.Module | None = None,
+    noise_model: NoiseModel | None = None,
+) -> AutoFit:
+    """The fit that :func:`encode_fit` described; what does not fit together is a ModelFileError."""
+    mine = {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    try:
+        return _decode(header, mine, feature_map, noise_model)
+    except ModelFileError:
+        raise
+    except (DataError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
+        raise ModelFileError(f"its parts do not make a model ({type(error).__name__}: {error})") from error
+
+
+def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_model: NoiseModel | None) -> AutoFit:
+    inputs_scaler = _decode_scaler(header["inputs_scaler"], tensors, "inputs_scaler", 1)
+    target_scaler = _decode_scaler(header["target_scaler"], tensors, "target_scaler", 0)
+    if not isinstance(target_scaler, Standardizer):
+        raise ModelFileError("the target is not standardised")
+    statistics = _decode_statistics(header["num_data"], tensors)
+    features = _restore("feature_map", header["feature_map"], feature_map, tensors)
+    noise = _restore("noise_model", header["noise"], noise_model, tensors)
+    if not isinstance(noise, NoiseModel):
+        raise ModelFileError("its noise is not a noise model")
+    model = FeatureGP(features, noise_model=noise).to(torch.float64)
+    model.log_output_scale.data = _tensor(tensors, "model.log_output_scale", ())
+    model.requires_grad_(False).eval()
+    _check_probe(model, tensors, len(inputs_scaler.scale))
+    posterior = WeightPosterior(statistics, _positive("noise_variance", header["noise_variance"]))
+    record = header["record"]
+    if not isinstance(record, dict):
+        raise ModelFileError("its record is not a table of names and values")
+    return AutoFit(FittedGP(model, posterior), inputs_scaler, target_scaler, record)
+
+
+def _describe(module: nn.Module) -> Header:
+    """What makes the module again, or only its name if that is not ours to make."""
+    description = describe_module(module)
+    if description is not None:
+        return description
+    return {"custom": f"{type(module).__module__}.{type(module).__qualname__}"}
+
+
+def _restore(argument: str, description: Any, given: nn.Module | None, tensors: Tensors) -> nn.Module:
+    prefix = "model.feature_map." if argument == "feature_map" else "model.noise."
+    if given is None:
+        if "custom" in description:
+            raise ModelFileError(
+                f"its {argument} is a {str(description['custom'])[:200]}, of which a file holds only the tensors, "
+                f"because code is never loaded. Make that module and pass it: load(..., {argument}=module)"
+            )
+        return build_module(description, tensors, prefix)
+    if not isinstance(given, nn.Module):
+        raise TypeError(f"{argument} must be a torch nn.Module, but is a {type(given).__name__}.")
+    module = copy.deepcopy(given).to(device="cpu", dtype=torch.float64)
+    try:
+        load_tensors(module, tensors, prefix)
+    except ModelFileError as error:
+        raise ModelFileError(f"the {argument} passed in is not the one that was saved: {error}") from None
+    return module
+
+
+@torch.no_grad()
+def _probe(model: FeatureGP, inputs: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Features and log noise scales of some rows, or None if the feature map does not take such rows."""
+    try:
+        features, log_scale = model(inputs)
+    except Exception:  # a module of the user's may raise anything, for example on numbers that are no index
+        return None
+    return features.double(), features.new_zeros(len(features)) if log_scale is None else log_scale.double()
+
+
+def _check_probe(model: FeatureGP, tensors: Tensors, columns: int) -> None:
+    """Refuse a model that does not give the features it gave when it was saved: predictions would be wrong."""
+    if "probe.inputs" not in tensors:
+        return
+    outputs = _probe(model, _tensor(tensors, "probe.inputs", (_PROBE_ROWS, columns)))
+    stored = tensors["probe.features"], tensors["probe.log_noise_scale"]
+    if outputs is not None and all(
+        one.shape == other.shape and torch.allclose(one, other, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE)
+        for one, other in zip(outputs, stored, strict=True)
+    ):
+        return
+    raise ModelFileError(
+        "its feature map or noise does not give the same features as when it was saved: a module that is passed in "
+        "must be made exactly as then, and other modules need the release of finitegp that wrote the file"
+    )
+
+
+def _encode_scaler(scaler: Scaler) -> tuple[Header, Tensors]:
+    kinds: dict[type, tuple[str, ...]] = {Standardizer: ("mean", "scale"), RobustScaler: ("center", "scale")}
+    if type(scaler) not in kinds:
+        raise ModelFileError(f"A {type(scaler).__name__} cannot be saved: use Standardizer or RobustScaler.")
+    arrays = {name: torch.tensor(np.asarray(getattr(scaler, name), np.float64)) for name in kinds[type(scaler)]}
+    limit = {"limit": scaler.limit} if isinstance(scaler, RobustScaler) else {}
+    return {"type": type(scaler).__name__, **limit}, arrays
+
+
+def _decode_scaler(description: Any, tensors: Tensors, role: str, ndim: int) -> Scaler:
+    def array(name: str) -> npt.NDArray[np.float64]:
+        values = tensors[f"{role}.{name}"]
+        if values.dtype != torch.float64 or values.ndim != ndim or bool(values.isnan().any()):
+            raise ModelFileError(f"its {role} has unusable values in {name!r}")
+        result: npt.NDArray[np.float64] = values.numpy()[()]  # a number, not an array, where there are no dimensions
+        return result
+
+    scale = array("scale")
+    if not np.all(scale > 0.0):
+        raise ModelFileError(f"its {role} has a scale that is not positive")
+    kind = description["type"]
+    if kind == "Standardizer":
+        made: Scaler = Standardizer(array("mean"), scale)
+        location = array("mean")
+    elif kind == "RobustScaler":
+        location = array("center")
+        made = RobustScaler(location, scale, _positive("limit", description["limit"]))
+    else:
+        raise ModelFileError(f"its {role} is a {str(kind)[:60]!r} that this release does not know")
+    if np.shape(location) != np.shape(scale):
+        raise ModelFileError(f"its {role} has parts of different lengths")
+    return made
+
+
+def _decode_statistics(num_data: Any, tensors: Tensors) -> FeatureStatistics:
+    gram, projected = tensors["statistics.gram"], tensors["statistics.projected_targets"]
+    if gram.ndim != 2 or projected.ndim != 2:
+        raise ModelFileError("its sums are not matrices")
+    features, targets = projected.shape
+    return FeatureStatistics(
+        gram=_tensor(tensors, "statistics.gram", (features, features)),
+        projected_targets=_tensor(tensors, "statistics.projected_targets", (features, targets)),
+        target_sum_of_squares=_tensor(tensors, "statistics.target_sum_of_squares", (targets,)),
+        log_scale_sum=_tensor(tensors, "statistics.log_scale_sum", ()),
+        num_data=_positive("num_data", num_data),
+    )
+
+
+def _tensor(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Tensor:
+    tensor = tensors.get(name)
+    if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != torch.float64:
+        found = "is not there" if tensor is None else f"is {tensor.dtype} of shape {tuple(tensor.shape)}"
+        raise ModelFileError(f"its tensor {name!r} should be float64 of shape {shape}, but {found}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise ModelFileError(f"its tensor {name!r} has values that are not finite")
+    return tensor
+
+
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0.0):
+        raise ModelFileError(f"its {name} is {str(value)[:60]!r} instead of a positive number")
+    return float(value)

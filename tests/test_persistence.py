@@ -1,0 +1,432 @@
+"""Model files: what goes in comes out to the last bit, and what is not a whole model is refused with a reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import nn
+
+import finitegp.features
+from finitegp import DataError, FeatureGP
+from finitegp.atomic import complete_or_absent
+from finitegp.automatic import AutoFit, fit_auto
+from finitegp.automatic.residual_noise import SmoothFloor
+from finitegp.data.scaling import RobustScaler, Standardizer
+from finitegp.errors import ModelFileError
+from finitegp.features import (
+    ComposedFeatures,
+    ConcatenatedFeatures,
+    ConstantFeatures,
+    FourierFeatures,
+    GaussLegendreFeatures,
+    LinearFeatures,
+    MLPFeatures,
+    PeriodicEmbedding,
+)
+from finitegp.noise import ConstantNoise, InputNoise
+from finitegp.persistence import load_fit, save_fit
+from finitegp.persistence.container import read_container, write_container
+from finitegp.persistence.files import decode_fits
+from finitegp.persistence.modules import describe_module
+
+QUICK = {"small_rows": 100, "members": 2, "hidden": [16, 16], "epochs": 1, "min_steps": 60, "noise_epochs": 2}
+
+
+def make_rows(count=60, columns=2, seed=0):
+    generator = np.random.default_rng(seed)
+    inputs = generator.normal(size=(count, columns)) * 3 + 1
+    return inputs, 50 + 10 * np.sin(inputs[:, 0]) + generator.normal(size=count)
+
+
+def make_fit(feature_map, noise=None, *, scaler=Standardizer, columns=2):
+    inputs, targets = make_rows(columns=columns)
+    inputs_scaler, target_scaler = scaler.fit(inputs), Standardizer.fit(targets)
+    model = FeatureGP(feature_map, noise_model=noise or ConstantNoise(0.3), output_scale=1.7)
+    fitted = model.condition((inputs_scaler.transform(inputs), target_scaler.transform(targets)))
+    return AutoFit(fitted, inputs_scaler, target_scaler, {"path": "test", "seconds": 1.5, "steps": (1, 2)})
+
+
+def assert_same_predictions(one, other, columns=2):
+    inputs = make_rows(columns=columns, seed=1)[0]
+    first, second = one.predict(inputs), other.predict(inputs)
+    for name in ("mean", "epistemic_variance", "noise_variance"):
+        assert torch.equal(getattr(first, name), getattr(second, name)), name
+
+
+def network():
+    return nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 1), SmoothFloor(-3.0))
+
+
+MAPS = {
+    "MLPFeatures": lambda: MLPFeatures(2, (6, 5), activation="gelu", seed=1),
+    "MLPFeatures, no last activation": lambda: MLPFeatures(2, (6,), final_activation=False, seed=1),
+    "LinearFeatures": lambda: LinearFeatures(2, magnitude=0.2, bias_magnitude=3.0),
+    "LinearFeatures, no bias": lambda: LinearFeatures(2, bias=False),
+    "ConstantFeatures": lambda: ConstantFeatures(2.5),
+    "PeriodicEmbedding": lambda: PeriodicEmbedding(2, num_frequencies=3, width=3, seed=4),
+    "FourierFeatures": lambda: FourierFeatures(2, 10, kernel="matern32", length_scales=[0.5, 2.0], seed=5),
+    "FourierFeatures, fixed": lambda: FourierFeatures(
+        2, 10, ard=False, sampling="orthogonal", learn_length_scales=False, learn_frequencies=True
+    ),
+    "GaussLegendreFeatures": lambda: GaussLegendreFeatures(2, 22, length_scales=[1.5, 2.0], magnitude=0.7),
+    "ComposedFeatures": lambda: ComposedFeatures(PeriodicEmbedding(2, 3, 3), MLPFeatures(6, (7,), seed=2)),
+    "ConcatenatedFeatures": lambda: ConcatenatedFeatures(
+        nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Identity(), nn.SiLU()), ConstantFeatures(), input_dim=2
+    ),
+}
+NOISES = {
+    "ConstantNoise": lambda: ConstantNoise(0.25),
+    "InputNoise": lambda: InputNoise(network(), reads="inputs", variance=0.2, max_log_scale=5.0),
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "price.finitegp"
+
+
+@pytest.fixture(scope="module")
+def linear_bytes(tmp_path_factory):
+    """A whole file, small enough to be damaged at every byte."""
+    place = tmp_path_factory.mktemp("linear") / "linear.finitegp"
+    save_fit(make_fit(LinearFeatures(2)), place)
+    return place.read_bytes()
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_every_feature_map_comes_back_to_the_bit(name, path):
+    fit = make_fit(MAPS[name]())
+    save_fit(fit, path)
+    again = load_fit(path)
+    assert type(again.fitted.model.feature_map) is type(fit.fitted.model.feature_map)
+    assert_same_predictions(fit, again)
+    mine, theirs = fit.fitted.model.state_dict(), again.fitted.model.state_dict()
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[key], theirs[key]) for key in mine)
+    assert [p for p, _ in fit.fitted.model.named_parameters()] == [p for p, _ in again.fitted.model.named_parameters()]
+    assert not any(parameter.requires_grad for parameter in again.fitted.model.parameters())
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_every_noise_model_comes_back_to_the_bit(name, path):
+    fit = make_fit(LinearFeatures(2), NOISES[name]())
+    save_fit(fit, path)
+    assert_same_predictions(fit, load_fit(path))
+
+
+def test_every_feature_map_of_the_library_can_be_saved():
+    for name in finitegp.features.__all__:
+        if isinstance(getattr(finitegp.features, name), type):
+            assert name in MAPS, f"{name} is not tested"
+            assert describe_module(MAPS[name]())["type"] == name
+
+
+@pytest.mark.parametrize("scaler", [Standardizer, RobustScaler])
+def test_scalers_and_record_come_back(scaler, path):
+    fit = make_fit(LinearFeatures(2), scaler=scaler)
+    save_fit(fit, path)
+    again = load_fit(path)
+    assert type(again.inputs_scaler) is scaler
+    assert_same_predictions(fit, again)
+    assert again.record == {"path": "test", "seconds": 1.5, "steps": [1, 2]}
+
+
+@pytest.mark.parametrize("changes", [{"fourier_features": 16}, QUICK], ids=["kernel", "networks"])
+def test_automatic_fits_come_back_and_go_on(changes, path):
+    inputs, targets = make_rows(300 if changes is QUICK else 30)
+    fit = fit_auto(inputs, targets, effort="low", settings=changes)
+    save_fit(fit, path)
+    state = torch.get_rng_state()
+    again = load_fit(path)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert_same_predictions(fit, again)
+    more_inputs, more_targets = make_rows(20, seed=2)
+    more = fit.inputs_scaler.transform(more_inputs), fit.target_scaler.transform(more_targets)
+    one, other = fit.fitted.update(more), again.fitted.update(more)
+    assert one.posterior.statistics.num_data == other.posterior.statistics.num_data
+    assert torch.equal(one.posterior.weight_mean, other.posterior.weight_mean)
+    back = other.forget(more)
+    torch.testing.assert_close(back.posterior.weight_mean, fit.fitted.posterior.weight_mean, rtol=1e-6, atol=1e-8)
+
+
+def test_no_training_row_is_in_the_file(path):
+    inputs, targets = make_rows(60)
+    fit = make_fit(MAPS["FourierFeatures"]())
+    save_fit(fit, path)
+    data = path.read_bytes()
+    scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets)
+    for values in (inputs, targets, *scaled):
+        for value in values.ravel():
+            assert np.float64(value).tobytes() not in data
+            assert np.float32(value).tobytes() not in data
+
+
+class Bump(nn.Module):
+    """A module of a user's own."""
+
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.centers = nn.Parameter(torch.linspace(-1, 1, 6))
+        self.factor = factor
+
+    def forward(self, inputs):
+        return torch.exp(-self.factor * (inputs[:, :1] - self.centers).square())
+
+
+def test_modules_of_ones_own_are_passed_in(path):
+    module = Bump(2.0)
+    with torch.no_grad():
+        module.centers.mul_(1.3)
+    fit = make_fit(module)
+    save_fit(fit, path)
+    with pytest.raises(ModelFileError, match=r"Bump.*never loaded.*feature_map=module"):
+        load_fit(path)
+    fresh = Bump(2.0)
+    assert_same_predictions(fit, load_fit(path, feature_map=fresh))
+    assert torch.equal(fresh.centers, Bump().centers), "the module passed in was changed"
+    with pytest.raises(ModelFileError, match="same features as when it was saved"):
+        load_fit(path, feature_map=Bump(3.0))  # the same tensors, another function
+    with pytest.raises(ModelFileError, match=r"feature_map passed in is not the one.*no tensor 'weight'"):
+        load_fit(path, feature_map=nn.Linear(2, 6, bias=False))
+    with pytest.raises(ModelFileError, match="must be a torch nn"):
+        load_fit(path, feature_map="mlp")
+
+
+def test_noise_of_ones_own_is_passed_in(path):
+    class Half(nn.Linear):
+        pass
+
+    noise = InputNoise(Half(2, 1), reads="inputs")
+    fit = make_fit(LinearFeatures(2), noise)
+    save_fit(fit, path)
+    with pytest.raises(ModelFileError, match="noise_model=module"):
+        load_fit(path)
+    assert_same_predictions(fit, load_fit(path, noise_model=InputNoise(Half(2, 1), reads="inputs")))
+
+
+def test_hooks_make_a_module_ones_own():
+    module = nn.Sequential(nn.Linear(2, 3))
+    assert describe_module(module) is not None
+    module[0].register_forward_hook(lambda *_: None)
+    assert describe_module(module) is None
+    assert describe_module(MLPFeatures(2, (3,), activation=nn.ELU)) is None
+    assert describe_module(nn.utils.parametrizations.orthogonal(nn.Linear(2, 2))) is None
+
+
+def test_a_module_that_refuses_the_probe_is_saved_without_one(path):
+    class Lookup(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(4, 3)
+
+        def forward(self, inputs):
+            return self.table((inputs[:, 0] > 0).long() + 10 * (inputs[:, 1].abs() < 0.95).long() * (len(inputs) == 4))
+
+    fit = make_fit(Lookup())
+    save_fit(fit, path)
+    assert not [name for name in read_container(path).tensors if "probe" in name]
+    assert_same_predictions(fit, load_fit(path, feature_map=Lookup()))
+
+
+def test_truncated_at_every_length(linear_bytes, path):
+    path.write_bytes(linear_bytes)
+    for length in reversed(range(len(linear_bytes))):
+        os.truncate(path, length)
+        with pytest.raises(ModelFileError, match=r"empty|only|truncated|damaged"):
+            load_fit(path)
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x20, 0x80])
+def test_one_bit_flipped_at_every_byte(linear_bytes, path, mask):
+    path.write_bytes(linear_bytes)
+    with open(path, "r+b", buffering=0) as opened:
+        for position, byte in enumerate(linear_bytes):
+            os.pwrite(opened.fileno(), bytes([byte ^ mask]), position)
+            with pytest.raises(ModelFileError, match=str(path)):
+                load_fit(path)
+            os.pwrite(opened.fileno(), bytes([byte]), position)
+    load_fit(path)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_stretches_overwritten_or_cut_out(linear_bytes, path, data):
+    start = data.draw(st.integers(0, len(linear_bytes) - 1))
+    stop = data.draw(st.integers(start, min(start + 200, len(linear_bytes))))
+    filling = data.draw(st.binary(max_size=200))
+    changed = linear_bytes[:start] + filling + linear_bytes[stop:]
+    path.write_bytes(changed)
+    if changed == linear_bytes:
+        load_fit(path)
+    else:
+        with pytest.raises(ModelFileError):
+            load_fit(path)
+
+
+def places(value, way=()):
+    """Every place in nested JSON."""
+    yield way
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in entries:
+        yield from places(each, (*way, key))
+
+
+STRANGE = [None, -1, 0, 10**15, 0.5, math.pi * 1e300, "x", "Linear", [], [[]], {}, {"type": "MLPFeatures"}, True]
+
+
+def check_strange_headers(path, choose):
+    """Whoever can write a checksum can write anything: still no other error, and no module larger than the file."""
+    maps = [MAPS[name]() for name in ("ComposedFeatures", "FourierFeatures", "LinearFeatures", "ConcatenatedFeatures")]
+    maps.append(GaussLegendreFeatures(2, 16, frequency_cutoff=3.0, tolerance=0.01))
+    save_fit(make_fit(ConcatenatedFeatures(*maps), NOISES["InputNoise"]()), path)
+    header, tensors = read_container(path)
+    text = json.dumps(header)
+    refused = 0
+    for number, way in enumerate(places(header["fits"])):
+        for strange in choose(number):
+            changed = json.loads(text)
+            spot = changed
+            for key in ("fits", *way)[:-1]:
+                spot = spot[key]
+            spot[("fits", *way)[-1]] = strange
+            try:
+                assert isinstance(decode_fits(path, changed, tensors)[0], AutoFit)
+            except ModelFileError:
+                refused += 1
+    assert refused > number
+
+
+def test_a_signed_header_with_anything_in_it_makes_a_fit_or_a_clear_error(path):
+    check_strange_headers(path, lambda number: [STRANGE[(2 * number + each) % len(STRANGE)] for each in (0, 1)])
+
+
+@pytest.mark.slow
+def test_a_signed_header_with_everything_in_it_makes_a_fit_or_a_clear_error(path):
+    check_strange_headers(path, lambda number: STRANGE)
+
+
+@pytest.mark.parametrize(
+    "name", ["statistics.gram", "inputs_scaler.scale", "probe.features", "model.noise.log_variance"]
+)
+@pytest.mark.parametrize("strange", ["absent", "nan", "short", "float32", "negative"])
+def test_a_signed_file_with_strange_tensors_is_a_fit_or_a_clear_error(name, strange, path, linear_bytes):
+    path.write_bytes(linear_bytes)
+    header, tensors = read_container(path)
+    values = tensors[f"fits.0.{name}"]
+    changed = {
+        "absent": None,
+        "nan": values * math.nan,
+        "short": values.reshape(-1)[:1],
+        "float32": values.float(),
+        "negative": -values,
+    }[strange]
+    tensors = {key: tensor for key, tensor in tensors.items() if key != f"fits.0.{name}"}
+    write_container(path, header, tensors | ({} if changed is None else {f"fits.0.{name}": changed}))
+    if name == "model.noise.log_variance" and strange in ("negative", "float32"):
+        load_fit(path)  # another noise, but a possible one; float32 is cast
+        return
+    with pytest.raises(ModelFileError):
+        load_fit(path)
+
+
+def test_a_small_file_cannot_ask_for_much_memory(path):
+    save_fit(make_fit(MLPFeatures(2, (3,))), path)
+    header, tensors = read_container(path)
+    for key, value in (("hidden", [10**12]), ("hidden", [40, 3]), ("input_dim", 10**12)):
+        changed = json.loads(json.dumps(header))
+        changed["fits"][0]["feature_map"]["arguments"][key] = value
+        write_container(path, changed, tensors)
+        with pytest.raises(ModelFileError, match=r"more than the file has numbers|should have shape"):
+            load_fit(path)
+    # Tensors that are declared larger than the file, in the safetensors header itself.
+    outer = {"__metadata__": {"finitegp": json.dumps({"format": "finitegp-model", "format_version": 1})}}
+    outer["__metadata__"]["sha256"] = "0" * 64
+    outer["gram"] = {"dtype": "F64", "shape": [10**6, 10**6], "data_offsets": [0, 8 * 10**12]}
+    text = json.dumps(outer).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(100))
+    with pytest.raises(ModelFileError, match="truncated"):
+        load_fit(path)
+    path.write_bytes((10**15).to_bytes(8, "little") + text)
+    with pytest.raises(ModelFileError, match="first bytes are damaged"):
+        load_fit(path)
+
+
+WRONG_FILES = {
+    "empty": (b"", "empty"),
+    "jpeg": (b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(500), "a JPEG image"),
+    "png": (b"\x89PNG\r\n\x1a\n" + bytes(500), "a PNG image"),
+    "json": (b'{"model": 1}', "JSON text"),
+    "page": (b"<!doctype html><title>login</title>", "a web page"),
+    "gzip": (gzip.compress(b"a,b\n1,2\n", mtime=0), "a gzip archive"),
+    "pickle": (pickle.dumps({"a": list(range(100))}), "a pickle"),
+    "csv": (b"carat,price\n" + b"0.3,500\n" * 100, "not a model that finitegp saved"),
+    "zeros": (bytes(1000), "damaged"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_FILES)
+def test_other_files_are_named(kind, path):
+    contents, expected = WRONG_FILES[kind]
+    path.write_bytes(contents)
+    with pytest.raises(ModelFileError, match=expected):
+        load_fit(path)
+
+
+def test_directories_missing_files_and_other_safetensors(tmp_path, path):
+    with pytest.raises(ModelFileError, match="is a directory"):
+        load_fit(tmp_path)
+    with pytest.raises(ModelFileError, match="There is no file"):
+        load_fit(path)
+    save_file({"a": torch.zeros(2)}, path)
+    with pytest.raises(ModelFileError, match="a safetensors file, but not a model"):
+        load_fit(path)
+    save_file({"a": torch.zeros(2)}, path, {"finitegp": json.dumps({"format": "finitegp-checkpoint-1"})})
+    with pytest.raises(ModelFileError, match="checkpoint of a training run"):
+        load_fit(path)
+    write_container(path, {"format": "something"}, {})
+    with pytest.raises(ModelFileError, match="its format is 'something'"):
+        load_fit(path)
+    assert issubclass(ModelFileError, DataError)
+
+
+@pytest.mark.parametrize(("version", "expected"), [(2, "newer finitegp .9.0.*pip install --upgrade"), (0, "damaged")])
+def test_other_versions(version, expected, path):
+    save_fit(make_fit(LinearFeatures(2)), path)
+    header, tensors = read_container(path)
+    write_container(path, header | {"format_version": version, "versions": {"finitegp": "9.0"}}, tensors)
+    with pytest.raises(ModelFileError, match=expected):
+        load_fit(path)
+
+
+def test_the_old_file_stays_whole_until_the_new_one_is(path, monkeypatch):
+    save_fit(make_fit(LinearFeatures(2)), path)
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            save_fit(make_fit(LinearFeatures(2, bias=False)), path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    mask = os.umask(0o027)
+    try:
+        save_fit(make_fit(LinearFeatures(2)), path)
+    finally:
+        os.umask(mask)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_places_where_no_file_can_be(tmp_path):
+    with pytest.raises(DataError, match=r"is a directory"), complete_or_absent(tmp_path):
+        pass
+    with pytest.raises(DataError, match=r"There is no directory .*create it"), complete_or_absent(tmp_path / "a" / "b"):
+        pass

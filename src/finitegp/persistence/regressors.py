@@ -1,0 +1,116 @@
+"""Saving and loading estimators: ``save_regressor``, ``load_regressor``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import ModelFileError
+from .container import read_container, write_container
+from .files import decode_fits, encode_fits
+from .plain_json import plain_json
+
+if TYPE_CHECKING:
+    from ..estimator import GPRegressor
+
+_MODULE = "module of one's own"
+
+
+def save_regressor(regressor: GPRegressor, path: str | os.PathLike[str]) -> None:
+    """Write a fitted :class:`~finitegp.GPRegressor` into one file; see :func:`.save_fit` for what is in it.
+
+    A ``random_state`` that is a generator is saved as None, because it is code and state.
+    """
+    header, tensors = encode_regressor(regressor)
+    write_container(path, {"kind": "regressor", **header}, tensors)
+
+
+def load_regressor(path: str | os.PathLike[str], *, feature_map: nn.Module | None = None) -> GPRegressor:
+    """Read a regressor that :func:`save_regressor` wrote.
+
+    Args:
+        path: The file.
+        feature_map: Needed if the regressor had a module that is not of this library: a module made in the same way.
+            If the regressor had one that files can hold, its trained copy becomes the parameter ``feature_map``.
+
+    Raises:
+        ModelFileError: If the file is damaged, truncated, of a newer version or something else altogether.
+    """
+    header, tensors = read_container(path)
+    if header.get("kind") == "table":
+        raise ModelFileError(
+            f"{path} holds a regressor together with the encoding of a table: load it with "
+            "finitegp.table_model.TableModel.load, whose attribute regressor it is."
+        )
+    if header.get("kind") != "regressor":
+        raise ModelFileError(f"{path} holds a {str(header.get('kind'))[:60]!r}, not a regressor.")
+    return decode_regressor(path, header, tensors, feature_map=feature_map)
+
+
+def encode_regressor(regressor: GPRegressor) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header entries and tensors of a regressor."""
+    header, tensors = encode_fits(regressor.fits_)
+    names = getattr(regressor, "feature_names_in_", None)
+    # The records of the fits are with the fits.
+    summary = {name: value for name, value in regressor.training_summary_.items() if name != "fits"}
+    header["regressor"] = {
+        "parameters": {name: _plain_parameter(value) for name, value in regressor.get_params(deep=False).items()},
+        "n_features_in": int(regressor.n_features_in_),
+        "feature_names_in": None if names is None else [str(name) for name in names],
+        "training_summary": plain_json(summary),
+    }
+    return header, tensors
+
+
+def decode_regressor(
+    path: str | os.PathLike[str],
+    header: dict[str, Any],
+    tensors: dict[str, Tensor],
+    *,
+    feature_map: nn.Module | None = None,
+) -> GPRegressor:
+    """The regressor of a file."""
+    from ..estimator import GPRegressor
+
+    fits = decode_fits(path, header, tensors, feature_map=feature_map)
+    stored: Any = header.get("regressor")
+    try:
+        parameters, columns, names, summary = (
+            stored[name] for name in ("parameters", "n_features_in", "feature_names_in", "training_summary")
+        )
+        parameters = dict(parameters)
+        if isinstance(parameters.get("feature_map"), Mapping):
+            parameters["feature_map"] = feature_map or fits[0].fitted.model.feature_map
+        regressor = GPRegressor(**parameters)
+        if any(len(fit.inputs_scaler.scale) != columns for fit in fits):
+            raise ValueError(f"there are not {columns} columns")
+        if names is not None:
+            if not isinstance(names, list) or len(names) != columns or not all(isinstance(each, str) for each in names):
+                raise ValueError("the names of the columns are not one text each")
+            regressor.feature_names_in_ = np.array(names, dtype=object)
+        summary = {**dict.fromkeys(("rows", "rows_added", "rows_forgotten"), 0), **summary}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"{path} cannot be used: its description of the regressor makes no sense to this release "
+            f"({type(error).__name__}: {error}). Use the release that wrote it."
+        ) from None
+    regressor.fits_ = fits
+    regressor.n_features_in_ = int(columns)
+    regressor.training_summary_ = {**summary, "fits": [fit.record for fit in fits]}
+    return regressor
+
+
+def _plain_parameter(value: Any) -> Any:
+    if isinstance(value, nn.Module):
+        return {_MODULE: type(value).__name__}
+    if isinstance(value, torch.device):
+        return str(value)
+    try:
+        return plain_json(value)
+    except TypeError:
+        return None  # a generator of random numbers

@@ -1,0 +1,169 @@
+"""``TableModel``: a regressor with the encoding of its table, so that tables go in and columns come out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from .data.columns import TableEncoder, TransformReport
+from .data.fitted_columns import NumberColumn
+from .data.targets import target_values
+from .errors import DataError, ModelFileError
+from .persistence.container import read_container, write_container
+from .persistence.plain_json import plain_json
+from .persistence.regressors import decode_regressor, encode_regressor
+
+if TYPE_CHECKING:
+    from .estimator import GPRegressor
+
+Array = npt.NDArray[np.float64]
+
+
+class PredictedChunk(NamedTuple):
+    """Some rows of a table, and what is predicted for them."""
+
+    rows: Any
+    mean: Array
+    std: Array
+
+
+@dataclass(frozen=True, eq=False)
+class TableModel:
+    """A fitted regressor, the encoding of its table and the name of its target: what a model file holds.
+
+    Attributes:
+        regressor: Takes what ``encoder`` makes of a table.
+        encoder: Of the columns.
+        target: The column that is predicted; None if it is not known.
+        summary: Of the fit: files, rows, scores on held-out rows; JSON.
+
+    Example:
+        >>> import tempfile
+        >>> from finitegp import GPRegressor
+        >>> table = {"size": [1.0, 2, 3, 4, 5, 6], "cut": ["a", "b", "a", "b", "a", "b"], "price": [2, 5, 4, 7, 6, 9]}
+        >>> encoder = TableEncoder.fit(table, exclude="price")
+        >>> regressor = GPRegressor(effort="low", random_state=0).fit(encoder.transform(table), table["price"])
+        >>> model = TableModel(regressor, encoder, target="price")
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     model.save(f"{directory}/price.finitegp")
+        ...     again = TableModel.load(f"{directory}/price.finitegp")
+        >>> chunk = next(again.predict({"cut": ["b"], "size": [3]}))
+        >>> bool(abs(chunk.mean[0] - 6) < 1)
+        True
+    """
+
+    regressor: GPRegressor
+    encoder: TableEncoder
+    target: str | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    def predict(self, table: Any, report: TransformReport | None = None) -> Iterator[PredictedChunk]:
+        """Mean and standard deviation of new observations, chunk by chunk, for what :class:`TableEncoder` takes.
+
+        ``report`` counts what is unusual about the rows.
+        """
+        report = _report_on(table, report)
+        for rows in _chunks(table):
+            mean, std = self.regressor.predict(self.encoder.transform(rows, report), return_std=True)
+            yield PredictedChunk(rows, mean, std)
+
+    def targets(self, rows: Any, report: TransformReport, first_row: int = 0) -> Array:
+        """The observed targets of a chunk."""
+        if self.target is None:
+            raise DataError("The model does not know the name of its target: say which column it is.")
+        return target_values(rows, self.target, first_row=first_row, source=report.source, allow_constant=True)
+
+    def update(self, table: Any, report: TransformReport | None = None) -> TableModel:
+        """The same model with the posterior of more rows, chunk by chunk: exact, with the features kept.
+
+        The regressor is changed in place and is that of the result.
+        """
+        report = _report_on(table, report)
+        for rows in _chunks(table):
+            targets = self.targets(rows, report, report.rows)
+            self.regressor.partial_fit(self.encoder.transform(rows, report), targets)
+        return self
+
+    def with_target(self, target: str | None) -> TableModel:
+        """The same model with another name for its target; None leaves it as it is."""
+        return self if target is None else replace(self, target=target)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything into one file, without training rows and without pickle."""
+        header, tensors = encode_regressor(self.regressor)
+        header["table"] = {
+            "encoder": self.encoder.to_dict(),
+            "target": self.target,
+            "summary": plain_json(self.summary),
+        }
+        write_container(path, {"kind": "table", **header}, tensors)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, feature_map: nn.Module | None = None) -> TableModel:
+        """Read a file that :meth:`save` or :meth:`GPRegressor.save` wrote.
+
+        A regressor saved by itself takes tables whose columns of numbers have the names it was fitted with.
+
+        Raises:
+            ModelFileError: If the file is damaged, truncated, of a newer version or something else altogether.
+        """
+        header, tensors = read_container(path)
+        kind = header.get("kind")
+        if kind not in ("table", "regressor"):
+            raise ModelFileError(f"{path} holds a {str(kind)[:60]!r}, not a model that takes tables.")
+        regressor = decode_regressor(path, header, tensors, feature_map=feature_map)
+        if len(regressor.fits_) > 1:
+            raise ModelFileError(
+                f"{path} holds a model of {len(regressor.fits_)} targets: use GPRegressor.load in Python."
+            )
+        if kind == "regressor":
+            return cls(regressor, _encoder_of_names(regressor, path))
+        stored = header.get("table")
+        if not isinstance(stored, Mapping) or not isinstance(stored.get("summary"), dict):
+            raise ModelFileError(f"{path} cannot be used: its description of the table makes no sense.")
+        target = stored.get("target")
+        if target is not None and not isinstance(target, str):
+            raise ModelFileError(f"{path} cannot be used: the name of its target is not text.")
+        try:
+            encoder = TableEncoder.from_dict(stored.get("encoder"))
+        except DataError as error:
+            raise ModelFileError(f"{path} cannot be used: {error}") from None
+        if len(encoder.feature_names_out) != regressor.n_features_in_:
+            raise ModelFileError(
+                f"{path} cannot be used: its table gives {len(encoder.feature_names_out)} columns of numbers, but its "
+                f"regressor takes {regressor.n_features_in_}."
+            )
+        return cls(regressor, encoder, target, stored["summary"])
+
+
+def _report_on(table: Any, report: TransformReport | None) -> TransformReport:
+    report = TransformReport() if report is None else report
+    if report.source is None and hasattr(table, "locate"):
+        report.source = table
+    return report
+
+
+def _chunks(table: Any) -> Iterator[Any]:
+    from .data.arrow_values import record_batches
+
+    yield from record_batches(table)
+
+
+def _encoder_of_names(regressor: GPRegressor, path: str | os.PathLike[str]) -> TableEncoder:
+    names = getattr(regressor, "feature_names_in_", None)
+    if names is None:
+        raise ModelFileError(
+            f"{path} holds a regressor that was fitted to arrays without column names, so it cannot find its columns "
+            "in a table: load it with GPRegressor.load in Python, or fit it to a data frame."
+        )
+    # From here on the encoder finds the columns, and the regressor gets arrays without names.
+    del regressor.feature_names_in_
+    return TableEncoder(
+        [NumberColumn(str(name), "number", "number", False, "as in Python", 0.0, ()) for name in names],
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from finitegp.data.columns import TableEncoder
 from finitegp.errors import DataError, ModelFileError
 from finitegp.features import LinearFeatures, MLPFeatures
 from finitegp.persistence import load_fit, load_regressor, save_regressor
-from finitegp.persistence.container import read_container, write_container
+from finitegp.persistence.container import FORMAT_VERSION, read_container, write_container
 from finitegp.table_model import TableModel
 
 
@@ -188,3 +189,29 @@ def test_a_network_that_is_not_the_one_saved_is_refused(path):
     regressor.save(path)
     with pytest.raises(ModelFileError, match=r"not the one that was saved.*shape"):
         GPRegressor.load(path, feature_map=MLPFeatures(2, (5,)))
+
+
+FILES = sorted((Path(__file__).parent / "files").glob("*.finitegp"))
+
+
+@pytest.mark.parametrize("stored", FILES, ids=lambda file: file.stem)
+def test_files_of_this_and_earlier_versions_predict_what_they_did(stored):
+    expected = json.loads(stored.with_suffix(".json").read_text())
+    name = stored.stem.partition("-")[0]
+    if name == "table":
+        chunk = next(TableModel.load(stored).predict(expected["inputs"]))
+        mean, std = chunk.mean, chunk.std
+    elif name == "regressor":
+        mean, std = GPRegressor.load(stored).predict(expected["inputs"], return_std=True)
+    else:
+        prediction = load_fit(stored).predict(expected["inputs"])
+        mean, std = prediction.mean.numpy(), prediction.std.numpy()
+    # Another processor rounds otherwise; nothing else may differ.
+    np.testing.assert_allclose(mean, expected["mean"], rtol=1e-7)
+    np.testing.assert_allclose(std, expected["std"], rtol=1e-7)
+
+
+def test_there_are_files_of_this_version_and_they_are_small():
+    names = {file.name for file in FILES}
+    assert {f"{kind}-{FORMAT_VERSION}.finitegp" for kind in ("kernel", "networks", "regressor", "table")} <= names
+    assert all(file.stat().st_size < 200_000 for file in FILES)

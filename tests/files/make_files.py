@@ -1,0 +1,74 @@
+"""Makes the model files of the present version, each with the predictions that every later version must give.
+
+Run it only when the version of the file format changes, and keep the old files: ``python tests/files/make_files.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from finitegp import GPRegressor
+from finitegp.automatic import fit_auto
+from finitegp.data.columns import TableEncoder
+from finitegp.features import ConcatenatedFeatures, FourierFeatures, GaussLegendreFeatures, MLPFeatures
+from finitegp.persistence import save_fit
+from finitegp.persistence.container import FORMAT_VERSION
+from finitegp.table_model import TableModel
+
+HERE = Path(__file__).parent
+QUICK = {"small_rows": 100, "members": 2, "hidden": [16, 12], "epochs": 2, "min_steps": 200, "noise_epochs": 5}
+
+
+def make_rows(count, seed=0):
+    generator = np.random.default_rng(seed)
+    inputs = generator.normal(size=(count, 2)) * 3 + 1
+    return inputs, 50 + 10 * np.sin(inputs[:, 0]) + generator.normal(size=count)
+
+
+def make_table(count):
+    generator = np.random.default_rng(0)
+    size = generator.uniform(1, 5, size=count).round(3)
+    cut = generator.choice(["fair", "good", "ideal"], size=count)
+    day = np.datetime64("2024-01-01") + generator.integers(0, 700, size=count)
+    table = {"size": size.tolist(), "cut": cut.tolist(), "sold": [str(each) for each in day]}
+    table["size"][3] = None
+    return table, (10 * size + 5 * (cut == "ideal") + generator.normal(size=count)).round(2).tolist()
+
+
+def write_expected(name, inputs, mean, std):
+    expected = {"inputs": inputs, "mean": np.asarray(mean).tolist(), "std": np.asarray(std).tolist()}
+    (HERE / f"{name}-{FORMAT_VERSION}.json").write_text(json.dumps(expected) + "\n")
+
+
+def main():
+    new = make_rows(6, seed=1)[0]
+    for name, rows, settings in (
+        ("kernel", 60, {"fourier_features": 64, "kernels": ["matern32"]}),
+        ("networks", 300, QUICK),
+    ):
+        fit = fit_auto(*make_rows(rows), settings=settings)
+        save_fit(fit, HERE / f"{name}-{FORMAT_VERSION}.finitegp")
+        prediction = fit.predict(new)
+        write_expected(name, new.tolist(), prediction.mean, prediction.std)
+    features = ConcatenatedFeatures(
+        FourierFeatures(2, 20, kernel="matern12"), GaussLegendreFeatures(2, 8, tolerance=0.3)
+    )
+    regressor = GPRegressor(features, algorithm="exact", noise="input", epochs=5, random_state=0).fit(*make_rows(80))
+    regressor.save(HERE / f"regressor-{FORMAT_VERSION}.finitegp")
+    write_expected("regressor", new.tolist(), *regressor.predict(new, return_std=True))
+    table, targets = make_table(200)
+    encoder = TableEncoder.fit(table, missing="impute")
+    features = MLPFeatures(len(encoder.feature_names_out), (16,), activation="tanh", seed=0)
+    regressor = GPRegressor(features, algorithm="lagged", epochs=20, random_state=0)
+    model = TableModel(regressor.fit(encoder.transform(table), targets), encoder, "price", {"rows": 200})
+    model.save(HERE / f"table-{FORMAT_VERSION}.finitegp")
+    new_table = {"cut": ["ideal", "new", "fair"], "size": [2.5, None, 4.0], "sold": ["2024-05-05", None, "2025-01-01"]}
+    chunk = next(model.predict(new_table))
+    write_expected("table", new_table, chunk.mean, chunk.std)
+
+
+if __name__ == "__main__":
+    main()

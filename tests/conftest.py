@@ -37,3 +37,45 @@ def uci_dir():
     if not (path / "bike.parquet").exists():
         pytest.skip(f"UCI tables not found in {path}; set FINITEGP_UCI_DIR to run this test")
     return path
+
+
+@pytest.fixture(scope="session")
+def quick_effort():
+    """``--effort low`` takes a fraction of a second on small tables."""
+    from finitegp.automatic import EFFORTS
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(EFFORTS, "low", EFFORTS["low"].with_changes({"fourier_features": 24, "members": 2}))
+        yield
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory, quick_effort):
+    """A directory with ``train.csv``, ``new.csv`` and the model ``price.finitegp`` of the first."""
+    from typer.testing import CliRunner
+
+    from finitegp.cli import app
+
+    directory = tmp_path_factory.mktemp("shop")
+    write_shop_table(directory / "train.csv", 60, seed=0)
+    write_shop_table(directory / "new.csv", 25, seed=1)
+    model = directory / "price.finitegp"
+    arguments = ["fit", directory / "train.csv", "--target", "price", "--effort", "low", "-o", model]
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return directory
+
+
+def write_shop_table(path, rows, *, seed=0, first="width,colour,sold,price"):
+    """A small table of numbers, words and dates."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    lines = [first]
+    for _ in range(rows):
+        width, colour = generator.uniform(1, 5), generator.choice(["red", "blue", "green"])
+        day = np.datetime64("2024-01-01") + generator.integers(0, 300)
+        price = 100 + 10 * np.sin(width) + 5 * (colour == "red") + generator.normal()
+        lines.append(f"{width:.4f},{colour},{day},{price:.3f}")
+    path.write_text("\n".join(lines) + "\n")
+    return path

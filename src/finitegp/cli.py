@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from . import __version__
-from .experiments.command import reproduce
-from .experiments.tables_command import tables
+from .commands import evaluate, fit, info, predict, report, update
 
 app = typer.Typer(
-    help="Exact Gaussian-process regression on finite features.", no_args_is_help=True, add_completion=False
+    help="Exact Gaussian-process regression on finite features.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
 )
 
 
@@ -30,6 +33,17 @@ def main(
     """Exact Gaussian-process regression on finite features."""
 
 
+for command, epilog in (
+    (fit.fit, fit.EXAMPLES),
+    (predict.predict, predict.EXAMPLES),
+    (evaluate.evaluate, evaluate.EXAMPLES),
+    (update.update, update.EXAMPLES),
+    (info.info, info.EXAMPLES),
+    (report.report, report.EXAMPLES),
+):
+    app.command(epilog=epilog)(command)
+
+
 @app.command()
 def demo(
     rows: Annotated[int | None, typer.Option(min=100, help="Use only so many rows.")] = None,
@@ -41,6 +55,28 @@ def demo(
     run_demo(max_rows=rows, seed=seed)
 
 
-# The experiments name their methods and datasets in their own help, so their commands are made there.
-app.command()(reproduce)
-app.command()(tables)
+# The experiments name their methods and datasets in their own help, so their commands are made there; and they import
+# what takes seconds, so their arguments are handed on unread.
+_HANDED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+@app.command(context_settings=_HANDED_ON)
+def reproduce(context: typer.Context) -> None:
+    """Rerun cells of the paper's tables, and the peers; what is finished already is not run again."""
+    from .experiments.command import reproduce as command
+
+    _hand_on(command, context)
+
+
+@app.command(context_settings=_HANDED_ON)
+def tables(context: typer.Context) -> None:
+    """Write the page of results and its figures: the paper's tables, what was reproduced, ours, the peers."""
+    from .experiments.tables_command import tables as command
+
+    _hand_on(command, context)
+
+
+def _hand_on(command: Callable[..., None], context: typer.Context) -> None:
+    inner = typer.Typer(add_completion=False)
+    inner.command()(command)
+    inner(context.args, prog_name=context.command_path)

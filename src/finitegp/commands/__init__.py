@@ -1,0 +1,1 @@
+"""The commands that take tables and model files; each imports what is slow to import when it runs."""

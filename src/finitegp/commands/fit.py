@@ -1,0 +1,224 @@
+"""The command ``finitegp fit``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import typer
+
+from ..errors import DataError
+from .options import Effort, Force, Json, Missing, Tables
+from .speaking import Speaker, check_output, check_share, columns_table, score_all, scores_table
+
+if TYPE_CHECKING:
+    from ..data.columns import TableEncoder
+    from ..data.tables import TableReader
+
+Array = npt.NDArray[np.float64]
+# Scores of fewer rows say next to nothing, and the rows are missed in training.
+_FEWEST_HELD_OUT = 5
+_FEWEST_ROWS = 2
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+finitegp fit diamonds.csv --target price
+
+finitegp fit january.csv.gz february.csv.gz --target sales --missing impute --drop id -o sales.finitegp
+
+finitegp fit measurements.parquet --target yield --effort high --json > scores.json
+"""
+
+
+class _Rows(NamedTuple):
+    """Inputs and targets of some rows, and their numbers in the table."""
+
+    inputs: Array
+    targets: Array
+    numbers: npt.NDArray[np.int64]
+
+
+def fit(
+    tables: Tables,
+    target: Annotated[str, typer.Option("--target", "-t", help="The column to predict.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The model file to write.")] = Path("model.finitegp"),
+    effort: Annotated[Effort, typer.Option(help="How much time to spend.")] = Effort.medium,
+    missing: Annotated[
+        Missing, typer.Option(help="Missing values: an error that lists them, or put in the usual value.")
+    ] = Missing.error,
+    drop: Annotated[list[str] | None, typer.Option("--drop", help="A column to ignore; repeat for several.")] = None,
+    test_fraction: Annotated[
+        float, typer.Option(help="The share of rows held out for the scores; 0 holds none out.")
+    ] = 0.2,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="The report to write; by default beside the model, ending in .html.")
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Learn to predict a column of a table, with error bars; write the model and a report.
+
+    Numbers, text, dates and yes/no columns are turned into numbers; a summary shows how. The scores come from rows that
+    the training did not see. Afterwards the model takes these in too, exactly and with its features kept, and is saved.
+    """
+    speaker = Speaker(as_json)
+    check_share("--test-fraction", test_fraction, zero=True)
+    with speaker.guard():
+        from ..data.columns import TableEncoder
+        from ..data.tables import TableReader
+        from ..data.targets import target_values
+
+        check_output(output, force=force, inputs=tables)
+        report_path = None if no_report else check_output(report or output.with_suffix(".html"), force=force)
+        if report_path == output:
+            raise DataError(f"Model and report would both be {output}: give one of them another name.")
+        table = TableReader(tables)
+        for note in table.notes:
+            speaker.note(note)
+        if table.num_rows < _FEWEST_ROWS:
+            raise DataError(
+                f"The table has {table.num_rows} row, but at least {_FEWEST_ROWS} are needed to learn from."
+            )
+        targets = target_values(table, target)
+        encoder = TableEncoder.fit(table, missing=missing.value, exclude=[target, *(drop or [])])
+        speaker.say(f"{table.num_rows} rows; target {target!r}, {_range(targets)}")
+        speaker.show(columns_table(encoder))
+        training, held_out = _split(_encode(table, encoder, targets, speaker), test_fraction, seed, speaker)
+        model, seconds = _train(training, effort.value, seed, speaker)
+        scores: list[dict[str, Any]] = []
+        if len(held_out.targets):
+            scores = _score(model, training, held_out, seed)
+            if report_path is not None:
+                _report(model, training, held_out, encoder, target, report_path, seed=seed, force=force)
+            model.partial_fit(held_out.inputs, held_out.targets)
+        else:
+            report_path = None
+        summary = {
+            "files": [path.name for path in table.paths],
+            "rows": table.num_rows,
+            "held_out_rows": len(held_out.targets),
+            "takes_in_held_out_rows": bool(len(held_out.targets)),
+            "scores": scores,
+            "effort": effort.value,
+            "seed": seed,
+            "seconds": seconds,
+        }
+        _save(model, encoder, target, summary, output)
+        _show_result(speaker, summary, output, report_path)
+        columns = [asdict(line) for line in encoder.summary()]
+        speaker.finish(
+            {"model": str(output), "report": report_path and str(report_path), "target": target, "columns": columns}
+            | summary
+        )
+
+
+def _encode(table: TableReader, encoder: TableEncoder, targets: Array, speaker: Speaker) -> _Rows:
+    from ..data.columns import TransformReport
+
+    found = TransformReport(source=table)
+    inputs = encoder.transform(table, found)
+    for line in found.lines():
+        speaker.note(line)
+    return _Rows(inputs, targets, np.arange(len(targets)))
+
+
+def _split(rows: _Rows, test_fraction: float, seed: int, speaker: Speaker) -> tuple[_Rows, _Rows]:
+    """Rows to train on, and rows to score with."""
+    count = len(rows.targets)
+    held_out = int(test_fraction * count)
+    if test_fraction > 0.0 and held_out < _FEWEST_HELD_OUT:
+        speaker.note(
+            f"{count} rows are too few to hold {100 * test_fraction:g} % of them out, so there are no scores and no "
+            "report: all rows are used for training."
+        )
+        held_out = 0
+    elif held_out == 0:
+        speaker.note("No rows are held out, so there are no scores and no report.")
+    order = np.random.default_rng(seed).permutation(count)
+    parts = np.sort(order[held_out:]), np.sort(order[:held_out])
+    training, test = (_Rows(rows.inputs[part], rows.targets[part], rows.numbers[part]) for part in parts)
+    if float(np.ptp(training.targets)) == 0.0:
+        raise DataError("The target is the same in all rows that are left for training: add rows, or hold fewer out.")
+    return training, test
+
+
+def _train(training: _Rows, effort: str, seed: int, speaker: Speaker) -> tuple[Any, float]:
+    from ..estimator import GPRegressor
+
+    started = time.perf_counter()
+    model = GPRegressor(effort=effort, random_state=seed, verbose=not speaker.as_json)
+    model.fit(training.inputs, training.targets)
+    model.verbose = False
+    return model, time.perf_counter() - started
+
+
+def _score(model: Any, training: _Rows, held_out: _Rows, seed: int) -> list[dict[str, Any]]:
+    """The model, and the two that it has to beat, on rows that none of them has seen."""
+    from ..report.baselines import predict_linear
+
+    truth = held_out.targets
+    predictions = {
+        "this model": model.predict(held_out.inputs, return_std=True),
+        "linear": predict_linear(training.inputs, training.targets, held_out.inputs, seed=seed),
+        "mean": (np.full_like(truth, training.targets.mean()), np.full_like(truth, training.targets.std())),
+    }
+    return score_all(predictions, truth)
+
+
+def _report(
+    model: Any,
+    training: _Rows,
+    held_out: _Rows,
+    encoder: TableEncoder,
+    target: str,
+    path: Path,
+    *,
+    seed: int,
+    force: bool,
+) -> None:
+    from ..report import gather_contents, write_report
+
+    contents = gather_contents(
+        model,
+        held_out.inputs,
+        held_out.targets,
+        training_inputs=training.inputs,
+        training_targets=training.targets,
+        column_names=encoder.feature_names_out,
+        column_groups={line.column: line.outputs for line in encoder.summary() if line.outputs},
+        target_name=target,
+        training_row_numbers=[int(number) for number in training.numbers],
+        seed=seed,
+    )
+    write_report(contents, path, force=force)
+
+
+def _save(model: Any, encoder: TableEncoder, target: str, summary: dict[str, Any], path: Path) -> None:
+    from ..table_model import TableModel
+
+    TableModel(model, encoder, target, summary).save(path)
+
+
+def _range(values: Array) -> str:
+    return f"{values.min():.6g} to {values.max():.6g}"
+
+
+def _show_result(speaker: Speaker, summary: dict[str, Any], output: Path, report: Path | None) -> None:
+    held_out = summary["held_out_rows"]
+    if summary["scores"]:
+        speaker.show(scores_table(f"{held_out} held-out rows", summary["scores"]))
+        speaker.say(
+            f"The scores are of the model trained on the other {summary['rows'] - held_out} rows. The saved model has "
+            "then taken in the held-out rows too: its posterior is exact for all rows, its features are unchanged."
+        )
+    speaker.say(f"{summary['seconds']:.0f} seconds of training")
+    speaker.say("model:  ", output)
+    if report is not None:
+        speaker.say("report: ", report)

@@ -1,0 +1,70 @@
+"""The command ``finitegp info``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from .options import Json, Model
+from .speaking import Speaker, columns_table, figure, scores_table
+
+if TYPE_CHECKING:
+    from ..table_model import TableModel
+
+EXAMPLES = """
+[bold]Example[/bold]
+
+finitegp info price.finitegp
+"""
+
+
+def info(model: Model, as_json: Json = False) -> None:
+    """Show what is in a model file: target, columns, features, noise, scores, versions."""
+    speaker = Speaker(as_json)
+    with speaker.guard():
+        from ..table_model import TableModel
+
+        loaded = TableModel.load(model)
+        facts = _facts(loaded)
+        table = Table(title=escape(str(model)), title_justify="left", show_header=False)
+        for name, value in facts.items():
+            table.add_row(name.replace("_", " "), escape(_text(value)))
+        speaker.show(table)
+        speaker.show(columns_table(loaded.encoder))
+        scores = loaded.summary.get("scores") or []
+        if scores:
+            speaker.show(scores_table(f"{loaded.summary['held_out_rows']} held-out rows, when it was fitted", scores))
+        columns = [asdict(line) for line in loaded.encoder.summary()]
+        speaker.finish({"model": str(model)} | facts | {"columns": columns, "summary": loaded.summary})
+
+
+def _facts(model: TableModel) -> dict[str, Any]:
+    fit = model.regressor.fits_[0]
+    statistics, gp = fit.fitted.posterior.statistics, fit.fitted.model
+    summary = model.regressor.training_summary_
+    scale = float(fit.target_scaler.scale)
+    return {
+        "target": model.target,
+        "rows": statistics.num_data,
+        "rows_taken_in_after_training": summary["rows_added"],
+        "inputs": model.regressor.n_features_in_,
+        "features": statistics.num_features,
+        "feature_map": type(gp.feature_map).__name__,
+        "noise_model": type(gp.noise).__name__,
+        "typical_noise": scale * fit.fitted.posterior.noise_variance**0.5,
+        "path": fit.record.get("path"),
+        "effort": model.regressor.effort,
+        "seconds": summary.get("seconds"),
+        "versions": summary.get("versions"),
+    }
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {each}" for name, each in value.items())
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else figure(value)
+    return "-" if value is None else str(value)

@@ -1,0 +1,36 @@
+"""Arguments and options that commands share."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Effort(str, Enum):
+    """How much time a fit may take."""
+
+    low = "low"
+    medium = "medium"
+    high = "high"
+
+
+class Missing(str, Enum):
+    """What to do about missing values."""
+
+    error = "error"
+    impute = "impute"
+
+
+Tables = Annotated[
+    list[Path],
+    typer.Argument(metavar="TABLE", help="CSV (plain or .gz) or Parquet files, or a directory of them."),
+]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that [bold]finitegp fit[/bold] wrote.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
+Target = Annotated[
+    str | None, typer.Option("--target", "-t", help="The column with the truth, if the model does not know its name.")
+]

@@ -1,0 +1,70 @@
+"""The command ``finitegp predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import NormalDist
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import DataError
+from .options import Force, Json, Model, Tables
+from .speaking import Speaker, check_output, check_share
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+finitegp predict price.finitegp new.csv -o predicted.csv
+
+finitegp predict price.finitegp parts/ -o predicted.parquet --coverage 0.95
+"""
+WORDS = {
+    "or use --missing impute to put in the median or the most frequent value": "or fit the model with --missing impute"
+}
+
+
+def predict(
+    model: Model,
+    tables: Tables,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The table to write: .csv, .csv.gz or .parquet.", show_default=False)
+    ],
+    coverage: Annotated[float, typer.Option(help="Of the interval.")] = 0.9,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write a table with columns for the predicted mean, its standard deviation and an interval.
+
+    The columns are found by name. Tables of any length are read and written in pieces.
+    """
+    speaker = Speaker(as_json)
+    check_share("--coverage", coverage)
+    with speaker.guard(WORDS):
+        import pyarrow as pa
+
+        from ..data.columns import TransformReport
+        from ..data.tables import TableReader
+        from ..table_model import TableModel
+        from .tables_out import check_ending, table_writer
+
+        check_ending(output)
+        check_output(output, force=force, inputs=[model, *tables])
+        loaded = TableModel.load(model)
+        table = TableReader(tables)
+        prefix = loaded.target or "target"
+        added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper")]
+        taken = [name for name in added if name in table.column_names]
+        if taken:
+            raise DataError(f"The table has a column {taken[0]!r} already, which the predictions need: rename it.")
+        schema = pa.schema([*table.schema, *(pa.field(name, pa.float64()) for name in added)])
+        found = TransformReport(source=table)
+        width = NormalDist().inv_cdf(0.5 + coverage / 2)
+        with table_writer(output, schema) as writer:
+            for rows, mean, std in loaded.predict(table, found):
+                columns: list[Any] = [mean, std, mean - width * std, mean + width * std]
+                writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, *map(pa.array, columns)], schema=schema))
+        for line in [*table.notes, *found.lines()]:
+            speaker.note(line)
+        speaker.say(f"{table.num_rows} rows with {', '.join(added)} ({100 * coverage:g} % interval): ", output)
+        speaker.finish({"output": str(output), "rows": table.num_rows, "columns": added, "coverage": coverage})

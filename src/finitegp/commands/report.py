@@ -1,0 +1,65 @@
+"""The command ``finitegp report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from .options import Force, Json, Model, Tables, Target
+from .predict import WORDS
+from .speaking import Speaker, check_output
+
+EXAMPLES = """
+[bold]Example[/bold]
+
+finitegp report price.finitegp later.csv -o later.html
+"""
+
+
+def report(
+    model: Model,
+    tables: Tables,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page to write; by default beside the model.")
+    ] = None,
+    target: Target = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of samples of rows.")] = 0,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write a report on a model from a table that has the truth: whether to trust it, and what may be wrong.
+
+    A model file holds no rows, so a table is needed; use rows that the model has not seen.
+    """
+    speaker = Speaker(as_json)
+    with speaker.guard(WORDS):
+        from ..data.columns import TransformReport
+        from ..data.tables import TableReader
+        from ..report import gather_contents, write_report
+        from ..table_model import TableModel
+
+        place = check_output(output or model.with_suffix(".html"), force=force, inputs=[model, *tables])
+        loaded = TableModel.load(model).with_target(target)
+        table = TableReader(tables)
+        found = TransformReport(source=table)
+        inputs, targets = [], []
+        for rows in table:
+            targets.append(loaded.targets(rows, found, found.rows))
+            inputs.append(loaded.encoder.transform(rows, found))
+        contents = gather_contents(
+            loaded.regressor,
+            np.concatenate(inputs),
+            np.concatenate(targets),
+            column_names=loaded.encoder.feature_names_out,
+            column_groups={line.column: line.outputs for line in loaded.encoder.summary() if line.outputs},
+            target_name=loaded.target or "target",
+            seed=seed,
+        )
+        write_report(contents, place, force=force)
+        for line in [*table.notes, *found.lines()]:
+            speaker.note(line)
+        speaker.say(f"report on {table.num_rows} rows: ", place)
+        speaker.finish({"model": str(model), "report": str(place), "rows": table.num_rows})

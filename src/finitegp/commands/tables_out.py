@@ -1,0 +1,58 @@
+"""Tables written chunk by chunk: CSV, gzipped CSV, Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from ..atomic import complete_or_absent
+from ..errors import DataError
+
+ENDINGS = (".csv", ".csv.gz", ".parquet", ".pq")
+
+
+def check_ending(path: Path) -> Path:
+    """``path``, if its name says how the table is to be written."""
+    if not path.name.lower().endswith(ENDINGS):
+        raise DataError(f"{path} does not say how to write the table: give a name that ends in {', '.join(ENDINGS)}.")
+    return path
+
+
+@contextmanager
+def table_writer(path: Path, schema: Any) -> Iterator[Any]:
+    """Something with ``write_batch`` that makes the table at ``path``, complete or not at all."""
+    name = path.name.lower()
+    with complete_or_absent(path) as temporary:
+        if name.endswith((".parquet", ".pq")):
+            with pq.ParquetWriter(temporary, schema) as writer:
+                yield writer
+        else:
+            unwritable = [field.name for field in schema if pa.types.is_nested(field.type)]
+            if unwritable:
+                raise DataError(f"Column {unwritable[0]!r} holds lists, which CSV cannot: write .parquet instead.")
+            opened = pa.OSFile(str(temporary), "wb")
+            with opened, _compressed(opened, name) as stream, csv.CSVWriter(stream, schema) as writer:
+                yield writer
+
+
+def _compressed(opened: Any, name: str) -> Any:
+    return pa.CompressedOutputStream(opened, "gzip") if name.endswith(".gz") else _Same(opened)
+
+
+class _Same:
+    """A stream that someone else closes."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> Any:
+        return self.stream
+
+    def __exit__(self, *_: object) -> None:
+        return None

@@ -1,0 +1,49 @@
+"""The command ``finitegp update``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Force, Json, Model, Tables, Target
+from .predict import WORDS
+from .speaking import Speaker, check_output
+
+EXAMPLES = """
+[bold]Example[/bold]
+
+finitegp update price.finitegp march.csv -o price-march.finitegp
+"""
+
+
+def update(
+    model: Model,
+    tables: Tables,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The new model file.", show_default=False)],
+    target: Target = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Take more rows into a model: the exact posterior of all rows, with features, noise and scaling kept.
+
+    The time does not depend on how many rows the model has seen. Rows that it has seen already would count twice.
+    """
+    speaker = Speaker(as_json)
+    with speaker.guard(WORDS):
+        from ..data.columns import TransformReport
+        from ..data.tables import TableReader
+        from ..table_model import TableModel
+
+        check_output(output, force=force, inputs=tables)
+        loaded = TableModel.load(model).with_target(target)
+        table = TableReader(tables)
+        found = TransformReport(source=table)
+        loaded.update(table, found)
+        total = loaded.regressor.fits_[0].fitted.posterior.statistics.num_data
+        loaded.save(output)
+        for line in [*table.notes, *found.lines()]:
+            speaker.note(line)
+        speaker.say(f"{table.num_rows} rows added, {total:g} in all: ", output)
+        speaker.finish({"model": str(output), "rows_added": table.num_rows, "rows": total})

@@ -1,0 +1,308 @@
+"""Mistakes that people make on the command line: each gets one line that says what to do, and an exit code."""
+
+from __future__ import annotations
+
+import gzip
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from finitegp.cli import app
+
+runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+HEADER = "width,colour,sold,price\n"
+ROWS = "".join(
+    f"{1 + 0.1 * n},{'red' if n % 3 else 'blue'},2024-01-{1 + n % 28:02d},{5 + 0.3 * n}\n" for n in range(20)
+)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text(HEADER + ROWS)
+    return tmp_path
+
+
+def run(*arguments, code=1):
+    """The message of a failed command, after checking that it is one line and no traceback."""
+    result = runner.invoke(app, [str(each) for each in arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert "Traceback" not in result.output
+    if code == 1:
+        errors = [line for line in result.stderr.splitlines() if not line.startswith("Note: ")]
+        assert len(errors) == 1, result.stderr
+        assert errors[0].startswith("Error: ")
+        return errors[0]
+    return " ".join(result.stderr.replace("│", " ").split())
+
+
+def fit(contents, *more, name="t.csv", target="price"):
+    data = contents if isinstance(contents, bytes) else contents.encode()
+    with open(name, "wb") as opened:
+        opened.write(data)
+    return run("fit", name, "--target", target, *more)
+
+
+def test_wrong_target_name(here):
+    message = run("fit", "t.csv", "--target", "Prise")
+    assert "no column 'Prise'" in message
+    assert "did you mean 'price'?" in message
+
+
+def test_target_that_is_text(here):
+    message = run("fit", "t.csv", "--target", "colour")
+    assert "must be numbers, but row 0 of t.csv holds 'blue'" in message
+    assert "choose another target" in message
+
+
+def test_target_that_is_a_date(here):
+    assert "turn it into a number first" in run("fit", "t.csv", "--target", "sold")
+
+
+def test_missing_values_in_the_target(here):
+    message = fit(HEADER + ROWS + "1,red,2024-01-01,\n")
+    assert "'price' is missing in 1 of 21 rows, first in row 20 of t.csv: remove these rows" in message
+
+
+def test_infinite_target(here):
+    assert "infinite in 1 of 21 rows" in fit(HEADER + ROWS + "1,red,2024-01-01,inf\n")
+
+
+def test_constant_target(here):
+    message = fit("width,price\n" + "".join(f"{n},5\n" for n in range(20)))
+    assert "'price' is 5 in every row, so there is nothing to predict: choose another column" in message
+
+
+def test_one_row(here):
+    assert "The table has 1 row, but at least 2 are needed" in fit("width,price\n1,5\n")
+
+
+def test_all_missing_column_is_left_out_and_said(here, quick_effort):
+    rows = "".join(f"{n % 7},,{n * 0.5}\n" for n in range(12))
+    (here / "t.csv").write_text("width,empty,price\n" + rows)
+    result = runner.invoke(app, ["fit", "t.csv", "--target", "price", "--effort", "low", "--no-report"])
+    assert result.exit_code == 0, result.output
+    line = next(line for line in result.stdout.splitlines() if "empty" in line)
+    assert "left out" in line
+
+
+def test_only_an_empty_column(here):
+    message = fit("empty,price\n" + "".join(f",{n}\n" for n in range(12)))
+    assert "no column that carries information ('empty':" in message
+
+
+def test_missing_values_in_the_inputs(here):
+    message = fit(HEADER + ROWS + ",red,2024-01-01,5\n1,,2024-01-01,7\n")
+    assert "column 'width' has 1 missing value (first: row 20 of t.csv)" in message
+    assert "column 'colour' has 1 missing value" in message
+    assert "use --missing impute" in message
+
+
+def test_infinite_values_in_the_inputs(here):
+    message = fit(HEADER + ROWS + "inf,red,2024-01-01,5\n")
+    assert "column 'width' has 1 infinite value" in message
+    assert "use --missing impute" in message
+
+
+def test_file_not_found(here):
+    assert "There is no file tt.csv" in run("fit", "tt.csv", "--target", "price")
+
+
+def test_empty_file(here):
+    assert "empty (0 bytes)" in fit("")
+
+
+def test_header_only(here):
+    assert "a header but no rows" in fit(HEADER)
+
+
+def test_duplicate_column_names(here):
+    assert "more than one column named 'width'" in fit("width,width,price\n1,2,3\n")
+
+
+def test_ragged_rows(here):
+    message = fit(HEADER + ROWS + "1,red\n")
+    assert "t.csv" in message
+    assert "row" in message
+
+
+def test_unknown_kind_of_file(here):
+    (here / "t.xlsx").write_bytes(b"PK\x03\x04")
+    message = run("fit", "t.xlsx", "--target", "price")
+    assert "neither CSV nor Parquet" in message
+    assert "rename it" in message
+
+
+def test_workbook_named_csv(here):
+    assert "save the sheet as CSV" in fit(b"PK\x03\x04" + bytes(100))
+
+
+def test_parquet_that_is_not_one(here):
+    (here / "t.parquet").write_text(HEADER + ROWS)
+    assert "not Parquet as its name says" in run("fit", "t.parquet", "--target", "price")
+
+
+def test_truncated_parquet(here):
+    (here / "t.parquet").write_bytes(b"PAR1" + bytes(200))
+    assert "not a whole Parquet file" in run("fit", "t.parquet", "--target", "price")
+
+
+def test_broken_gzip(here):
+    (here / "t.csv.gz").write_bytes(gzip.compress((HEADER + ROWS).encode())[:-30])
+    assert "t.csv.gz" in run("fit", "t.csv.gz", "--target", "price")
+
+
+def test_files_with_different_columns(here):
+    (here / "u.csv").write_text("width,price\n1,2\n")
+    message = run("fit", "t.csv", "u.csv", "--target", "price")
+    assert "u.csv lacks the column 'colour', 'sold' that t.csv has" in message
+    assert "columns=" not in message
+
+
+def test_unknown_column_to_drop(here):
+    message = run("fit", "t.csv", "--target", "price", "--drop", "color")
+    assert "no column 'color'" in message
+    assert "did you mean 'colour'?" in message
+
+
+def test_output_exists(here):
+    (here / "model.finitegp").write_text("mine")
+    message = run("fit", "t.csv", "--target", "price")
+    assert "model.finitegp exists already" in message
+    assert "--force" in message
+    assert (here / "model.finitegp").read_text() == "mine"
+    (here / "m.html").write_text("mine")
+    assert "m.html exists already" in run("fit", "t.csv", "--target", "price", "-o", "m.finitegp")
+
+
+def test_output_directory_is_missing(here):
+    message = run("fit", "t.csv", "--target", "price", "-o", "models/price.finitegp")
+    assert "no directory models" in message
+    assert "create it" in message
+
+
+def test_output_directory_cannot_be_written(here, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # root may write anywhere
+    assert "cannot be written: choose another place" in run("fit", "t.csv", "--target", "price")
+
+
+def test_output_is_the_input(here):
+    message = run("fit", "t.csv", "--target", "price", "-o", "t.csv", "--force")
+    assert "t.csv is also read" in message
+
+
+def test_shares_that_are_percentages(here):
+    message = run("fit", "t.csv", "--target", "price", "--test-fraction", "20", code=2)
+    assert "between 0 and 1, but is 20; did you mean 0.2?" in message
+
+
+def test_no_target(here):
+    assert "--target" in run("fit", "t.csv", code=2)
+
+
+def test_unknown_effort(here):
+    assert "'low', 'medium', 'high'" in run("fit", "t.csv", "--target", "price", "--effort", "max", code=2)
+
+
+def predict(shop, contents, *more, code=1):
+    with open("n.csv", "w") as opened:
+        opened.write(contents)
+    return run("predict", shop / "price.finitegp", "n.csv", "-o", "out.csv", *more, code=code)
+
+
+def test_text_in_a_column_of_numbers_at_predict(here, shop):
+    message = predict(shop, "width,colour,sold\n1,red,2024-01-01\nwide,red,2024-01-01\n")
+    assert "Column 'width', row 1 of n.csv holds 'wide', but the column was numbers" in message
+    assert "Correct the table" in message
+    assert not (here / "out.csv").exists()
+
+
+def test_missing_column_at_predict(here, shop):
+    message = predict(shop, "Width,colour,sold\n1,red,2024-01-01\n")
+    assert "no column 'width'" in message
+    assert "did you mean 'Width'?" in message
+
+
+def test_new_columns_and_categories_at_predict_are_fine_and_said(here, shop):
+    (here / "n.csv").write_text("shop,sold,colour,width\nx,2024-01-01,purple,1\ny,2024-01-02,red,2\n")
+    result = runner.invoke(app, ["predict", str(shop / "price.finitegp"), "n.csv", "-o", "out.csv"])
+    assert result.exit_code == 0, result.output
+    assert "Columns that the fit did not see are ignored: 'shop'" in result.stderr
+    assert "categories that the fit did not see, such as 'purple'" in result.stderr
+    assert (here / "out.csv").read_text().count("\n") == 3
+
+
+def test_missing_values_at_predict(here, shop):
+    message = predict(shop, "width,colour,sold\n,red,2024-01-01\n")
+    assert "column 'width' has 1 missing value (first: row 0 of n.csv)" in message
+    assert "fit the model with --missing impute" in message
+    assert "missing='impute'" not in message
+
+
+def test_column_that_predictions_need(here, shop):
+    assert "column 'price_std' already" in predict(shop, "width,colour,sold,price_std\n1,red,2024-01-01,1\n")
+
+
+def test_wrong_coverage(here, shop):
+    assert "did you mean 0.9?" in predict(shop, HEADER + ROWS, "--coverage", "90", code=2)
+    assert "between 0 and 1" in predict(shop, HEADER + ROWS, "--coverage", "0", code=2)
+
+
+def test_output_of_an_unknown_kind(here, shop):
+    message = run("predict", shop / "price.finitegp", "t.csv", "-o", "out.txt")
+    assert "ends in .csv, .csv.gz, .parquet" in message
+
+
+def test_predictions_exist_already(here, shop):
+    (here / "out.csv").write_text("mine")
+    assert "exists already" in predict(shop, HEADER + ROWS)
+    assert "is also read" in run("predict", shop / "price.finitegp", "t.csv", "-o", "t.csv", "--force")
+
+
+def test_model_that_is_a_jpeg(here):
+    (here / "m.finitegp").write_bytes(b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(500))
+    message = run("predict", "m.finitegp", "t.csv", "-o", "out.csv")
+    assert "m.finitegp is a JPEG image, not a model" in message
+
+
+def test_truncated_model(here, shop):
+    data = (shop / "price.finitegp").read_bytes()
+    (here / "m.finitegp").write_bytes(data[: len(data) // 2])
+    message = run("info", "m.finitegp")
+    assert "m.finitegp is truncated" in message
+    assert "Copy or write it again" in message
+
+
+def test_damaged_model(here, shop):
+    data = bytearray((shop / "price.finitegp").read_bytes())
+    data[-1000] ^= 4
+    (here / "m.finitegp").write_bytes(data)
+    assert "do not match its checksum" in run("evaluate", "m.finitegp", "t.csv")
+
+
+def test_model_not_found(here):
+    assert "There is no file m.finitegp" in run("info", "m.finitegp")
+
+
+def test_table_and_model_exchanged(here, shop):
+    message = run("predict", "t.csv", shop / "price.finitegp", "-o", "out.csv")
+    assert "t.csv is not a model that finitegp saved" in message
+
+
+def test_model_that_is_a_directory(here):
+    assert "is a directory, not a model" in run("info", here)
+
+
+def test_evaluating_without_the_truth(here, shop):
+    (here / "n.csv").write_text("width,colour,sold\n1,red,2024-01-01\n")
+    assert "no column 'price'" in run("evaluate", shop / "price.finitegp", "n.csv")
+    assert "no column 'price'" in run("update", shop / "price.finitegp", "n.csv", "-o", "m.finitegp")
+    assert "no column 'price'" in run("report", shop / "price.finitegp", "n.csv", "-o", "m.html")
+    assert not (here / "m.finitegp").exists()
+
+
+def test_unknown_command_and_option(here):
+    assert "No such command" in run("train", code=2)
+    assert "No such option" in run("info", "m.finitegp", "--jason", code=2)

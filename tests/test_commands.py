@@ -1,0 +1,227 @@
+"""The commands on tables: what they write agrees with the library, for people and for scripts."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from conftest import write_shop_table
+from pyarrow import csv
+from typer.testing import CliRunner
+
+from finitegp import DataError
+from finitegp.cli import app
+from finitegp.data.tables import TableReader
+from finitegp.table_model import TableModel
+
+runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"})
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments):
+    result = runner.invoke(app, [str(each) for each in arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
+
+
+def run_json(*arguments):
+    """The result for scripts: standard output must be one JSON object and nothing else."""
+    result = run(*arguments, "--json")
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def test_fit_writes_model_and_report_and_shows_columns_and_scores(shop):
+    assert (shop / "price.finitegp").exists()
+    page = (shop / "price.html").read_text()
+    assert "<title>Predicting price</title>" in page
+    result = run("info", shop / "price.finitegp")
+    for word in ("width", "one-hot", "date parts", "12 held-out rows", "this model", "linear", "mean", "in 90 %"):
+        assert word in result.stdout
+
+
+def test_fit_for_scripts_and_what_the_file_holds(here, shop, quick_effort):
+    found = run_json("fit", shop / "train.csv", "-t", "price", "--effort", "low", "-o", "m.finitegp", "--seed", 3)
+    assert (found["model"], found["report"]) == ("m.finitegp", "m.html")
+    assert (found["rows"], found["held_out_rows"], found["takes_in_held_out_rows"]) == (60, 12, True)
+    assert [line["encoding"] for line in found["columns"]] == ["number", "one-hot", "date parts"]
+    ours, linear, mean = found["scores"]
+    assert [each["name"] for each in found["scores"]] == ["this model", "linear", "mean"]
+    assert set(ours["coverage"]) == {"0.5", "0.9", "0.95"}
+    assert linear["rmse"] < mean["rmse"]
+    model = TableModel.load("m.finitegp")
+    assert model.summary["scores"] == found["scores"]
+    assert model.regressor.fits_[0].fitted.posterior.statistics.num_data == 60  # the held-out rows too
+    info = run_json("info", "m.finitegp")
+    assert (info["rows"], info["rows_taken_in_after_training"]) == (60, 12)
+    assert info["summary"]["scores"] == found["scores"]
+
+
+def test_held_out_scores_are_of_rows_that_training_did_not_see(here, shop, quick_effort):
+    found = run_json("fit", shop / "train.csv", "-t", "price", "--effort", "low", "--no-report", "--seed", 1)
+    assert found["report"] is None
+    assert not list(here.glob("*.html"))
+    # Without its held-out rows, the saved model gives the scores again; they are those that the seed draws.
+    model = TableModel.load("model.finitegp")
+    table = TableReader(shop / "train.csv")
+    inputs = model.encoder.transform(table)
+    targets = np.asarray(table.read()["price"])
+    held_out = np.sort(np.random.default_rng(1).permutation(60)[:12])
+    regressor = model.regressor.forget(inputs[held_out], targets[held_out])
+    error = regressor.predict(inputs[held_out]) - targets[held_out]
+    assert found["scores"][0]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-6)
+    mean = np.delete(targets, held_out).mean()
+    assert found["scores"][2]["rmse"] == pytest.approx(np.sqrt(np.mean((targets[held_out] - mean) ** 2)), rel=1e-9)
+
+
+def test_the_same_seed_gives_the_same_predictions(here, shop, quick_effort):
+    run("fit", shop / "train.csv", "-t", "price", "--effort", "low", "-o", "again.finitegp", "--no-report")
+    for name, model in (("a.csv", shop / "price.finitegp"), ("b.csv", "again.finitegp")):
+        run("predict", model, shop / "new.csv", "-o", name)
+    assert (here / "a.csv").read_bytes() == (here / "b.csv").read_bytes()
+
+
+def test_predict_adds_columns_that_agree_with_the_library(here, shop):
+    found = run_json("predict", shop / "price.finitegp", shop / "new.csv", "-o", "out.csv", "--coverage", 0.8)
+    assert found["columns"] == ["price_mean", "price_std", "price_lower", "price_upper"]
+    out = csv.read_csv("out.csv")
+    assert out.column_names == ["width", "colour", "sold", "price", *found["columns"]]
+    assert out.select(["width", "colour", "sold", "price"]).equals(csv.read_csv(shop / "new.csv"))
+    model = TableModel.load(shop / "price.finitegp")
+    inputs = model.encoder.transform(TableReader(shop / "new.csv"))
+    mean, std = model.regressor.predict(inputs, return_std=True)
+    lower, upper = model.regressor.predict_interval(inputs, coverage=0.8)
+    for name, expected in (("mean", mean), ("std", std), ("lower", lower), ("upper", upper)):
+        np.testing.assert_allclose(out[f"price_{name}"], expected, rtol=1e-12)
+
+
+def test_predict_in_pieces_and_in_every_kind_of_file(here, shop, monkeypatch):
+    run("predict", shop / "price.finitegp", shop / "new.csv", "-o", "whole.csv")
+    monkeypatch.setattr("finitegp.data.tables._MAX_CHUNK_ROWS", 7)
+    assert len(list(TableReader(shop / "new.csv"))) == 4
+    for name in ("pieces.csv", "pieces.csv.gz", "pieces.parquet"):
+        run("predict", shop / "price.finitegp", shop / "new.csv", "-o", name)
+    whole = csv.read_csv("whole.csv")
+    for pieces in (csv.read_csv("pieces.csv"), csv.read_csv("pieces.csv.gz"), pq.read_table("pieces.parquet")):
+        assert pieces.column_names == whole.column_names
+        for name in whole.column_names[-4:]:
+            np.testing.assert_allclose(pieces[name], whole[name], rtol=1e-9)
+
+
+def test_several_files_gzip_and_parquet_are_one_table(here, shop):
+    lines = (shop / "new.csv").read_text().splitlines(keepends=True)
+    (here / "a.csv").write_text("".join(lines[:10]))
+    (here / "b.csv.gz").write_bytes(gzip.compress("".join([lines[0], *lines[10:]]).encode()))
+    pq.write_table(csv.read_csv(shop / "new.csv"), "c.parquet")
+    one = run_json("evaluate", shop / "price.finitegp", shop / "new.csv")
+    two = run_json("evaluate", shop / "price.finitegp", "a.csv", "b.csv.gz")
+    three = run_json("evaluate", shop / "price.finitegp", "c.parquet")
+    assert one["rows"] == two["rows"] == three["rows"] == 25
+    for name in ("rmse", "nlpd", "crps"):
+        assert two["scores"][0][name] == pytest.approx(one["scores"][0][name], rel=1e-9)
+        assert three["scores"][0][name] == pytest.approx(one["scores"][0][name], rel=1e-9)
+
+
+def test_evaluate_agrees_with_its_definition(shop):
+    found = run_json("evaluate", shop / "price.finitegp", shop / "new.csv")
+    model = TableModel.load(shop / "price.finitegp")
+    table = TableReader(shop / "new.csv")
+    mean, std = model.regressor.predict(model.encoder.transform(table), return_std=True)
+    truth = np.asarray(table.read()["price"])
+    assert found["scores"][0]["rmse"] == pytest.approx(np.sqrt(np.mean((mean - truth) ** 2)), rel=1e-12)
+    inside = np.mean(np.abs(truth - mean) <= 1.6448536269514722 * std)
+    assert found["scores"][0]["coverage"]["0.9"] == pytest.approx(inside)
+    shown = run("evaluate", shop / "price.finitegp", shop / "new.csv").stdout
+    assert "25 rows" in shown
+    assert "mean of its training rows" in shown
+
+
+def test_update_is_the_exact_posterior_of_all_rows(here, shop, monkeypatch):
+    monkeypatch.setattr("finitegp.data.tables._MAX_CHUNK_ROWS", 10)
+    found = run_json("update", shop / "price.finitegp", shop / "new.csv", "-o", "more.finitegp")
+    assert (found["rows_added"], found["rows"]) == (25, 85)
+    model = TableModel.load(shop / "price.finitegp")
+    table = TableReader(shop / "new.csv")
+    inputs = model.encoder.transform(table)
+    expected = model.regressor.partial_fit(inputs, np.asarray(table.read()["price"])).predict(inputs)
+    np.testing.assert_allclose(TableModel.load("more.finitegp").regressor.predict(inputs), expected, rtol=1e-9)
+
+
+def test_a_model_of_another_name_for_the_target(here, shop):
+    (here / "n.csv").write_text((shop / "new.csv").read_text().replace("price", "paid"))
+    one = run_json("evaluate", shop / "price.finitegp", "n.csv", "--target", "paid")
+    two = run_json("evaluate", shop / "price.finitegp", shop / "new.csv")
+    assert one["scores"] == two["scores"]
+    assert one["target"] == "paid"
+
+
+def test_report_on_new_rows(here, shop):
+    found = run_json("report", shop / "price.finitegp", shop / "new.csv", "-o", "new.html")
+    assert found["rows"] == 25
+    assert "width" in (here / "new.html").read_text()
+    assert "new.html" in run("report", shop / "price.finitegp", shop / "new.csv", "-o", "new.html", "--force").stdout
+
+
+def test_missing_values_can_be_put_in(here, shop, quick_effort):
+    lines = (shop / "train.csv").read_text().splitlines()
+    lines[5] = "," + lines[5].split(",", 1)[1]
+    (here / "t.csv").write_text("\n".join(lines) + "\n")
+    found = run_json("fit", "t.csv", "-t", "price", "--effort", "low", "--missing", "impute", "--no-report")
+    assert any("'width': 1 of 60 values were missing" in note for note in found["notes"])
+    (here / "n.csv").write_text("width,colour,sold\n,red,2024-01-01\n")
+    found = run_json("predict", "model.finitegp", "n.csv", "-o", "out.csv")
+    assert any("'width': 1 of 1 values were missing" in note for note in found["notes"])
+
+
+def test_dropped_columns_and_small_tables(here, quick_effort):
+    write_shop_table(here / "t.csv", 8)
+    arguments = ("fit", "t.csv", "-t", "price", "--effort", "low", "--drop", "colour", "--drop", "sold")
+    found = run_json(*arguments)
+    assert [line["column"] for line in found["columns"]] == ["width"]
+    assert (found["scores"], found["report"], found["held_out_rows"]) == ([], None, 0)
+    assert "8 rows are too few to hold 20 % of them out" in found["notes"][0]
+    found = run_json(*arguments, "--test-fraction", 0, "--force")
+    assert "No rows are held out" in found["notes"][0]
+
+
+def test_nothing_is_left_behind_when_a_table_breaks_in_the_middle(here, shop):
+    (here / "n.csv").write_text("width,colour,sold\n" + "1,red,2024-01-01\n" * 50 + "wide,red,2024-01-01\n")
+    result = runner.invoke(app, ["predict", str(shop / "price.finitegp"), "n.csv", "-o", "out.csv"])
+    assert result.exit_code == 1
+    assert sorted(file.name for file in here.iterdir()) == ["n.csv"]
+
+
+def test_lists_cannot_be_written_as_csv(here):
+    import pyarrow as pa
+
+    from finitegp.commands.tables_out import table_writer
+
+    with (
+        pytest.raises(DataError, match="holds lists"),
+        table_writer(here / "out.csv", pa.schema([("a", pa.list_(pa.int64()))])),
+    ):
+        pass
+
+
+def test_help_has_examples():
+    for command in ("fit", "predict", "evaluate", "update", "info", "report"):
+        assert f"finitegp {command} " in run(command, "--help").stdout
+
+
+def test_help_does_not_wait_for_what_only_commands_need():
+    """scikit-learn, SciPy and Arrow take longer to import than help may take."""
+    slow = "{'sklearn', 'scipy', 'pyarrow', 'pandas', 'matplotlib'}"
+    code = f"import sys, finitegp.cli; print(sorted({slow} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    assert found.stdout.strip() == "[]"

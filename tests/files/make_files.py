@@ -19,7 +19,15 @@ from finitegp.persistence.container import FORMAT_VERSION
 from finitegp.table_model import TableModel
 
 HERE = Path(__file__).parent
-QUICK = {"small_rows": 100, "members": 2, "hidden": [16, 12], "epochs": 2, "min_steps": 200, "noise_epochs": 5}
+QUICK = {
+    "small_rows": 100,
+    "members": 2,
+    "hidden": [16, 12],
+    "epochs": 2,
+    "min_steps": 200,
+    "weight_decays": [0.03],
+    "noise_epochs": 5,
+}
 
 
 def make_rows(count, seed=0):

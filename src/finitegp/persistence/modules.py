@@ -317,6 +317,7 @@ _KINDS: dict[str, _Kind] = {
     ),
     "GELU": _Kind(nn.GELU, lambda m: {"approximate": m.approximate}, _no_shapes, lambda a, c: nn.GELU(**a)),
     "Identity": _plain(nn.Identity),
+    "Mish": _plain(nn.Mish),
     "ReLU": _plain(nn.ReLU),
     "SiLU": _plain(nn.SiLU),
     "Tanh": _plain(nn.Tanh),

@@ -303,6 +303,10 @@ def test_evaluating_without_the_truth(here, shop):
     assert not (here / "m.finitegp").exists()
 
 
+def test_report_without_a_table(here, shop):
+    assert "holds no rows to report on: give a table" in run("report", shop / "price.finitegp", code=2)
+
+
 def test_unknown_command_and_option(here):
     assert "No such command" in run("train", code=2)
     assert "No such option" in run("info", "m.finitegp", "--jason", code=2)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -225,3 +228,24 @@ def test_help_does_not_wait_for_what_only_commands_need():
     code = f"import sys, finitegp.cli; print(sorted({slow} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert found.stdout.strip() == "[]"
+
+
+def test_the_commands_of_the_documentation_run(here, quick_effort, monkeypatch):
+    from importlib.resources import files
+
+    from finitegp.automatic import EFFORTS
+
+    monkeypatch.setitem(EFFORTS, "medium", EFFORTS["low"])
+    bundled = gzip.decompress((files("finitegp.data") / "bundled" / "diamonds.csv.gz").read_bytes()).decode()
+    header, *rows = bundled.splitlines(keepends=True)
+    for number, name in enumerate(("diamonds.csv", "new.csv", "later.csv")):
+        (here / name).write_text(header + "".join(rows[number::400][:130]))
+    text = (Path(__file__).resolve().parents[1] / "docs" / "command-line.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert {line.split()[1] for line in lines} == {"fit", "predict", "evaluate", "report", "update", "info"}
+    for line in lines:
+        program, *arguments = shlex.split(line)
+        assert program == "finitegp"
+        run(*arguments)
+    assert {"price.finitegp", "price.html", "predicted.csv", "later.html"} <= {file.name for file in here.iterdir()}

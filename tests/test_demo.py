@@ -33,15 +33,20 @@ def test_demo_beats_its_baselines_and_prints_them():
         assert word in text
 
 
-def test_command_line():
+def test_command_line(tmp_path):
     runner = CliRunner()
     result = runner.invoke(app, ["--version"])
     assert result.exit_code == 0
     assert result.output.strip() == f"finitegp {__version__}"
     assert "demo" in runner.invoke(app, ["--help"]).output
-    result = runner.invoke(app, ["demo", "--rows", "600"])
+    result = runner.invoke(app, ["demo", "--rows", "600", "--directory", str(tmp_path / "left")])
     assert result.exit_code == 0, result.output
     assert "held-out rows" in result.output
+    model, report = tmp_path / "left" / "diamonds.finitegp", tmp_path / "left" / "diamonds.html"
+    assert f"model:  {model}" in result.output
+    assert f"report: {report}" in result.output
+    assert "the logarithm of the price" in report.read_text()
+    assert "log_price" in runner.invoke(app, ["info", str(model)]).output
     assert runner.invoke(app, ["demo", "--rows", "5"]).exit_code == 2
     assert runner.invoke(app, ["nonsense"]).exit_code == 2
 

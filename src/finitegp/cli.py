@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -48,11 +49,12 @@ for command, epilog in (
 def demo(
     rows: Annotated[int | None, typer.Option(min=100, help="Use only so many rows.")] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the network.")] = 0,
+    directory: Annotated[Path, typer.Option(help="Where to leave the model and the report.")] = Path("finitegp-demo"),
 ) -> None:
-    """Predict diamond prices with error bars, from the table that comes with the package."""
+    """Predict diamond prices with error bars from a table in the package; leaves a model and a report."""
     from .demo import run_demo
 
-    run_demo(max_rows=rows, seed=seed)
+    run_demo(max_rows=rows, seed=seed, directory=directory)
 
 
 # The experiments name their methods and datasets in their own help, so their commands are made there; and they import

@@ -4,33 +4,52 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from .algorithms import Lagged
-from .callbacks import ProgressBar, Validation
-from .data.diamonds import load_diamonds
-from .data.scaling import Standardizer
-from .features import LinearFeatures, MLPFeatures
+from .data.columns import TableEncoder
+from .data.tables import TableReader
+from .data.targets import target_values
+from .estimator import GPRegressor
 from .metrics import Scores, score
-from .model import FeatureGP
-from .schedules import cosine_decay, make_optimizer
-from .training import train
+from .report import gather_contents, write_report
+from .report.baselines import predict_linear
+from .table_model import TableModel
+
+Array = npt.NDArray[np.float64]
+TARGET = "log_price"
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Test scores of each model on the logarithm of the price, and the seconds the GP took."""
+    """Test scores of each model on the logarithm of the price, and the seconds the GP took.
+
+    Attributes:
+        scores: By model.
+        seconds: To fit and predict.
+        model_path: The model file, if one was written.
+        report_path: The report, if one was written.
+    """
 
     scores: dict[str, Scores]
     seconds: float
+    model_path: Path | None = None
+    report_path: Path | None = None
 
 
 def run_demo(
-    *, max_rows: int | None = None, epochs: int = 20, seed: int = 0, console: Console | None = None
+    *,
+    max_rows: int | None = None,
+    epochs: int = 20,
+    seed: int = 0,
+    console: Console | None = None,
+    directory: Path | None = None,
 ) -> DemoResult:
     """Fit the diamonds table and print test RMSE, NLPD and the coverage of 90 % intervals.
 
@@ -41,66 +60,63 @@ def run_demo(
         epochs: Passes over the training rows, of which one in ten validates.
         seed: Of the split and of the network.
         console: Where to print; standard output by default.
+        directory: Where to leave the model and a report; made if it is not there.
     """
     console = console or Console()
-    diamonds = load_diamonds()
-    order = np.random.default_rng(seed).permutation(len(diamonds.prices))[:max_rows]
-    test, train_rows = np.split(order, [len(order) // 10])
-    targets = np.log(diamonds.prices)
-    inputs_scaler = Standardizer.fit(diamonds.inputs[train_rows])
-    target_scaler = Standardizer.fit(targets[train_rows])
-    train_data = (inputs_scaler.transform(diamonds.inputs[train_rows]), target_scaler.transform(targets[train_rows]))
-    test_inputs, test_targets = (
-        inputs_scaler.transform(diamonds.inputs[test]),
-        torch.from_numpy(targets[test]),
-    )
+    with as_file(files("finitegp.data") / "bundled" / "diamonds.csv.gz") as path:
+        table = TableReader(path)
+        encoder = TableEncoder.fit(table, exclude="price")
+        inputs, targets = encoder.transform(table), np.log(target_values(table, "price"))
+    order = np.random.default_rng(seed).permutation(len(targets))[:max_rows]
+    test, rows = np.split(order, [len(order) // 10])
+    training, truth = (inputs[rows], targets[rows]), targets[test]
     console.print(
-        f"diamonds: {len(train_rows)} training rows, {len(test)} test rows, {diamonds.inputs.shape[1]} inputs; "
+        f"diamonds: {len(rows)} training rows, {len(test)} test rows, {inputs.shape[1]} inputs; "
         "target: log of the price in US dollars"
     )
-
-    def evaluate(model: FeatureGP) -> Scores:
-        prediction = model.condition(train_data).predict(test_inputs)
-        mean = torch.from_numpy(target_scaler.inverse(prediction.mean.numpy()))
-        return score(mean, prediction.std * float(target_scaler.scale), test_targets)
-
+    center, spread = training[1].mean(), training[1].std()
     scores = {
-        "constant": score(
-            torch.full((len(test),), float(target_scaler.mean)),
-            torch.full((len(test),), float(target_scaler.scale)),
-            test_targets,
-        )
+        "constant": _score(np.full_like(truth, center), np.full_like(truth, spread), truth),
+        "linear": _score(*predict_linear(*training, inputs[test], seed=seed), truth),
     }
-    linear = FeatureGP(LinearFeatures(diamonds.inputs.shape[1]), 0.1)
-    linear.optimize_noise(train_data)
-    scores["linear"] = evaluate(linear)
-
     started = time.perf_counter()
-    model = FeatureGP(MLPFeatures(diamonds.inputs.shape[1], seed=seed), 0.1)
-    batch_size, held_out = 64, len(train_rows) // 10
-    validation, rest = (
-        tuple(values[part] for values in train_data) for part in (slice(held_out), slice(held_out, None))
-    )
-    algorithm = Lagged(model, len(rest[0]))
-    train(
-        algorithm,
-        make_optimizer(algorithm, learning_rate=2e-3),
-        rest,
-        epochs=epochs,
-        batch_size=batch_size,
-        seed=seed,
-        schedule=cosine_decay(epochs * -(-len(rest[0]) // batch_size)),
-        callbacks=[Validation(validation, every=2), ProgressBar(console)],
-    )
-    model.optimize_noise(train_data)
-    scores["finitegp"] = evaluate(model)
+    regressor = GPRegressor(
+        "mlp", algorithm="lagged", batch_size=64, epochs=epochs, learning_rate=2e-3, random_state=seed, verbose=True
+    ).fit(*training)
+    mean, std = regressor.predict(inputs[test], return_std=True)
+    scores["finitegp"] = _score(mean, std, truth)
     seconds = time.perf_counter() - started
 
-    table = Table(title="held-out rows")
+    shown = Table(title="held-out rows")
     for heading in ("model", "RMSE", "NLPD", "90 % interval covers"):
-        table.add_column(heading, justify="left" if heading == "model" else "right")
+        shown.add_column(heading, justify="left" if heading == "model" else "right")
     for name, found in scores.items():
-        table.add_row(name, f"{found.rmse:.4f}", f"{found.nlpd:.3f}", f"{100 * found.coverage[0.9]:.1f} %")
-    console.print(table)
+        shown.add_row(name, f"{found.rmse:.4f}", f"{found.nlpd:.3f}", f"{100 * found.coverage[0.9]:.1f} %")
+    console.print(shown)
     console.print(f"finitegp: {seconds:.0f} seconds to fit and predict")
-    return DemoResult(scores=scores, seconds=seconds)
+    if directory is None:
+        return DemoResult(scores, seconds)
+    directory.mkdir(parents=True, exist_ok=True)
+    model_path, report_path = directory / "diamonds.finitegp", directory / "diamonds.html"
+    regressor.verbose = False
+    TableModel(regressor, encoder, TARGET, {"rows": len(order)}).save(model_path)
+    contents = gather_contents(
+        regressor,
+        inputs[test],
+        truth,
+        training_inputs=training[0],
+        training_targets=training[1],
+        column_names=encoder.feature_names_out,
+        column_groups={line.column: line.outputs for line in encoder.summary() if line.outputs},
+        target_name="the logarithm of the price",
+        training_row_numbers=[int(row) for row in rows],
+        seed=seed,
+    )
+    write_report(contents, report_path, force=True)
+    console.print(f"model:  {model_path} (try: finitegp info {model_path})", soft_wrap=True, highlight=False)
+    console.print(f"report: {report_path} (open it in a browser)", soft_wrap=True, highlight=False)
+    return DemoResult(scores, seconds, model_path, report_path)
+
+
+def _score(mean: Array, std: Array, truth: Array) -> Scores:
+    return score(torch.as_tensor(mean), torch.as_tensor(std), torch.as_tensor(truth))

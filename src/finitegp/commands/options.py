@@ -28,6 +28,10 @@ Tables = Annotated[
     list[Path],
     typer.Argument(metavar="TABLE", help="CSV (plain or .gz) or Parquet files, or a directory of them."),
 ]
+OptionalTables = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="TABLE", help="Tables with the truth, as for [bold]finitegp fit[/bold]."),
+]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that [bold]finitegp fit[/bold] wrote.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]

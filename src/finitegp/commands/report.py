@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from .options import Force, Json, Model, Tables, Target
+from .options import Force, Json, Model, OptionalTables, Target
 from .predict import WORDS
 from .speaking import Speaker, check_output
 
@@ -21,7 +21,7 @@ finitegp report price.finitegp later.csv -o later.html
 
 def report(
     model: Model,
-    tables: Tables,
+    tables: OptionalTables = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The page to write; by default beside the model.")
     ] = None,
@@ -35,6 +35,12 @@ def report(
     A model file holds no rows, so a table is needed; use rows that the model has not seen.
     """
     speaker = Speaker(as_json)
+    if not tables:
+        raise typer.BadParameter(
+            "a model file holds no rows to report on: give a table that has the truth, best one that the model has not "
+            "seen. (finitegp fit writes a report on its held-out rows; finitegp info shows their scores.)",
+            param_hint="TABLE",
+        )
     with speaker.guard(WORDS):
         from ..data.columns import TransformReport
         from ..data.tables import TableReader

@@ -21,6 +21,8 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from finitegp import GPRegressor
+from finitegp.automatic import AutoSettings
+from finitegp.automatic import fit_auto as automatic_fit
 from finitegp.errors import DataError, NumericalError
 
 
@@ -69,6 +71,15 @@ def test_interval_covers_and_std_includes_the_noise(fitted):
         lower, upper = fitted.predict_interval(inputs, coverage=coverage)
         assert np.mean((lower < targets) & (targets < upper)) == pytest.approx(coverage, abs=0.06)
     np.testing.assert_allclose((lower + upper) / 2, mean, rtol=1e-12)
+
+
+def test_conformal_intervals_cover(fitted, rows):
+    inputs, targets = make_rows(2000, seed=1)
+    for coverage in (0.5, 0.9):
+        lower, upper = fitted.predict_interval(inputs, coverage, method="conformal")
+        assert np.mean((lower < targets) & (targets < upper)) == pytest.approx(coverage, abs=0.08)
+    with pytest.raises(ValueError, match="needs a fit that kept rows aside"):
+        quick_network(epochs=1).fit(*rows).predict_interval(inputs, method="conformal")
 
 
 def test_cov_is_that_of_observations(fitted, rows):
@@ -362,6 +373,23 @@ def test_a_module_is_copied_and_trained(rows):
     assert not torch.equal(trained["0.weight"].float(), before["0.weight"])
     again = clone(gp).fit(*rows)
     np.testing.assert_array_equal(again.predict(rows[0]), gp.predict(rows[0]))
+
+
+def test_parameters_reach_the_automatic_networks(monkeypatch, rows):
+    asked = {}
+
+    def fit_auto(inputs, targets, **options):
+        asked.update(options)
+        return automatic_fit(inputs, targets, effort="low")
+
+    monkeypatch.setattr("finitegp.estimator.regressor.fit_auto", fit_auto)
+    quick(epochs=3, batch_size=17, learning_rate=0.5, validation_fraction=0.2, noise="input", normalize_y=False).fit(
+        *rows
+    )
+    assert (asked["noise"], asked["center"], asked["seed"], asked["effort"]) == ("input", False, 0, "low")
+    settings = AutoSettings().with_changes(asked["settings"])
+    assert (settings.epochs, settings.batch_size, settings.learning_rate) == (3, 17, 0.5)
+    assert (settings.validation_fraction, settings.max_epochs, settings.min_steps) == (0.2, 3, 1)
 
 
 def test_early_stopping_holds_rows_out_and_the_closing_pass_takes_them_in():

@@ -147,7 +147,9 @@ def refit_noise(inputs: Array, targets: Array, counts: Array | None, start: Auto
 def _make_features(input_dim: int, settings: GivenSettings) -> nn.Module:
     chosen = EFFORTS[settings.effort]
     if settings.feature_map == "mlp":
-        return MLPFeatures(input_dim, hidden=chosen.hidden, initialization="he", seed=settings.seed)
+        return MLPFeatures(
+            input_dim, hidden=chosen.hidden, activation=chosen.activation, initialization="he", seed=settings.seed
+        )
     if settings.feature_map == "fourier":
         return kernel_features(input_dim, "rbf", chosen.fourier_features, seed=settings.seed)
     assert isinstance(settings.feature_map, nn.Module)

@@ -99,6 +99,9 @@ def chosen_settings(regressor: Any) -> dict[str, Any]:
     """The changes to the automatic fit's settings that the parameters ask for."""
     changes = {name: _chosen(getattr(regressor, name)) for name in ("batch_size", "epochs", "learning_rate")}
     changes["validation_fraction"] = regressor.validation_fraction
+    if changes["epochs"] is not None:
+        # So many epochs were asked for, not so many and the limits that go with an effort.
+        changes |= {"min_steps": 1, "max_epochs": changes["epochs"], "max_steps": 10**12}
     return {name: value for name, value in changes.items() if value is not None}
 
 

@@ -182,11 +182,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             return mean, _join([_observation_covariance(prediction) for prediction in predictions])
         return mean
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
-        """Lower and upper end of the central interval that holds a new observation with probability ``coverage``."""
+    def predict_interval(self, X: Any, coverage: float = 0.9, method: str = "gaussian") -> tuple[Array, Array]:
+        """Lower and upper end of the central interval that holds a new observation with probability ``coverage``.
+
+        Args:
+            X: ``(rows, columns)``.
+            coverage: Between 0 and 1.
+            method: ``"gaussian"``, from the predicted standard deviations; or ``"conformal"`` after an automatic fit:
+                these scaled to the coverage that was counted on rows that were left out.
+        """
         check_is_fitted(self, "fits_")
         inputs = self._check_inputs(X)
-        ends = [fit.predict(inputs).interval(coverage) for fit in self.fits_]
+        ends = [fit.interval(inputs, coverage, method=method) for fit in self.fits_]
         return _join([lower for lower, _ in ends]), _join([upper for _, upper in ends])
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:

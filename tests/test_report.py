@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -21,8 +22,9 @@ from finitegp.automatic.fit import AutoFit, fit_auto
 from finitegp.data.scaling import Standardizer
 from finitegp.errors import DataError
 from finitegp.features import ConcatenatedFeatures, ConstantFeatures, FourierFeatures, LinearFeatures
-from finitegp.report import gather_contents, render_page, write_report
+from finitegp.report import Checkup, Finding, gather_contents, render_page, write_report
 from finitegp.report.calibration import measure_calibration
+from finitegp.report.contents import Curve, Importance
 from finitegp.report.importance import measure_importance
 from finitegp.report.residuals import residual_panel
 from finitegp.report.subject import as_subject, measure_model
@@ -529,6 +531,34 @@ def test_names_are_escaped(page):
     }
     known |= {"name", "content", "http-equiv", "viewbox", "x", "y", "width", "height", "text-anchor", "transform"}
     assert {name for _, attributes in parser.tags for name in attributes} <= known | {"clip-path"}
+
+
+def test_every_text_is_escaped(contents):
+    names = ["text", *SECTIONS]
+    outliers = dataclasses.replace(
+        contents.outliers, values=[[HOSTILE]] * len(contents.outliers.values), value_names=[HOSTILE]
+    )
+    panel = dataclasses.replace(
+        contents.residual_panels[0], name=HOSTILE, categories=[HOSTILE] * len(contents.residual_panels[0].centers)
+    )
+    hostile = dataclasses.replace(
+        contents,
+        title=HOSTILE,
+        target_name=HOSTILE,
+        facts={HOSTILE: HOSTILE, "Training rows": HOSTILE, "Versions": HOSTILE},
+        settings={HOSTILE: HOSTILE},
+        scores=[dataclasses.replace(scores, name=HOSTILE) for scores in contents.scores],
+        by_level=panel,
+        curves=[Curve(HOSTILE, HOSTILE, [1.0, 2.0], [1.0, 2.0])],
+        outliers=outliers,
+        residual_panels=[panel],
+        importance=dataclasses.replace(contents.importance, entries=[Importance(HOSTILE, 1.0, 0.1)]),
+        checkup=Checkup([Finding("note", HOSTILE, HOSTILE, HOSTILE)], [HOSTILE], {HOSTILE: HOSTILE}),
+        remarks=dict.fromkeys(names, HOSTILE),
+    )
+    text = render_page(hostile)
+    assert "<script" not in text
+    check_well_formed(text)
 
 
 def test_charts_can_be_read_without_seeing_them(page):

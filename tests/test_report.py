@@ -26,7 +26,7 @@ from finitegp.report import Checkup, Finding, gather_contents, render_page, writ
 from finitegp.report.calibration import measure_calibration
 from finitegp.report.contents import Curve, Importance
 from finitegp.report.importance import measure_importance
-from finitegp.report.residuals import residual_panel
+from finitegp.report.residuals import find_outliers, residual_panel
 from finitegp.report.subject import as_subject, measure_model
 
 SECTIONS = (
@@ -291,6 +291,29 @@ def test_residual_panels_of_numbers_and_categories():
     np.testing.assert_allclose(panel.local_mean, [residuals[codes == k].mean() for k in range(3)], rtol=1e-12)
     panel = residual_panel("doors", codes[:, None].astype(float), ["doors"], residuals)
     assert panel.categories == ["0", "1", "2"]
+
+
+def test_columns_that_belong_together_but_are_no_categories():
+    """The parts of a date, or a number with a column that says where it was missing."""
+    random = np.random.default_rng(0)
+    months, days = random.integers(1, 13, size=500), random.integers(1, 32, size=500)
+    columns = np.column_stack([months, days]).astype(float)
+    residuals = random.normal(size=500)
+    panel = residual_panel("date", columns, ["date month", "date day"], residuals)
+    assert (panel.name, panel.categories) == ("date day", None)
+    inputs, names = np.column_stack([np.zeros(500), columns]), ["month", "day"]
+    found = find_outliers(
+        "held-out",
+        np.zeros(500),
+        np.ones(500),
+        residuals,
+        inputs,
+        [("date", [1, 2], names)],
+        np.arange(500),
+        rows_of=500,
+    )
+    row = found.row_numbers[0]
+    assert found.values[0] == [f"{months[row]}, {days[row]}"]
 
 
 # The doctor, on whole fits.

@@ -104,8 +104,8 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
             "problem" if severe else "warning",
             "Error bars are too narrow",
             f"The {percent(worst, 0)} interval holds {percent(coverage[worst])} of {shown(rows)} held-out targets.",
-            "Check whether held-out rows differ from training rows. More rows and more effort help; a conformal method "
-            "on rows that were not trained on gives intervals that hold what they promise.",
+            "Check whether held-out rows differ from training rows. More rows and more effort help; conformal "
+            "intervals (method='conformal' of fit_auto's interval) take their width from rows that were kept aside.",
         )
     return Finding(
         "warning" if severe else "note",

@@ -32,11 +32,15 @@ def residual_panel(
 
     Args:
         name: Of the input.
-        columns: ``(rows, k)``: one column, or those of a one-hot encoded text.
+        columns: ``(rows, k)``: one column, those of a one-hot encoded text, or other columns that belong together,
+            such as the parts of a date; of the last, the one with most different values is shown.
         column_names: Of the ``k`` columns.
         standardized: ``(rows,)`` residuals over predicted standard deviations.
         seed: Of the rows that are drawn and of how far dots of a category are moved apart.
     """
+    if columns.shape[1] > 1 and not is_one_hot(columns):
+        chosen = int(np.argmax([len(np.unique(column)) for column in columns.T]))
+        name, columns, column_names = column_names[chosen], columns[:, [chosen]], [column_names[chosen]]
     codes, categories = _categories(name, columns, column_names)
     drawn = thin(len(columns), _MOST_POINTS, seed=seed)
     if categories is None:
@@ -60,6 +64,16 @@ def residual_panel(
         local_error=np.array(errors),
         total=len(columns),
     )
+
+
+def is_one_hot(columns: Array) -> bool:
+    """Whether each row has at most one 1 and otherwise zeros.
+
+    Example:
+        >>> is_one_hot(np.eye(3)), is_one_hot(np.array([[2024.0, 1.0]])), is_one_hot(np.ones((1, 2)))
+        (True, False, False)
+    """
+    return bool(np.isin(columns, (0.0, 1.0)).all() and (columns.sum(axis=1) <= 1.0).all())
 
 
 def _categories(
@@ -129,7 +143,7 @@ def find_outliers(
         targets=targets[order],
         mean=mean[order],
         std=std[order],
-        values=[[_value(inputs[row, columns], labels) for _, columns, labels in value_columns] for row in order],
+        values=[[_value(inputs, row, columns, labels) for _, columns, labels in value_columns] for row in order],
         value_names=[name for name, _, _ in value_columns],
         beyond_three=int((np.abs(standardized) > 3.0).sum()),
         rows=rows,
@@ -137,7 +151,10 @@ def find_outliers(
     )
 
 
-def _value(values: Array, labels: list[str]) -> str:
+def _value(inputs: Array, row: int, columns: list[int], labels: list[str]) -> str:
+    values = inputs[row, columns]
     if len(values) == 1:
         return shown(float(values[0]), 4)
-    return labels[int(values.argmax())] if float(values.max()) > 0.0 else "other"
+    if is_one_hot(inputs[:, columns]):
+        return labels[int(values.argmax())] if float(values.max()) > 0.0 else "other"
+    return ", ".join(shown(float(value), 4) for value in values)

@@ -212,6 +212,14 @@ def test_coverage(random, factor, title, severity):
     assert (finding and finding.severity) == severity
 
 
+def test_coverage_of_the_wrong_shape(random):
+    quiet = random.uniform(size=2000) < 0.85
+    targets = np.where(quiet, 0.3, 3.0) * random.normal(size=2000)
+    scores = score_model("this model", np.zeros(2000), np.full(2000, targets.std()), targets)
+    finding = prediction_checks.check_coverage(scores.coverage, 2000)
+    assert finding.title == "Error bars are too wide for most rows, too narrow for a few"
+
+
 def test_coverage_of_few_rows_is_not_judged_harshly():
     assert prediction_checks.check_coverage({0.5: 0.4, 0.9: 0.8}, 20) is None
     assert prediction_checks.check_coverage({0.5: 0.4, 0.9: 0.8}, 2000) is not None

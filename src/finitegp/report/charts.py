@@ -209,7 +209,7 @@ class Chart:
         values, labels = self.horizontal.marks(wanted)
         out = [f'<path class="axis" d="M{_n(left)} {_n(bottom)}H{_n(right)}"/>']
         names = self.horizontal.tick_names
-        dense = names is not None and len(names) > 5
+        dense = names is not None and len(names) > 4
         style, character = ("tick dense", 0.85 * _CHARACTER) if dense else ("tick", _CHARACTER)
         room_ends = -1e9  # where the last label ended: a label that would touch it is left out
         for value, label in zip(values, labels, strict=True):

@@ -233,7 +233,7 @@ def _residuals(panel: ResidualPanel, name: str, caption: str, *, title: str, siz
         horizontal = Axis.around(panel.values, label)
     else:
         count = len(panel.categories)
-        room = max(3, int(38 / count))
+        room = max(4, int(36 / count))
         labels = tuple(cut(category, room) for category in panel.categories)
         horizontal = Axis(-0.5, count - 0.5, label, tuple(range(count)), labels)
     extent = max(3.2, float(np.abs(panel.residuals).max()) * 1.05)

@@ -107,6 +107,16 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
             "Check whether held-out rows differ from training rows. More rows and more effort help; conformal "
             "intervals (method='conformal' of fit_auto's interval) take their width from rows that were kept aside.",
         )
+    widest = max(coverage)
+    if widest > worst and coverage[widest] < widest:
+        return Finding(
+            "warning" if severe else "note",
+            "Error bars are too wide for most rows, too narrow for a few",
+            f"The {percent(worst, 0)} interval holds {percent(coverage[worst])} of {shown(rows)} held-out targets, the "
+            f"{percent(widest, 0)} interval {percent(coverage[widest])}.",
+            "One noise for all rows is a compromise: set noise='input', or predict the logarithm of a positive target. "
+            "Look at the unexpected rows.",
+        )
     return Finding(
         "warning" if severe else "note",
         "Error bars are too wide",

@@ -128,6 +128,17 @@ def test_ragged_rows(here):
     assert "row" in message
 
 
+def test_other_delimiters_and_encodings(here):
+    message = fit((HEADER + ROWS).replace(",", ";"))
+    assert "separated by semicolons" in message
+    assert "Use --delimiter ';'" in message
+    assert "Use --delimiter tab" in fit((HEADER + ROWS).replace(",", "\t"))
+    message = fit((HEADER + ROWS).replace("red", "grün").encode("latin-1"))
+    assert "use --encoding with its own, for example latin-1" in message
+    for option, value, expected in (("--delimiter", ";;", "one character"), ("--encoding", "utf9", "common ones are")):
+        assert expected in run("fit", "t.csv", "--target", "price", option, value, code=2)
+
+
 def test_unknown_kind_of_file(here):
     (here / "t.xlsx").write_bytes(b"PK\x03\x04")
     message = run("fit", "t.xlsx", "--target", "price")

@@ -169,6 +169,17 @@ def test_a_model_of_another_name_for_the_target(here, shop):
     assert one["target"] == "paid"
 
 
+def test_other_delimiters_and_encodings_are_read(here, shop):
+    text = (shop / "new.csv").read_text()
+    (here / "n.csv").write_bytes(text.replace(",", ";").replace("price", "größe").encode("latin-1"))
+    options = ("--delimiter", ";", "--encoding", "latin-1", "--target", "größe")
+    one = run_json("evaluate", shop / "price.finitegp", "n.csv", *options)
+    assert one["scores"] == run_json("evaluate", shop / "price.finitegp", shop / "new.csv")["scores"]
+    (here / "n.csv").write_text(text.replace(",", "\t"))
+    one = run_json("evaluate", shop / "price.finitegp", "n.csv", "--delimiter", "tab")
+    assert one["rows"] == 25
+
+
 def test_report_on_new_rows(here, shop):
     found = run_json("report", shop / "price.finitegp", shop / "new.csv", "-o", "new.html")
     assert found["rows"] == 25

@@ -424,6 +424,32 @@ def test_the_old_file_stays_whole_until_the_new_one_is(path, monkeypatch):
     assert path.stat().st_mode & 0o777 == 0o640
 
 
+def test_what_a_file_cannot_hold(path):
+    class Stateful(nn.Linear):
+        def get_extra_state(self):
+            return {"anything": 1}
+
+        def set_extra_state(self, state):
+            pass
+
+    with pytest.raises(ModelFileError, match=r"_extra_state' is dict, which a file cannot hold"):
+        save_fit(make_fit(Stateful(2, 3)), path)
+    with pytest.raises(ModelFileError, match=r"complex128, which a file cannot hold"):
+        write_container(path, {}, {"a": torch.zeros(2, dtype=torch.complex128)})
+    assert not path.exists()
+
+
+def test_links_keep_pointing_at_the_file(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with complete_or_absent(tmp_path / "link") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ModelFileError, match="is a device or pipe"):
+        load_fit(tmp_path / "pipe")
+
+
 def test_places_where_no_file_can_be(tmp_path):
     with pytest.raises(DataError, match=r"is a directory"), complete_or_absent(tmp_path):
         pass

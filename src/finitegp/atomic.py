@@ -28,7 +28,7 @@ def complete_or_absent(path: str | os.PathLike[str]) -> Iterator[Path]:
         ...     path.read_text(), [file.name for file in Path(directory).iterdir()]
         ('1 2 3', ['numbers.txt'])
     """
-    final = check_place(path)
+    final = check_place(path).resolve()  # a link keeps pointing at the file
     handle, name = tempfile.mkstemp(dir=final.parent, prefix=final.name + ".", suffix=".part")
     os.close(handle)
     temporary = Path(name)

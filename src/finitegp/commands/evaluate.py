@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .options import Json, Model, Tables, Target
+from .options import Delimiter, Encoding, Json, Model, Tables, Target
 from .predict import WORDS
-from .speaking import Speaker, score_all, scores_table
+from .speaking import Speaker, open_tables, score_all, scores_table
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -17,7 +17,14 @@ finitegp evaluate price.finitegp later.csv
 """
 
 
-def evaluate(model: Model, tables: Tables, target: Target = None, as_json: Json = False) -> None:
+def evaluate(
+    model: Model,
+    tables: Tables,
+    target: Target = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf8",
+    as_json: Json = False,
+) -> None:
     """Score a model on a table that has the truth: error, density, and how often intervals hold it.
 
     Use rows that the model has not seen; it cannot know.
@@ -25,11 +32,10 @@ def evaluate(model: Model, tables: Tables, target: Target = None, as_json: Json 
     speaker = Speaker(as_json)
     with speaker.guard(WORDS):
         from ..data.columns import TransformReport
-        from ..data.tables import TableReader
         from ..table_model import TableModel
 
         loaded = TableModel.load(model).with_target(target)
-        table = TableReader(tables)
+        table = open_tables(tables, delimiter, encoding)
         found = TransformReport(source=table)
         parts: list[tuple[Any, Any, Any]] = []
         seen = 0

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import typer
 
 from ..errors import DataError
-from .options import Effort, Force, Json, Missing, Tables
-from .speaking import Speaker, check_output, check_share, columns_table, score_all, scores_table
+from .options import Delimiter, Effort, Encoding, Force, Json, Missing, Tables
+from .speaking import Speaker, check_output, check_share, columns_table, open_tables, score_all, scores_table
 
 if TYPE_CHECKING:
     from ..data.columns import TableEncoder
@@ -60,6 +60,8 @@ def fit(
         Path | None, typer.Option("--report", help="The report to write; by default beside the model, ending in .html.")
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf8",
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -72,14 +74,13 @@ def fit(
     check_share("--test-fraction", test_fraction, zero=True)
     with speaker.guard():
         from ..data.columns import TableEncoder
-        from ..data.tables import TableReader
         from ..data.targets import target_values
 
         check_output(output, force=force, inputs=tables)
         report_path = None if no_report else check_output(report or output.with_suffix(".html"), force=force)
         if report_path == output:
             raise DataError(f"Model and report would both be {output}: give one of them another name.")
-        table = TableReader(tables)
+        table = open_tables(tables, delimiter, encoding)
         for note in table.notes:
             speaker.note(note)
         if table.num_rows < _FEWEST_ROWS:

@@ -33,6 +33,10 @@ OptionalTables = Annotated[
     typer.Argument(metavar="TABLE", help="Tables with the truth, as for [bold]finitegp fit[/bold]."),
 ]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that [bold]finitegp fit[/bold] wrote.")]
+Delimiter = Annotated[
+    str | None, typer.Option(help="Of CSV files; by default a comma, or a tab in .tsv files.", show_default=False)
+]
+Encoding = Annotated[str, typer.Option(help="Of CSV files.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
 Target = Annotated[

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import DataError
-from .options import Force, Json, Model, Tables
-from .speaking import Speaker, check_output, check_share
+from .options import Delimiter, Encoding, Force, Json, Model, Tables
+from .speaking import Speaker, check_output, check_share, open_tables
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -31,6 +31,8 @@ def predict(
         Path, typer.Option("--output", "-o", help="The table to write: .csv, .csv.gz or .parquet.", show_default=False)
     ],
     coverage: Annotated[float, typer.Option(help="Of the interval.")] = 0.9,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf8",
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -44,14 +46,13 @@ def predict(
         import pyarrow as pa
 
         from ..data.columns import TransformReport
-        from ..data.tables import TableReader
         from ..table_model import TableModel
         from .tables_out import check_ending, table_writer
 
         check_ending(output)
         check_output(output, force=force, inputs=[model, *tables])
         loaded = TableModel.load(model)
-        table = TableReader(tables)
+        table = open_tables(tables, delimiter, encoding)
         prefix = loaded.target or "target"
         added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper")]
         taken = [name for name in added if name in table.column_names]

@@ -8,9 +8,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from .options import Force, Json, Model, OptionalTables, Target
+from .options import Delimiter, Encoding, Force, Json, Model, OptionalTables, Target
 from .predict import WORDS
-from .speaking import Speaker, check_output
+from .speaking import Speaker, check_output, open_tables
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -27,6 +27,8 @@ def report(
     ] = None,
     target: Target = None,
     seed: Annotated[int, typer.Option(min=0, help="Of samples of rows.")] = 0,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf8",
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -43,13 +45,12 @@ def report(
         )
     with speaker.guard(WORDS):
         from ..data.columns import TransformReport
-        from ..data.tables import TableReader
         from ..report import gather_contents, write_report
         from ..table_model import TableModel
 
         place = check_output(output or model.with_suffix(".html"), force=force, inputs=[model, *tables])
         loaded = TableModel.load(model).with_target(target)
-        table = TableReader(tables)
+        table = open_tables(tables, delimiter, encoding)
         found = TransformReport(source=table)
         inputs, targets = [], []
         for rows in table:

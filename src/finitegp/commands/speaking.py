@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -18,12 +19,18 @@ from rich.table import Table
 from ..atomic import check_place
 from ..errors import DataError, NumericalError
 
+if TYPE_CHECKING:
+    from ..data.tables import TableReader
+
 # What errors say to those who write Python, and what it is on the command line.
 _WORDS = {
     "pass missing='impute' to put in": "use --missing impute to put in",
     ", or leave the column out with columns=[…]": ", or remove the column from all files",
     ", or name the columns to read with columns=[…]": "",
     "set force=True": "use --force",
+    "Pass delimiter='\\t'": "Use --delimiter tab",
+    "Pass delimiter=": "Use --delimiter ",
+    "pass its encoding, for example encoding='latin-1'": "use --encoding with its own, for example latin-1",
 }
 
 
@@ -69,7 +76,8 @@ class Speaker:
         import pyarrow as pa
 
         def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-            self.note(str(message))
+            if issubclass(category, UserWarning):  # others are for those who write code
+                self.note(str(message))
 
         with warnings.catch_warnings():
             warnings.showwarning = show
@@ -90,6 +98,21 @@ def _message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     return " ".join(str(error).split())
+
+
+def open_tables(paths: Sequence[Path], delimiter: str | None, encoding: str) -> TableReader:
+    """The tables as one, after checks of how they are to be read."""
+    from ..data.tables import TableReader
+
+    delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
+    if delimiter is not None and len(delimiter.encode()) != 1:
+        raise typer.BadParameter(f"must be one character or 'tab', but is {delimiter!r}.", param_hint="--delimiter")
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        message = f"there is no encoding {encoding!r}; common ones are utf8, latin-1, cp1252, utf-16."
+        raise typer.BadParameter(message, param_hint="--encoding") from None
+    return TableReader(paths, delimiter=delimiter, encoding=encoding)
 
 
 def check_output(path: Path, *, force: bool, inputs: Sequence[Path] = ()) -> Path:

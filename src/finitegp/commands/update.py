@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .options import Force, Json, Model, Tables, Target
+from .options import Delimiter, Encoding, Force, Json, Model, Tables, Target
 from .predict import WORDS
-from .speaking import Speaker, check_output
+from .speaking import Speaker, check_output, open_tables
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -23,6 +23,8 @@ def update(
     tables: Tables,
     output: Annotated[Path, typer.Option("--output", "-o", help="The new model file.", show_default=False)],
     target: Target = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf8",
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -33,12 +35,11 @@ def update(
     speaker = Speaker(as_json)
     with speaker.guard(WORDS):
         from ..data.columns import TransformReport
-        from ..data.tables import TableReader
         from ..table_model import TableModel
 
         check_output(output, force=force, inputs=tables)
         loaded = TableModel.load(model).with_target(target)
-        table = TableReader(tables)
+        table = open_tables(tables, delimiter, encoding)
         found = TransformReport(source=table)
         loaded.update(table, found)
         total = loaded.regressor.fits_[0].fitted.posterior.statistics.num_data

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -26,18 +27,21 @@ FORMAT = "finitegp-model"
 FORMAT_VERSION = 1
 _MAX_HEADER_BYTES = 64_000_000
 _NO_DIGEST = "0" * 64
-_ITEM_BYTES = {
-    "F64": 8,
-    "F32": 4,
-    "F16": 2,
-    "BF16": 2,
-    "I64": 8,
-    "I32": 4,
-    "I16": 2,
-    "I8": 1,
-    "U8": 1,
-    "BOOL": 1,
+# What tensors may be: safetensors' names and torch's.
+_NAMED_TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
 }
+_TYPES = set(_NAMED_TYPES.values())
+_ITEM_BYTES = {name: kind.itemsize for name, kind in _NAMED_TYPES.items()}
 
 # How files begin that are taken for models by mistake.
 _BEGINNINGS = (
@@ -67,6 +71,10 @@ class Contents(NamedTuple):
 def write_container(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write header and tensors into one file; an old file stays whole until the new one is complete."""
     stamped = {"format": FORMAT, "format_version": FORMAT_VERSION, **header}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in _TYPES:
+            what = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise ModelFileError(f"The model cannot be saved: {name!r} is {what}, which a file cannot hold.")
     # Tensors that share memory would be refused.
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(stamped, allow_nan=False, ensure_ascii=True)
@@ -94,8 +102,9 @@ def read_container(path: str | os.PathLike[str]) -> Contents:
     Nothing is allocated that is larger than the file.
     """
     place = Path(path)
-    if place.is_dir():
-        raise ModelFileError(f"{place} is a directory, not a model file.")
+    if place.exists() and not place.is_file():
+        what = "directory" if place.is_dir() else "device or pipe"
+        raise ModelFileError(f"{place} is a {what}, not a model file.")
     try:
         with open(place, "rb") as opened:
             return _read(place, opened)

@@ -149,6 +149,8 @@ def test_automatic_fits_come_back_and_go_on(path):
     again = load_fit(path)
     assert torch.equal(torch.get_rng_state(), state)
     assert_same_predictions(fit, again)
+    for one, other in zip(*(each.interval(inputs, 0.8, method="conformal") for each in (fit, again)), strict=True):
+        assert torch.equal(one, other)
     more_inputs, more_targets = make_rows(20, seed=2)
     more = fit.inputs_scaler.transform(more_inputs), fit.target_scaler.transform(more_targets)
     one, other = fit.fitted.update(more), again.fitted.update(more)

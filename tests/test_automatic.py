@@ -180,8 +180,8 @@ def test_folds_are_disjoint_and_leave_most_rows():
     for rows in (1000, 10_000, 100_000):
         folds = make_folds(rows, AutoSettings(), seed=5)
         joined = np.concatenate(folds)
-        assert len(np.unique(joined)) == len(joined) >= min(rows, 3000)
-        assert max(map(len, folds)) <= max(0.1 * rows, 750)
+        assert len(np.unique(joined)) == len(joined) >= min(rows, 10_000)
+        assert max(map(len, folds)) <= max(0.1 * rows, 2000)
 
 
 def test_small_tables_use_a_kernel_and_extrapolate_with_wide_error_bars():

@@ -16,14 +16,14 @@ from ..data.scaling import RobustScaler, Standardizer
 from ..errors import DataError
 from ..features import ConcatenatedFeatures, ConstantFeatures
 from ..model import FeatureGP, FittedGP
-from ..noise import ConstantNoise
+from ..noise import ConstantNoise, InputNoise, NoiseModel
 from ..posterior import Prediction
 from .calibration import calibrate
 from .conformal import conformal_multiplier, conformal_record
 from .kernel_fit import fit_kernels
-from .members import join_features, train_members
+from .members import Members, join_features, refine_members, train_members
 from .processes import count_processes
-from .residual_noise import fit_residual_noise
+from .residual_noise import fit_residual_noise, relative_variance
 from .settings import EFFORTS, AutoSettings
 from .table import Array, Table
 
@@ -184,22 +184,37 @@ def _fit_networks(
     if processes is None:
         processes = 1 if len(table) < _FEWEST_ROWS_FOR_PROCESSES else count_processes(settings.members)
     members = train_members(training, validation, settings, seed=seed, processes=processes, progress=progress)
-    record |= {"race": members.race, "history": members.history}
-    left_out = training.take(members.left_out)
-    residuals = members.out_of_fold - left_out.targets
-    variance = left_out.mean(residuals**2) if len(residuals) else 0.1
-    record["out_of_fold_rmse"] = variance**0.5 if len(residuals) else None
-    model = FeatureGP(
-        ConcatenatedFeatures(*join_features(members), ConstantFeatures()),
-        noise_model=ConstantNoise(variance),
-    )
-    if settings.input_noise:
-        validation_residuals = members.mean(validation.inputs) - validation.targets
-        model.noise, record["noise_epoch"] = fit_residual_noise(
-            left_out.inputs, residuals, validation.inputs, validation_residuals, settings, seed=seed
+    record["race"] = members.race
+
+    def fit_noise(members: Members) -> tuple[InputNoise, int]:
+        left_out = training.take(members.left_out)
+        return fit_residual_noise(
+            left_out.inputs,
+            members.out_of_fold - left_out.targets,
+            validation.inputs,
+            members.mean(validation.inputs) - validation.targets,
+            settings,
+            seed=seed,
         )
+
+    noise: NoiseModel = ConstantNoise(0.1)
+    if settings.input_noise:
+        if settings.refine_fraction > 0.0:
+            first, epoch = fit_noise(members)
+            record["first_noise_epoch"] = epoch
+            if epoch:  # otherwise the noise does not depend on the input
+                scales = relative_variance(first, training.inputs)
+                members = refine_members(
+                    members, training, scales, settings, seed=seed, processes=processes, progress=progress
+                )
+        noise, record["noise_epoch"] = fit_noise(members)
         if progress is not None:
             progress("noise")
+    record["history"] = members.history
+    if len(members.left_out):
+        left_out = training.take(members.left_out)
+        record["out_of_fold_rmse"] = left_out.mean((members.out_of_fold - left_out.targets) ** 2) ** 0.5
+    model = FeatureGP(ConcatenatedFeatures(*join_features(members), ConstantFeatures()), noise_model=noise)
     model.optimize_noise(training.source())
     if settings.calibrate:
         record |= calibrate(model, training, validation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,17 +29,22 @@ class Members:
 
     Attributes:
         fitted: One exact GP per network, conditioned on the rows that it was trained on.
-        left_out: Numbers of the rows that one network was trained without, fold after fold.
-        out_of_fold: Each of these rows as predicted by the network that was trained without it.
+        folds: Numbers of the rows that each network was trained without.
+        out_of_fold: Each of these rows, fold after fold, as predicted by the network that was trained without it.
         race: What each candidate scored, and which one won.
         history: The measurements of each network's training by epoch.
     """
 
     fitted: list[FittedGP]
-    left_out: Index
+    folds: list[Index]
     out_of_fold: Array
     race: dict[str, Any]
     history: dict[str, list[dict[str, Any]]]
+
+    @property
+    def left_out(self) -> Index:
+        """Numbers of the rows that one network was trained without, fold after fold."""
+        return np.concatenate(self.folds)
 
     def mean(self, inputs: Array) -> Array:
         """The mean prediction of all members."""
@@ -86,10 +92,59 @@ def train_members(
     members = [candidates[best], *run([job(number, winner) for number in range(1, len(folds))])]
     return Members(
         fitted=[member.fitted for member in members],
-        left_out=np.concatenate(folds),
+        folds=folds,
         out_of_fold=np.concatenate([member.out_of_fold for member in members]),
         race={"weight_decays": list(settings.weight_decays), "validation_rmse": errors, "weight_decay": winner},
         history={f"network {number + 1}": member.history for number, member in enumerate(members)},
+    )
+
+
+def refine_members(
+    members: Members,
+    training: Table,
+    relative_variance: Array,
+    settings: AutoSettings,
+    *,
+    seed: int,
+    processes: int = 1,
+    progress: Callable[[str], None] | None = None,
+) -> Members:
+    r"""Train the networks a little further with rows weighted by :math:`v(x)^{-p}`: quiet rows are fitted closely.
+
+    With constant noise, networks spend their effort where residuals are large, which is where the noise is. Full
+    weights, ``p = 1``, are those of the likelihood and give the best density, but rows with much noise then hardly
+    count, and the squared error grows; a power of one half keeps both.
+
+    Args:
+        members: What :func:`train_members` returned.
+        training: The same rows.
+        relative_variance: ``(rows,)`` noise variance of each training row, up to a factor.
+        settings: Power, learning rate and epochs.
+        seed: Determines the order of batches.
+        processes: Networks trained at once.
+        progress: Called with a word on each finished network.
+    """
+    weights = (relative_variance / np.exp(np.mean(np.log(relative_variance)))) ** -settings.refine_power
+    weights /= weights.mean()
+    decay = members.race["weight_decay"]
+    jobs = [
+        (member, training, weights, fold, settings, decay, seed * 1000 + 500 + number)
+        for number, (member, fold) in enumerate(zip(members.fitted, members.folds, strict=True))
+    ]
+    refined: list[_Trained] = []
+    for result in in_parallel(_refine_member, jobs, processes):
+        refined.append(result)
+        if progress is not None:
+            progress(f"network {len(refined)} of {len(jobs)} refined")
+    return Members(
+        fitted=[member.fitted for member in refined],
+        folds=members.folds,
+        out_of_fold=np.concatenate([member.out_of_fold for member in refined]),
+        race=members.race,
+        history={
+            name: history + member.history
+            for (name, history), member in zip(members.history.items(), refined, strict=True)
+        },
     )
 
 
@@ -102,11 +157,37 @@ class _Trained(NamedTuple):
 def _train_member(training: Table, fold: Index, settings: AutoSettings, weight_decay: float, seed: int) -> _Trained:
     data = training.take(np.delete(np.arange(len(training)), fold)).source()
     model = FeatureGP(_make_network(training.inputs.shape[1], settings, seed=seed), noise_variance=0.1)
-    run = _train_network(model, data, settings, weight_decay=weight_decay, seed=seed)
+    epochs = count_epochs(-(-len(data) // settings.batch_size), settings)
+    run = _train_network(
+        model, data, settings, epochs=epochs, rate=settings.learning_rate, weight_decay=weight_decay, seed=seed
+    )
+    return _finish(model, data, training.inputs[fold], run)
+
+
+def _refine_member(
+    member: FittedGP,
+    training: Table,
+    weights: Array,
+    fold: Index,
+    settings: AutoSettings,
+    weight_decay: float,
+    seed: int,
+) -> _Trained:
+    kept = np.delete(np.arange(len(training)), fold)
+    data = training.take(kept).source(weights[kept])
+    feature_map = copy.deepcopy(member.model.feature_map).float().requires_grad_(True)
+    model = FeatureGP(feature_map, noise_variance=member.model.noise_variance)
+    epochs = math.ceil(settings.refine_fraction * count_epochs(-(-len(data) // settings.batch_size), settings))
+    rate = settings.refine_rate * settings.learning_rate
+    run = _train_network(model, data, settings, epochs=epochs, rate=rate, weight_decay=weight_decay, seed=seed)
+    return _finish(model, data, training.inputs[fold], run)
+
+
+def _finish(model: FeatureGP, data: ArraySource, left_out: Array, run: TrainingRun) -> _Trained:
     # Lagged sets the noise from rows that its weights have not seen: an honest measure of progress.
     history = [{"epoch": row["epoch"], "noise_variance": row["noise_variance"]} for row in run.history]
     fitted = model.condition(data)
-    out_of_fold = fitted.predict(training.inputs[fold]).mean.numpy() if len(fold) else np.zeros(0)
+    out_of_fold = fitted.predict(left_out).mean.numpy() if len(left_out) else np.zeros(0)
     return _Trained(fitted, out_of_fold, history)
 
 
@@ -121,7 +202,7 @@ def make_folds(rows: int, settings: AutoSettings, *, seed: int) -> list[Index]:
         >>> [len(fold) for fold in make_folds(100_000, AutoSettings(), seed=0)]
         [10000, 10000, 10000, 10000, 10000]
         >>> [len(fold) for fold in make_folds(4000, AutoSettings(), seed=0)]
-        [600, 600, 600, 600, 600]
+        [800, 800, 800, 800, 800]
     """
     count = settings.members
     if count == 1:
@@ -144,15 +225,20 @@ def _make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> nn.Mo
 
 
 def _train_network(
-    model: FeatureGP, data: ArraySource, settings: AutoSettings, *, weight_decay: float, seed: int
+    model: FeatureGP,
+    data: ArraySource,
+    settings: AutoSettings,
+    *,
+    epochs: int,
+    rate: float,
+    weight_decay: float,
+    seed: int,
 ) -> TrainingRun:
     """Lagged with constant noise: it steers the features by squared error, which keeps the error small."""
     rows = len(data)
     batch_size = min(settings.batch_size, rows)
-    steps_per_epoch = -(-rows // batch_size)
-    epochs = count_epochs(steps_per_epoch, settings)
     algorithm = Lagged(model, rows, block=settings.block, window=settings.window)
-    optimizer = make_optimizer(algorithm, learning_rate=settings.learning_rate, weight_decay=weight_decay)
+    optimizer = make_optimizer(algorithm, learning_rate=rate, weight_decay=weight_decay)
     run = train(
         algorithm,
         optimizer,
@@ -160,7 +246,7 @@ def _train_network(
         epochs=epochs,
         batch_size=batch_size,
         seed=seed,
-        schedule=cosine_decay(epochs * steps_per_epoch),
+        schedule=cosine_decay(epochs * -(-rows // batch_size)),
         restore_best=False,
     )
     model.optimize_noise(data)
@@ -172,7 +258,7 @@ def count_epochs(steps_per_epoch: int, settings: AutoSettings) -> int:
 
     Example:
         >>> [count_epochs(rows // 128, AutoSettings()) for rows in (2_000, 20_000, 40_000, 1_000_000)]
-        [100, 29, 20, 1]
+        [100, 26, 20, 1]
     """
     wanted = max(settings.epochs, min(-(-settings.min_steps // steps_per_epoch), settings.max_epochs))
     return max(1, min(wanted, settings.max_steps // steps_per_epoch))

@@ -89,6 +89,14 @@ class SmoothFloor(nn.Module):
         return self.floor + nn.functional.softplus(output - self.floor)
 
 
+@torch.no_grad()
+def relative_variance(noise: InputNoise, inputs: Array) -> Array:
+    """``(rows,)`` noise variance of each row up to a common factor."""
+    rows = torch.from_numpy(inputs).float()
+    variance: Array = noise.log_scale(rows, rows).double().exp().numpy()
+    return variance
+
+
 def _make_network(input_dim: int, hidden: int, seed: int) -> nn.Module:
     embedding = PeriodicEmbedding(input_dim, seed=seed)
     with torch.random.fork_rng(devices=[]):

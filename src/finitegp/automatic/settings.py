@@ -33,6 +33,10 @@ class AutoSettings:
         max_steps: ... and in no more steps than these.
         block: Batches between refreshes of ``Lagged``.
         window: Batches that its statistics cover.
+        refine_fraction: Where the noise depends on the input, networks are trained further with rows weighted by their
+            noise, for this fraction of their epochs; 0 leaves it out.
+        refine_rate: The learning rate of that, as a fraction of the first one.
+        refine_power: Rows are weighted by noise variance to the power of minus this.
         input_noise: Whether the noise depends on the input.
         noise_hidden: Width of the noise network.
         noise_epochs: Passes over the rows for the noise network.
@@ -48,7 +52,7 @@ class AutoSettings:
     kernels: tuple[str, ...] = ("rbf", "matern32")
     members: int = 5
     fold_fraction: float = 0.1
-    min_fold_rows: int = 3000
+    min_fold_rows: int = 10_000
     hidden: tuple[int, ...] = (128, 128, 128)
     activation: str = "mish"
     embedding: bool = True
@@ -58,14 +62,17 @@ class AutoSettings:
     weight_decays: tuple[float, ...] = (0.01, 0.1)
     batch_size: int = 128
     epochs: int = 20
-    min_steps: int = 4500
+    min_steps: int = 4000
     max_epochs: int = 100
     max_steps: int = 12000
     block: int = 5
     window: int = 100
+    refine_fraction: float = 0.3
+    refine_rate: float = 0.4
+    refine_power: float = 0.5
     input_noise: bool = True
     noise_hidden: int = 64
-    noise_epochs: int = 30
+    noise_epochs: int = 40
     noise_learning_rate: float = 3e-3
     noise_weight_decay: float = 0.05
     validation_fraction: float = 0.1
@@ -81,6 +88,8 @@ class AutoSettings:
             raise ValueError("members must be at least 2 with input_noise: the noise is learned from left-out folds.")
         if not 0.0 < self.validation_fraction < 0.5:
             raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {self.validation_fraction}.")
+        if not 0.0 <= self.refine_fraction <= 1.0:
+            raise ValueError(f"refine_fraction must lie between 0 and 1, but is {self.refine_fraction}.")
         if not 0.0 < self.fold_fraction <= 1.0:
             raise ValueError(f"fold_fraction must lie between 0 and 1, but is {self.fold_fraction}.")
         for name in ("kernels", "weight_decays"):

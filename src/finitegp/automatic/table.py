@@ -42,9 +42,9 @@ class Table:
         counts = None if self.counts is None else self.counts[index]
         return Table(self.inputs[index], self.targets[index], counts)
 
-    def source(self) -> ArraySource:
-        """The same rows as models take them."""
-        return ArraySource(self.inputs, self.targets, counts=self.counts)
+    def source(self, weights: Array | None = None) -> ArraySource:
+        """The same rows as models take them; a weight divides the noise variance of its row."""
+        return ArraySource(self.inputs, self.targets, weights, counts=self.counts)
 
     def mean(self, values: Array) -> float:
         """The mean of one value per row, counts respected."""

@@ -399,3 +399,39 @@ def test_command_refuses_an_unknown_format(tmp_path):
     result = run("--results", tmp_path, "--format", "html")
     assert result.exit_code == 2
     assert "html" in result.output
+
+
+def test_ablations_have_a_table_of_their_own():
+    rows = [
+        make_peer("auto", rmse=0.5, nlpd=-1.0),
+        make_peer("auto", rmse=0.5, nlpd=-0.75, settings={"input_noise": False}),
+        make_peer("auto", rmse=0.6, nlpd=-0.5, settings={"effort": "low"}),
+        make_peer("auto", dataset="pol", rmse=2.0, nlpd=0.125, settings={"input_noise": False}),
+    ]
+    text = render_page(rows, metrics=METRICS, kernels=KERNELS)
+    section = text.split("## What each piece of the default contributes")[1].split("\n## ")[0]
+    assert "| the default | 0.5000 / -1.000 | – |" in section
+    changed = next(line for line in section.splitlines() if "input noise" in line)
+    assert changed.endswith("| 0.5000 / -0.750 | 2.0000 / 0.125 |")
+    assert "0.6000 / -0.500" in section
+    # Presets are contenders beside the peers, ablations are not.
+    peers = text.split("## Beside the peers")[1].split("\n## ")[0]
+    assert "effort" in peers
+    assert "input noise" not in peers
+
+
+def test_small_tables_are_averaged_over_five_splits():
+    rows = [
+        make_peer(method, dataset="yacht", split=split, rmse=base + split, nlpd=base - split)
+        for method, base in (("auto", 1.0), ("lightgbm", 2.0))
+        for split in range(5)
+    ]
+    rows += [make_peer("ngboost", dataset="yacht", split=0, nlpd=-9.0)]  # one split is not enough
+    text = render_page(rows, metrics=METRICS, kernels=KERNELS)
+    section = text.split("## Small tables")[1].split("\n## ")[0]
+    assert "| *auto* | **-1.000** | -1.000 |" in section
+    assert "| lightgbm | 0.000 | 0.000 |" in section
+    assert "| *auto* | **3.000** | 3.000 |" in section
+    assert "| *auto* | 0.910 | 0.910 |" in section
+    assert "ngboost" not in section
+    assert "### yacht" not in text  # not beside the peers again

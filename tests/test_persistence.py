@@ -247,6 +247,12 @@ def test_truncated_at_every_length(linear_bytes, path):
             load_fit(path)
 
 
+def test_bytes_after_the_end(linear_bytes, path):
+    path.write_bytes(linear_bytes + b"more")
+    with pytest.raises(ModelFileError, match="4 bytes after its end"):
+        load_fit(path)
+
+
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0x80])
 def test_one_bit_flipped_at_every_byte(linear_bytes, path, mask):
     path.write_bytes(linear_bytes)

@@ -109,6 +109,20 @@ def test_predict_adds_columns_that_agree_with_the_library(here, shop):
         np.testing.assert_allclose(out[f"price_{name}"], expected, rtol=1e-12)
 
 
+def test_conformal_intervals_agree_with_the_library(here, shop):
+    arguments = ("predict", shop / "price.finitegp", shop / "new.csv", "-o", "out.csv", "--interval", "conformal")
+    run(*arguments, "--coverage", 0.8)
+    model = TableModel.load(shop / "price.finitegp")
+    inputs = model.encoder.transform(TableReader(shop / "new.csv"))
+    lower, upper = model.regressor.predict_interval(inputs, coverage=0.8, method="conformal")
+    out = csv.read_csv("out.csv")
+    np.testing.assert_allclose(out["price_lower"], lower, rtol=1e-12)
+    np.testing.assert_allclose(out["price_upper"], upper, rtol=1e-12)
+    result = runner.invoke(app, [*map(str, arguments), "--coverage", "0.999", "--force"])
+    assert result.exit_code == 1
+    assert "cannot be promised by 48 held-out rows" in result.stderr
+
+
 def test_predict_in_pieces_and_in_every_kind_of_file(here, shop, monkeypatch):
     run("predict", shop / "price.finitegp", shop / "new.csv", "-o", "whole.csv")
     monkeypatch.setattr("finitegp.data.tables._MAX_CHUNK_ROWS", 7)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from .automatic.conformal import conformal_multiplier
 from .data.columns import TableEncoder, TransformReport
 from .data.fitted_columns import NumberColumn
 from .data.targets import target_values
@@ -72,6 +74,23 @@ class TableModel:
         for rows in _chunks(table):
             mean, std = self.regressor.predict(self.encoder.transform(rows, report), return_std=True)
             yield PredictedChunk(rows, mean, std)
+
+    def deviations(self, coverage: float, method: str = "gaussian") -> float:
+        """How many standard deviations to each side of the mean make an interval of this coverage.
+
+        ``method`` is that of :meth:`GPRegressor.predict_interval`: ``"gaussian"`` or ``"conformal"``.
+        """
+        if method == "gaussian":
+            return NormalDist().inv_cdf(0.5 + 0.5 * coverage)
+        record = self.regressor.fits_[0].record.get("conformal")
+        if record is None:
+            raise DataError("The model kept no rows aside to count on, so only Gaussian intervals are possible.")
+        try:
+            return conformal_multiplier(record, coverage)
+        except ValueError as error:
+            raise DataError(str(error)) from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelFileError(f"What the model counted on rows kept aside makes no sense: {error}.") from None
 
     def targets(self, rows: Any, report: TransformReport, first_row: int = 0) -> Array:
         """The observed targets of a chunk."""

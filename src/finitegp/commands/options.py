@@ -24,6 +24,13 @@ class Missing(str, Enum):
     impute = "impute"
 
 
+class Interval(str, Enum):
+    """Where intervals come from."""
+
+    gaussian = "gaussian"
+    conformal = "conformal"
+
+
 Tables = Annotated[
     list[Path],
     typer.Argument(metavar="TABLE", help="CSV (plain or .gz) or Parquet files, or a directory of them."),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import NormalDist
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import DataError
-from .options import Delimiter, Encoding, Force, Json, Model, Tables
+from .options import Delimiter, Encoding, Force, Interval, Json, Model, Tables
 from .speaking import Speaker, check_output, check_share, open_tables
 
 EXAMPLES = """
@@ -31,6 +30,9 @@ def predict(
         Path, typer.Option("--output", "-o", help="The table to write: .csv, .csv.gz or .parquet.", show_default=False)
     ],
     coverage: Annotated[float, typer.Option(help="Of the interval.")] = 0.9,
+    interval: Annotated[
+        Interval, typer.Option(help="From the standard deviation, or as counted on rows that training did not see.")
+    ] = Interval.gaussian,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf8",
     force: Force = False,
@@ -60,7 +62,7 @@ def predict(
             raise DataError(f"The table has a column {taken[0]!r} already, which the predictions need: rename it.")
         schema = pa.schema([*table.schema, *(pa.field(name, pa.float64()) for name in added)])
         found = TransformReport(source=table)
-        width = NormalDist().inv_cdf(0.5 + coverage / 2)
+        width = loaded.deviations(coverage, interval.value)
         with table_writer(output, schema) as writer:
             for rows, mean, std in loaded.predict(table, found):
                 columns: list[Any] = [mean, std, mean - width * std, mean + width * std]
@@ -68,4 +70,12 @@ def predict(
         for line in [*table.notes, *found.lines()]:
             speaker.note(line)
         speaker.say(f"{table.num_rows} rows with {', '.join(added)} ({100 * coverage:g} % interval): ", output)
-        speaker.finish({"output": str(output), "rows": table.num_rows, "columns": added, "coverage": coverage})
+        speaker.finish(
+            {
+                "output": str(output),
+                "rows": table.num_rows,
+                "columns": added,
+                "coverage": coverage,
+                "interval": interval.value,
+            }
+        )

@@ -3,57 +3,105 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from ..likelihood import optimal_noise
 from ..model import FeatureGP, FittedGP
 from ..posterior import WeightPosterior
 from .conformal import conformal_record
-from .table import Table
+from .table import Array, Table
 
 # Networks fit the rows that they were trained on too well, so the noise variance that is best for these rows shrinks
 # the weights too little for new ones, often by orders of magnitude.
 _RATIOS = tuple(10.0 ** (0.5 * power) for power in range(11))
 
 
-def calibrate(model: FeatureGP, training: Table, held_out: Table) -> dict[str, Any]:
+@dataclass(frozen=True, eq=False)
+class LeftOutResiduals:
+    """Many more rows than the held-out ones, seen only by a single network without them: they show what is rare.
+
+    Attributes:
+        squares: ``(rows,)`` squared residuals of rows that the network which predicts them was trained without.
+        log_variance: ``(rows,)`` their noise variances, by noise networks that did not see them either.
+        held_out_squares: ``(networks, held-out rows)`` squared residuals of the same single networks.
+        held_out_log_variance: ``(held-out rows,)`` noise variances.
+    """
+
+    squares: Array
+    log_variance: Array
+    held_out_squares: Array
+    held_out_log_variance: Array
+
+
+def calibrate(
+    model: FeatureGP, training: Table, held_out: Table, left_out: LeftOutResiduals | None = None
+) -> dict[str, Any]:
     r"""Set noise variance and output scale to those with the best predictive density on held-out rows.
 
     With noise variance :math:`\rho s` and kernel :math:`a k`, the mean depends only on their ratio; multiplying both by
     a factor multiplies every predictive variance by it. So the ratio is searched on a grid, from the one that is best
     for the training rows upwards, each with its best factor :math:`T = \text{mean}(r^2 / \sigma^2)` in closed form.
 
+    Where one row in thousands lies far outside of its error bar, the held-out rows are too few to tell. The final
+    factor then is the mean over left-out residuals too. Those of single networks are larger than those of the whole
+    model: they are scaled by what the geometric means of both on the held-out rows say, which single rows cannot sway.
+
     Args:
         model: Changed in place.
         training: The rows that the posterior is conditioned on.
         held_out: Rows that neither the features nor the noise were trained on.
+        left_out: Residuals of rows that single networks were trained without.
 
     Returns:
-        The ratio, the factor, the held-out negative log predictive density, and what conformal intervals need.
+        The ratio, the factor, the negative log predictive density of the held-out rows and of all rows that were used
+        here, and what conformal intervals need.
     """
-    fitted = model.condition(training.source())
-    noise_variance = fitted.model.noise_variance
-    statistics = fitted.posterior.statistics
+    statistics = model.statistics(training.source())
+    noise_variance = optimal_noise(statistics).noise_variance
+    exact = model.exact_copy().requires_grad_(False)
     observed = torch.from_numpy(held_out.targets)
-    best: tuple[float, float, float, Any] | None = None
+    best: tuple[float, float, Array, Array] | None = None
     for ratio in _RATIOS:
-        prediction = FittedGP(fitted.model, WeightPosterior(statistics, noise_variance * ratio)).predict(
-            held_out.inputs
-        )
-        standardized = ((observed - prediction.mean) / prediction.std).numpy()
-        factor = max(held_out.mean(standardized**2), 1e-12)
-        log_variances = prediction.variance.log().numpy()
-        density = 0.5 * (math.log(2.0 * math.pi * factor) + 1.0 + held_out.mean(log_variances))
+        prediction = FittedGP(exact, WeightPosterior(statistics, noise_variance * ratio)).predict(held_out.inputs)
+        squares = (observed - prediction.mean).square().numpy()
+        log_variance = prediction.variance.log().numpy()
+        density = _density(held_out, squares, log_variance, _factor(held_out, squares, log_variance))
         if best is None or density < best[0]:
-            best = density, ratio, factor, standardized
+            best = density, ratio, squares, log_variance
     assert best is not None
-    density, ratio, factor, standardized = best
+    _, ratio, squares, log_variance = best
+    every, every_square, every_log_variance = held_out, squares, log_variance
+    if left_out is not None:
+        gain = _mean_log(squares) - _mean_log(left_out.held_out_squares)
+        offset = held_out.mean(log_variance - left_out.held_out_log_variance)
+        every = held_out.with_more_rows(len(left_out.squares))
+        every_square = np.concatenate([squares, np.exp(gain) * left_out.squares])
+        every_log_variance = np.concatenate([log_variance, left_out.log_variance + offset])
+    factor = _factor(every, every_square, every_log_variance)
     model.noise.set_variance(noise_variance * ratio * factor)
     model.set_output_scale(model.output_scale * factor)
+    standardized = np.sqrt(squares * np.exp(-log_variance) / factor)
     return {
         "noise_ratio": ratio,
         "variance_factor": factor,
-        "validation_nlpd": density,
-        "conformal": conformal_record(standardized / math.sqrt(factor), "validation rows"),
+        "validation_nlpd": _density(held_out, squares, log_variance, factor),
+        "calibration_nlpd": _density(every, every_square, every_log_variance, factor),
+        "conformal": conformal_record(standardized, "validation rows"),
     }
+
+
+def _factor(rows: Table, squares: Array, log_variance: Array) -> float:
+    return max(rows.mean(squares * np.exp(-log_variance)), 1e-12)
+
+
+def _density(rows: Table, squares: Array, log_variance: Array, factor: float) -> float:
+    values = math.log(2.0 * math.pi * factor) + log_variance + squares * np.exp(-log_variance) / factor
+    return 0.5 * rows.mean(values)
+
+
+def _mean_log(squares: Array) -> float:
+    return float(np.mean(np.log(np.maximum(squares, 1e-20))))

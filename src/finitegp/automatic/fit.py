@@ -16,14 +16,14 @@ from ..data.scaling import RobustScaler, Standardizer
 from ..errors import DataError
 from ..features import ConcatenatedFeatures, ConstantFeatures
 from ..model import FeatureGP, FittedGP
-from ..noise import ConstantNoise, InputNoise, NoiseModel
+from ..noise import ConstantNoise, NoiseModel
 from ..posterior import Prediction
-from .calibration import calibrate
+from .calibration import LeftOutResiduals, calibrate
 from .conformal import conformal_multiplier, conformal_record
 from .kernel_fit import fit_kernels
 from .members import Members, join_features, refine_members, train_members
 from .processes import count_processes
-from .residual_noise import fit_residual_noise, relative_variance
+from .residual_noise import ResidualNoise, fit_residual_noise, relative_variance
 from .settings import EFFORTS, AutoSettings
 from .table import Array, Table
 
@@ -186,39 +186,65 @@ def _fit_networks(
     members = train_members(training, validation, settings, seed=seed, processes=processes, progress=progress)
     record["race"] = members.race
 
-    def fit_noise(members: Members) -> tuple[InputNoise, int]:
+    def with_constant_noise(members: Members) -> tuple[FeatureGP, dict[str, Any]]:
+        model = _join(members, ConstantNoise(0.1))
+        if settings.calibrate:
+            return model, calibrate(model, training, validation)
+        model.optimize_noise(training.source())
+        return model, {}
+
+    def with_input_noise(members: Members) -> tuple[FeatureGP, dict[str, Any], ResidualNoise]:
         left_out = training.take(members.left_out)
-        return fit_residual_noise(
+        residuals = members.out_of_fold - left_out.targets
+        held_out = members.predict(validation.inputs) - validation.targets
+        found = fit_residual_noise(
             left_out.inputs,
-            members.out_of_fold - left_out.targets,
+            residuals,
             validation.inputs,
-            members.mean(validation.inputs) - validation.targets,
+            held_out.mean(axis=0),
             settings,
             seed=seed,
+            processes=processes,
         )
+        _report(progress, "noise")
+        model = _join(members, found.noise)
+        words = {"noise_epochs": found.epochs, "noise_floor": found.floor}
+        if not settings.calibrate:
+            model.optimize_noise(training.source())
+            return model, words, found
+        log_variance = np.log(relative_variance(found.noise, validation.inputs) * found.noise.variance)
+        evidence = LeftOutResiduals(residuals**2, found.log_variance, held_out**2, log_variance)
+        return model, words | calibrate(model, training, validation, evidence), found
 
-    noise: NoiseModel = ConstantNoise(0.1)
     if settings.input_noise:
-        if settings.refine_fraction > 0.0:
-            first, epoch = fit_noise(members)
-            record["first_noise_epoch"] = epoch
-            if epoch:  # otherwise the noise does not depend on the input
-                scales = relative_variance(first, training.inputs)
-                members = refine_members(
-                    members, training, scales, settings, seed=seed, processes=processes, progress=progress
-                )
-        noise, record["noise_epoch"] = fit_noise(members)
-        if progress is not None:
-            progress("noise")
-    record["history"] = members.history
+        model, found, noise = with_input_noise(members)
+        if settings.refine_fraction > 0.0 and noise.depends_on_input:
+            scales = relative_variance(noise.noise, training.inputs)
+            refined = refine_members(
+                members, training, scales, settings, seed=seed, processes=processes, progress=progress
+            )
+            other, other_found, _ = with_input_noise(refined)
+            nlpd = [kind.get("calibration_nlpd", 0.0) for kind in (found, other_found)]
+            better = not settings.calibrate or nlpd[1] < nlpd[0]
+            record["refinement"] = {"calibration_nlpd": nlpd, "kept": better}
+            if better:
+                members, model, found = refined, other, other_found
+    else:
+        model, found = with_constant_noise(members)
+    record |= found | {"history": members.history}
     if len(members.left_out):
         left_out = training.take(members.left_out)
         record["out_of_fold_rmse"] = left_out.mean((members.out_of_fold - left_out.targets) ** 2) ** 0.5
-    model = FeatureGP(ConcatenatedFeatures(*join_features(members), ConstantFeatures()), noise_model=noise)
-    model.optimize_noise(training.source())
-    if settings.calibrate:
-        record |= calibrate(model, training, validation)
     return model.condition(table.source())
+
+
+def _join(members: Members, noise: NoiseModel) -> FeatureGP:
+    return FeatureGP(ConcatenatedFeatures(*join_features(members), ConstantFeatures()), noise_model=noise)
+
+
+def _report(progress: Callable[[str], None] | None, word: str) -> None:
+    if progress is not None:
+        progress(word)
 
 
 def _check(inputs: Any, targets: Any, counts: Any) -> tuple[Array, Array, Array | None]:

@@ -46,11 +46,9 @@ class Members:
         """Numbers of the rows that one network was trained without, fold after fold."""
         return np.concatenate(self.folds)
 
-    def mean(self, inputs: Array) -> Array:
-        """The mean prediction of all members."""
-        predictions = [member.predict(inputs).mean.numpy() for member in self.fitted]
-        mean: Array = np.mean(predictions, axis=0)
-        return mean
+    def predict(self, inputs: Array) -> Array:
+        """``(networks, rows)`` mean predictions."""
+        return np.stack([member.predict(inputs).mean.numpy() for member in self.fitted])
 
 
 def train_members(

@@ -4,19 +4,45 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..features import PeriodicEmbedding
 from ..noise import InputNoise
 from ..schedules import cosine_decay
+from .processes import in_parallel
 from .settings import AutoSettings
 from .table import Array
 
-# No row is said to be more than a thousand times less noisy than the average one: rows that happen to be hit exactly
-# (repeated rows, few distinct targets) would otherwise promise a certainty that the next such row does not keep.
-_SMALLEST_RELATIVE_VARIANCE = 1e-6
+# Candidates for the smallest variance of a row relative to the mean square of all residuals.
+_FLOORS = tuple(10.0 ** (0.5 * power) for power in range(-12, -1))
+# What a higher floor may cost in nats per row.
+_PRICE_OF_SAFETY = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualNoise:
+    """Noise that depends on the input, with what rows say of it that it was not trained on.
+
+    Attributes:
+        noise: The noise model, frozen; its variance is the mean square of the residuals.
+        epochs: The epoch that each network kept; 0 means that no epoch was better than constant noise.
+        floor: The smallest relative variance.
+        log_variance: ``(rows,)`` for each residual, the logarithm of its variance by the networks that did not see it.
+    """
+
+    noise: InputNoise
+    epochs: list[int]
+    floor: float
+    log_variance: Array
+
+    @property
+    def depends_on_input(self) -> bool:
+        """Whether any network found more than a constant."""
+        return any(self.epochs)
 
 
 def fit_residual_noise(
@@ -27,49 +53,104 @@ def fit_residual_noise(
     settings: AutoSettings,
     *,
     seed: int,
-) -> tuple[InputNoise, int]:
-    r"""A network for :math:`\log v(x)` that maximises the Gaussian density of left-out residuals.
+    processes: int = 1,
+) -> ResidualNoise:
+    r"""Networks for :math:`\log v(x)` that maximise the Gaussian density of left-out residuals.
 
-    The loss of a row is :math:`\tfrac12[\log v(x) + r^2 / v(x)]`. The state with the lowest loss on the validation
-    rows, up to a common factor, is kept.
-
-    Returns:
-        The noise model, and the epoch that was kept; 0 means that no epoch was better than constant noise.
+    The loss of a row is :math:`\tfrac12[\log v(x) + r^2 / v(x)]`. There are several networks, each trained without its
+    share of the residuals; the variance is the mean of theirs, so that one network that is sure of too much is
+    outvoted. The shares show which floor the variance needs: rows that seem to be hit exactly (repeated rows, few
+    distinct targets) promise a certainty that the next such row may not keep. It is the largest floor that costs next
+    to nothing in density.
     """
-    squares = torch.from_numpy(residuals**2).float()
-    mean_square = max(float(squares.mean()), 1e-12)
-    squares = squares / mean_square
-    validation_squares = torch.from_numpy(validation_residuals**2).float() / mean_square
-    rows = torch.from_numpy(inputs).float()
+    count = settings.noise_networks
+    shares = np.random.default_rng(seed).permutation(len(residuals)) % count if count > 1 else np.zeros(len(residuals))
+    mean_square = max(float(np.mean(residuals**2)), 1e-12)
+    squares = residuals**2 / mean_square
+    validation_squares = validation_residuals**2 / mean_square
+    jobs = []
+    for number in range(count):
+        seen = shares != number if count > 1 else np.ones(len(residuals), dtype=bool)
+        jobs.append((inputs[seen], squares[seen], validation_inputs, validation_squares, settings, seed * 100 + number))
+    found = list(in_parallel(_train_network, jobs, processes))
+    networks = [network for network, _ in found]
+    log_variance = np.zeros(len(residuals))
+    for number, network in enumerate(networks):
+        unseen = shares == number
+        log_variance[unseen] = _evaluate(network, inputs[unseen])
+    floor = _choose_floor(log_variance, squares)
+    module = nn.Sequential(MeanVariance(*networks), SmoothFloor(math.log(floor)))
+    noise = InputNoise(module.requires_grad_(False), reads="inputs", variance=mean_square)
+    floored = np.logaddexp(log_variance, math.log(floor)) + math.log(mean_square)
+    return ResidualNoise(noise, [epoch for _, epoch in found], floor, floored)
+
+
+def _choose_floor(log_variance: Array, squares: Array) -> float:
+    losses = {}
+    for floor in _FLOORS:
+        floored: Array = np.logaddexp(log_variance, math.log(floor))
+        factor = max(float(np.mean(squares * np.exp(-floored))), 1e-12)
+        losses[floor] = 0.5 * (float(np.mean(floored)) + math.log(factor))
+    lowest = min(losses.values())
+    return max(floor for floor, loss in losses.items() if loss <= lowest + _PRICE_OF_SAFETY)
+
+
+def _train_network(
+    inputs: Array,
+    squares: Array,
+    validation_inputs: Array,
+    validation_squares: Array,
+    settings: AutoSettings,
+    seed: int,
+) -> tuple[nn.Module, int]:
+    rows, targets = torch.from_numpy(inputs).float(), torch.from_numpy(squares).float()
     validation_rows = torch.from_numpy(validation_inputs).float()
-    noise = InputNoise(
-        _make_network(inputs.shape[1], settings.noise_hidden, seed), reads="inputs", variance=mean_square
-    )
+    validation_targets = torch.from_numpy(validation_squares)
+    network = _make_network(inputs.shape[1], settings.noise_hidden, seed)
     generator = torch.Generator().manual_seed(seed)
     batch_size = min(2 * settings.batch_size, len(rows))
-    total = settings.noise_epochs * -(-len(rows) // batch_size)
-    factor = cosine_decay(total)
+    factor = cosine_decay(settings.noise_epochs * -(-len(rows) // batch_size))
     rate = settings.noise_learning_rate
-    parameters = list(noise.module.parameters())
+    parameters = list(network.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=settings.noise_weight_decay, fused=True)
-    best, best_epoch = _profile_loss(noise, validation_rows, validation_squares), 0
-    best_state = copy.deepcopy(noise.module.state_dict())
+    best, best_epoch = _profile_loss(network, validation_rows, validation_targets), 0
+    best_state = copy.deepcopy(network.state_dict())
     step = 0
     for epoch in range(1, settings.noise_epochs + 1):
         for batch in torch.split(torch.randperm(len(rows), generator=generator), batch_size):
             for group in optimizer.param_groups:
                 group["lr"] = rate * factor(step)
             optimizer.zero_grad()
-            _loss(noise, rows[batch], squares[batch]).mean().backward()  # type: ignore[no-untyped-call]
+            log_variance = network(rows[batch])[:, 0]
+            loss = 0.5 * (log_variance + targets[batch] * torch.exp(-log_variance)).mean()
+            loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
             step += 1
-        value = _profile_loss(noise, validation_rows, validation_squares)
+        value = _profile_loss(network, validation_rows, validation_targets)
         if value < best:
-            best, best_epoch, best_state = value, epoch, copy.deepcopy(noise.module.state_dict())
-    noise.module.load_state_dict(best_state)
-    noise.module.requires_grad_(False)
-    return noise, best_epoch
+            best, best_epoch, best_state = value, epoch, copy.deepcopy(network.state_dict())
+    network.load_state_dict(best_state)
+    return network, best_epoch
+
+
+class MeanVariance(nn.Module):
+    """The logarithm of the mean of several variances, given by networks for their logarithms.
+
+    Example:
+        >>> mean = MeanVariance(nn.Identity(), nn.Identity())
+        >>> mean(torch.tensor([[0.5], [-3.0]])).tolist()
+        [[0.5], [-3.0]]
+    """
+
+    def __init__(self, *networks: nn.Module) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(rows, 1)``."""
+        outputs = torch.stack([network(inputs) for network in self.networks])
+        return torch.logsumexp(outputs, dim=0) - math.log(len(self.networks))
 
 
 class SmoothFloor(nn.Module):
@@ -104,18 +185,19 @@ def _make_network(input_dim: int, hidden: int, seed: int) -> nn.Module:
         layers = [nn.Linear(embedding.num_features, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, 1)]
     nn.init.zeros_(layers[-1].weight)  # starts as constant noise
     nn.init.zeros_(layers[-1].bias)
-    floor = SmoothFloor(math.log(_SMALLEST_RELATIVE_VARIANCE))
+    floor = SmoothFloor(math.log(min(_FLOORS)))
     return nn.Sequential(embedding, layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], floor)
 
 
-def _loss(noise: InputNoise, rows: Tensor, squares: Tensor) -> Tensor:
-    log_scale = noise.log_scale(rows, rows)
-    return 0.5 * (log_scale + squares * torch.exp(-log_scale))
+@torch.no_grad()
+def _evaluate(network: nn.Module, inputs: Array) -> Array:
+    output: Array = network(torch.from_numpy(inputs).float())[:, 0].double().numpy()
+    return output
 
 
 @torch.no_grad()
-def _profile_loss(noise: InputNoise, rows: Tensor, squares: Tensor) -> float:
+def _profile_loss(network: nn.Module, rows: Tensor, squares: Tensor) -> float:
     """The mean loss at the best common factor, which is set in closed form later."""
-    log_scale = noise.log_scale(rows, rows).double()
-    factor = (squares.double() * torch.exp(-log_scale)).mean().clamp(min=1e-12)
-    return float(0.5 * (log_scale.mean() + factor.log() + 1.0))
+    log_variance = network(rows)[:, 0].double()
+    factor = (squares * torch.exp(-log_variance)).mean().clamp(min=1e-12)
+    return float(0.5 * (log_variance.mean() + factor.log() + 1.0))

@@ -38,8 +38,9 @@ class AutoSettings:
         refine_rate: The learning rate of that, as a fraction of the first one.
         refine_power: Rows are weighted by noise variance to the power of minus this.
         input_noise: Whether the noise depends on the input.
-        noise_hidden: Width of the noise network.
-        noise_epochs: Passes over the rows for the noise network.
+        noise_networks: Networks for the noise; their mean variance counts.
+        noise_hidden: Width of the noise networks.
+        noise_epochs: Passes over the rows for the noise networks.
         noise_learning_rate: Of Adam, with cosine decay.
         noise_weight_decay: Decoupled.
         validation_fraction: Rows that only stop, calibrate and choose; the closing pass uses them too ...
@@ -71,8 +72,9 @@ class AutoSettings:
     refine_rate: float = 0.4
     refine_power: float = 0.5
     input_noise: bool = True
+    noise_networks: int = 3
     noise_hidden: int = 64
-    noise_epochs: int = 40
+    noise_epochs: int = 30
     noise_learning_rate: float = 3e-3
     noise_weight_decay: float = 0.05
     validation_fraction: float = 0.1
@@ -81,7 +83,8 @@ class AutoSettings:
 
     def __post_init__(self) -> None:
         """Check what a user can set wrongly."""
-        for name in ("members", "batch_size", "epochs", "block", "noise_hidden", "noise_epochs", "fourier_features"):
+        whole = ("members", "batch_size", "epochs", "block", "noise_networks", "noise_hidden", "noise_epochs")
+        for name in (*whole, "fourier_features"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}.")
         if self.members < 2 and self.input_noise:

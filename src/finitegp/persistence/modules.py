@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..automatic.residual_noise import SmoothFloor
+from ..automatic.residual_noise import MeanVariance, SmoothFloor
 from ..errors import DataError, ModelFileError
 from ..features import (
     ComposedFeatures,
@@ -150,6 +150,8 @@ def _check_numbers(arguments: Arguments, limit: int) -> None:
 def _children(module: nn.Module) -> dict[str, nn.Module]:
     if isinstance(module, ConcatenatedFeatures):
         return {name: child for name, child in module.maps.named_children()}
+    if isinstance(module, MeanVariance):
+        return dict(module.networks.named_children())
     if isinstance(module, nn.Sequential | ComposedFeatures | InputNoise):
         # Not named_children, which would tell a module that occurs twice only once.
         return {name: child for name, child in module._modules.items() if child is not None}
@@ -269,7 +271,7 @@ def _make_input_noise(arguments: Arguments, children: dict[str, nn.Module]) -> n
 
 
 # Where the children of a module are among its tensors, if not directly.
-_CHILD_PREFIX = {"ConcatenatedFeatures": "maps."}
+_CHILD_PREFIX = {"ConcatenatedFeatures": "maps.", "MeanVariance": "networks."}
 _KINDS: dict[str, _Kind] = {
     "MLPFeatures": _Kind(MLPFeatures, _describe_mlp, _mlp_shapes, lambda a, c: MLPFeatures(**a)),
     "LinearFeatures": _Kind(
@@ -308,6 +310,7 @@ _KINDS: dict[str, _Kind] = {
     ),
     "InputNoise": _Kind(InputNoise, _describe_input_noise, lambda a: {"log_variance": ()}, _make_input_noise),
     "SmoothFloor": _Kind(SmoothFloor, lambda m: {"floor": m.floor}, _no_shapes, lambda a, c: SmoothFloor(**a)),
+    "MeanVariance": _Kind(MeanVariance, _no_arguments, _no_shapes, lambda a, c: MeanVariance(*c.values())),
     "Sequential": _Kind(nn.Sequential, _no_arguments, _no_shapes, lambda a, c: nn.Sequential(OrderedDict(c))),
     "Linear": _Kind(
         nn.Linear,

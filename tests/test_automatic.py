@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ import torch
 
 from finitegp.algorithms import exact_gradient
 from finitegp.automatic import EFFORTS, AutoSettings, fit_auto
-from finitegp.automatic.calibration import calibrate
+from finitegp.automatic.calibration import LeftOutResiduals, calibrate
 from finitegp.automatic.conformal import conformal_multiplier, conformal_record
 from finitegp.automatic.members import make_folds, train_members
+from finitegp.automatic.residual_noise import _FLOORS, _choose_floor, fit_residual_noise
 from finitegp.automatic.table import Table
 from finitegp.errors import DataError
 from finitegp.features import LinearFeatures
@@ -143,6 +145,67 @@ def test_calibration_finds_the_best_ratio_and_factor():
     for factor in (0.9, 1.1):
         other = score(after.mean, after.std * factor**0.5, torch.from_numpy(held_out.targets))
         assert other.nlpd > found[1].nlpd
+
+
+def test_noise_networks_find_the_noise_and_judge_rows_they_did_not_see():
+    generator = np.random.default_rng(0)
+    inputs = generator.uniform(-2, 2, size=(3000, 1))
+    deviation = np.where(inputs[:, 0] < 0, 0.1, 1.0)
+    residuals = deviation * generator.normal(size=3000)
+    settings = AutoSettings(noise_networks=2, noise_epochs=15)
+    found = fit_residual_noise(inputs[:2500], residuals[:2500], inputs[2500:], residuals[2500:], settings, seed=0)
+    assert found.depends_on_input
+    clear = np.abs(inputs[:2500, 0]) > 0.2
+    ratio = np.exp(0.5 * found.log_variance[clear]) / deviation[:2500][clear]
+    assert 0.8 < np.median(ratio) < 1.25
+    # A residual that no network saw but its own share's judge: raising one target must not change its own variance.
+    changed = residuals[:2500].copy()
+    row = int(np.argmin(inputs[:2500, 0]))
+    changed[row] = 50.0
+    again = fit_residual_noise(inputs[:2500], changed, inputs[2500:], residuals[2500:], settings, seed=0)
+    raised = again.log_variance - np.log(again.noise.variance) - (found.log_variance - np.log(found.noise.variance))
+    near = np.abs(inputs[:2500, 0] - inputs[row, 0]) < 0.02
+    near[row] = False
+    assert raised[row] < raised[near].max()
+
+
+def test_floor_rises_where_it_costs_nothing_and_stays_low_where_rows_are_quiet():
+    generator = np.random.default_rng(0)
+    # Half of the rows have a thousandth of the deviation of the others.
+    log_variance = np.where(np.arange(4000) % 2, 0.0, 2 * np.log(1e-3))
+    squares = np.exp(log_variance) * generator.normal(size=4000) ** 2
+    assert _choose_floor(log_variance, squares) < 1e-5
+    # The same claim, but some of the quiet rows are far off: the floor must stop them.
+    squares[::40] = 1.0
+    assert _choose_floor(log_variance, squares) > 1e-3
+    constant = np.zeros(4000)
+    assert _choose_floor(constant, generator.normal(size=4000) ** 2) == max(_FLOORS)
+
+
+def test_left_out_residuals_widen_error_bars_that_held_out_rows_call_too_wide():
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(300, 2))
+    table = Table(inputs, inputs[:, 0] + 0.1 * generator.normal(size=300))
+    training, held_out = table.take(np.arange(200)), table.take(np.arange(200, 300))
+    plain = FeatureGP(LinearFeatures(2), noise_variance=0.01)
+    alone = calibrate(plain, training, held_out)
+    line = training.inputs, training.targets
+    weights = np.linalg.lstsq(*line, rcond=None)[0]
+    # Single networks that are as good as the whole model.
+    residuals = np.stack([held_out.inputs @ weights - held_out.targets] * 2)
+    quiet = LeftOutResiduals(
+        squares=np.mean(residuals**2) * generator.normal(size=5000) ** 2,
+        log_variance=np.full(5000, np.log(0.01)),
+        held_out_squares=residuals**2,
+        held_out_log_variance=np.full(100, np.log(0.01)),
+    )
+    with_quiet = calibrate(FeatureGP(LinearFeatures(2), noise_variance=0.01), training, held_out, quiet)
+    assert 0.8 < with_quiet["variance_factor"] / alone["variance_factor"] < 1.25
+    outliers = quiet.squares.copy()
+    outliers[:5] = 100.0  # five rows of 5000 at a hundred deviations
+    loud = replace(quiet, squares=outliers)
+    with_loud = calibrate(FeatureGP(LinearFeatures(2), noise_variance=0.01), training, held_out, loud)
+    assert with_loud["variance_factor"] > 5 * alone["variance_factor"]
 
 
 def test_conformal_intervals_cover_where_the_gaussian_does_not():

@@ -20,7 +20,7 @@ import finitegp.features
 from finitegp import DataError, FeatureGP
 from finitegp.atomic import complete_or_absent
 from finitegp.automatic import AutoFit, fit_auto
-from finitegp.automatic.residual_noise import SmoothFloor
+from finitegp.automatic.residual_noise import MeanVariance, SmoothFloor
 from finitegp.data.scaling import RobustScaler, Standardizer
 from finitegp.errors import ModelFileError
 from finitegp.features import (
@@ -64,7 +64,8 @@ def assert_same_predictions(one, other, columns=2):
 
 
 def network():
-    return nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 1), SmoothFloor(-3.0))
+    networks = [nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 1)) for _ in range(2)]
+    return nn.Sequential(MeanVariance(*networks), SmoothFloor(-3.0))
 
 
 MAPS = {

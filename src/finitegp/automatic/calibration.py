@@ -48,7 +48,7 @@ def calibrate(
 
     Where one row in thousands lies far outside of its error bar, the held-out rows are too few to tell. The final
     factor then is the mean over left-out residuals too. Those of single networks are larger than those of the whole
-    model: they are scaled by what the geometric means of both on the held-out rows say, which single rows cannot sway.
+    model: they are scaled by how both compare on the held-out rows, in a way that single rows cannot sway.
 
     Args:
         model: Changed in place.
@@ -76,10 +76,11 @@ def calibrate(
     _, ratio, squares, log_variance = best
     every, every_square, every_log_variance = held_out, squares, log_variance
     if left_out is not None:
-        gain = _mean_log(squares) - _mean_log(left_out.held_out_squares)
         offset = held_out.mean(log_variance - left_out.held_out_log_variance)
+        single = left_out.held_out_squares * np.exp(-left_out.held_out_log_variance - offset)
+        gain = _gain(squares * np.exp(-log_variance), single)
         every = held_out.with_more_rows(len(left_out.squares))
-        every_square = np.concatenate([squares, np.exp(gain) * left_out.squares])
+        every_square = np.concatenate([squares, gain * left_out.squares])
         every_log_variance = np.concatenate([log_variance, left_out.log_variance + offset])
     factor = _factor(every, every_square, every_log_variance)
     model.noise.set_variance(noise_variance * ratio * factor)
@@ -103,5 +104,12 @@ def _density(rows: Table, squares: Array, log_variance: Array, factor: float) ->
     return 0.5 * rows.mean(values)
 
 
-def _mean_log(squares: Array) -> float:
-    return float(np.mean(np.log(np.maximum(squares, 1e-20))))
+def _gain(whole: Array, single: Array) -> float:
+    """How much smaller squared standardised residuals of the whole model are than those of single networks.
+
+    For typical rows, by geometric means, and for bad ones, by the 99 % quantile, whichever is less: averaging takes
+    more off the errors of networks that disagree than off those of rows that nothing could foresee.
+    """
+    typical = float(np.exp(np.mean(np.log(np.maximum(whole, 1e-20))) - np.mean(np.log(np.maximum(single, 1e-20)))))
+    bad = float(np.quantile(whole, 0.99) / max(float(np.quantile(single, 0.99)), 1e-20))
+    return min(typical, bad, 1.0)

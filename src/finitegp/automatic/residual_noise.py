@@ -18,7 +18,7 @@ from .settings import AutoSettings
 from .table import Array
 
 # Candidates for the smallest variance of a row relative to the mean square of all residuals.
-_FLOORS = tuple(10.0 ** (0.5 * power) for power in range(-12, -1))
+_FLOORS: tuple[float, ...] = tuple(float(floor) for floor in np.logspace(-6, -1, 11))
 # What a higher floor may cost in nats per row.
 _PRICE_OF_SAFETY = 0.01
 

@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow check format benchmark clean
+.PHONY: demo test test-slow check format api benchmark clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +31,9 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+api: $(STAMP)
+	$(BIN)/python docs/make_api.py
 
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/statistics_streaming.py

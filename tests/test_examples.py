@@ -1,0 +1,84 @@
+"""The examples run on small settings and show what they say they show."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def run(name, capsys):
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](small=True)
+    return capsys.readouterr().out
+
+
+def numbers_after(text, words):
+    """The numbers of the line that has these words, from there on."""
+    line = next(line for line in text.splitlines() if words in line)
+    return [float(found) for found in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", line.split(words)[1])]
+
+
+def test_every_example_is_tested():
+    tested = {"quickstart", "deep_kernel", "messy_table", "streaming_update", "uncertainty"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
+
+
+def test_quickstart(capsys, quick_effort):
+    shown = run("quickstart", capsys)
+    assert "loaded model predicts the same: True" in shown
+    ours, _linear = numbers_after(shown, "RMSE ")
+    assert 45 < ours < 70  # the targets' standard deviation is 77
+    assert 80 <= numbers_after(shown, "intervals hold ")[0] <= 98
+
+
+def test_deep_kernel(capsys):
+    shown = run("deep_kernel", capsys)
+    constant, *ours = (
+        numbers_after(shown, words)[0] for words in ("of the training rows", "(module)", "Lagged, train")
+    )
+    assert len(ours) == 2
+    assert max(ours) < constant
+
+
+def test_messy_table(capsys, quick_effort):
+    shown = run("messy_table", capsys)
+    for words in ("one-hot", "date parts", "left out", "the table is refused", "'Riverside'"):
+        assert words in shown
+    error, spread = numbers_after(shown, "typical error")
+    assert 0 < error < 3 * spread
+
+
+def test_streaming_update(capsys, quick_effort):
+    shown = run("streaming_update", capsys)
+    restored = numbers_after(shown, "north without it")
+    merged = numbers_after(shown, "merged")
+    assert restored[1] < 1e-6
+    assert merged[1] < 1e-6
+    assert numbers_after(shown, "with a wrong day")[0] > restored[0]
+
+
+def test_uncertainty(capsys, quick_effort):
+    shown = run("uncertainty", capsys)
+    many_rows, gap, outside = (
+        numbers_after(shown, f"({place}):") for place in ("left, many rows", "gap, no rows", "far outside")
+    )
+    assert many_rows[1] < many_rows[2]  # noise is what is left of the uncertainty where there are rows
+    assert many_rows[1] < min(gap[1], outside[1])
+    for promised in (50, 80, 90, 95):
+        _, conformal = numbers_after(shown, f"    {promised} %")
+        assert abs(conformal - promised) < 8
+    found = {int(row) for row in re.findall(r"row (\d+):", shown)}
+    assert {5, 17, 40} <= found
+
+
+def test_the_tables_of_the_examples_are_those_of_their_script(tmp_path):
+    runpy.run_path(str(EXAMPLES / "tables" / "make_flats.py"))["write_tables"](tmp_path)
+    for name in ("flats.csv", "flats-new.csv"):
+        assert (tmp_path / name).read_bytes() == (EXAMPLES / "tables" / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["quickstart", "deep_kernel", "messy_table", "streaming_update", "uncertainty"])
+def test_examples_say_how_to_run_them(name):
+    assert f"python examples/{name}.py" in (EXAMPLES / f"{name}.py").read_text()

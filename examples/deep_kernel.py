@@ -60,12 +60,12 @@ def main(small: bool = False) -> None:
     gp = GPRegressor(ConvolutionFeatures(), epochs=epochs, batch_size=64, learning_rate=3e-3, random_state=0)
     mean, std = gp.fit(X, y).predict(X_test, return_std=True)
 
-    # The same in torch, where every part can be changed. Scaling is ours to do: here only the target needs any.
-    inputs, targets = torch.from_numpy(X).float(), torch.from_numpy((y - y.mean()) / y.std())
+    # The same in torch, where every part can be changed, and where scaling and settings are ours to choose.
+    inputs, targets = torch.from_numpy(X / X.std()).float(), torch.from_numpy((y - y.mean()) / y.std())
     held_out = rows // 10
     training = inputs[held_out:], targets[held_out:]
     model = FeatureGP(ConvolutionFeatures(), noise_variance=0.1)
-    algorithm = Lagged(model, num_data=rows - held_out, input_dim=SAMPLES)
+    algorithm = Lagged(model, num_data=rows - held_out, block=5, window=100, input_dim=SAMPLES)
     run = train(
         algorithm,
         make_optimizer(algorithm, learning_rate=3e-3),
@@ -76,7 +76,7 @@ def main(small: bool = False) -> None:
         callbacks=[Validation((inputs[:held_out], targets[:held_out]), every=max(1, epochs // 10))],
     )
     fitted = model.condition((inputs, targets))  # the exact posterior of all rows, one pass
-    prediction = fitted.predict(torch.from_numpy(X_test).float())
+    prediction = fitted.predict(torch.from_numpy(X_test / X.std()).float())
 
     best = run.best.epoch if run.best else epochs
     print(f"{rows} signals to train, {len(y_test)} to test; train kept the state of epoch {best}")

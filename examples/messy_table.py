@@ -61,7 +61,7 @@ def main(small: bool = False) -> None:
 
     unseen = ~np.isin(_texts(new.read()["district"]), _texts(table.read()["district"]))
     error = np.abs(mean - rent)
-    print(f"\ntypical error: {np.median(error[~unseen]):.0f}, predicted ± {np.median(std[~unseen]):.0f}")
+    print(f"\nmedian error {np.median(error[~unseen]):.0f}, median of the predicted ± {np.median(std[~unseen]):.0f}")
     print(f"in the district without training rows: {np.median(error[unseen]):.0f}, ± {np.median(std[unseen]):.0f}")
 
 

@@ -30,17 +30,30 @@ def main(small: bool = False) -> None:
     X_test, y_test = make_rows(4000, seed=1)
     gp = GPRegressor(effort="low" if small else "medium", noise="input", random_state=0).fit(X, y)
 
-    print("standard deviation of a prediction, and where it comes from")
-    places = {"left, many rows": -1.5, "right, many rows, more noise": 1.5, "gap, no rows": 0.0, "far outside": 8.0}
-    prediction = gp.fits_[0].predict(np.array([[place] for place in places.values()]))
-    for row, (name, place) in enumerate(places.items()):
-        known, noise = (float(part[row]) ** 0.5 for part in (prediction.epistemic_variance, prediction.noise_variance))
-        print(
-            f"  x = {place:4.1f} ({name}): {float(prediction.std[row]):.2f}"
-            f" = more rows would remove {known:.2f}, noise {noise:.2f} (squares add)"
-        )
+    # Each row judged by all others. In closed form: no model is fitted again.
+    mean, std = gp.leave_one_out(X, y)
+    surprise = np.abs(y - mean) / std
+    print("training rows that the others did not expect, in standard deviations:")
+    print("  " + ", ".join(f"row {row}: {surprise[row]:.1f}" for row in np.argsort(-surprise)[:5]))
+    print(f"  rows that were made wrong: {WRONG_ROWS}")
 
-    print("\nshare of 4000 new rows inside of intervals")
+    # forget() would take them out of the posterior, but the noise was learned from them too: fit again without them.
+    kept = surprise < 8
+    _, noise_before = parts_at(gp, -1.5)
+    X, y = X[kept], y[kept]
+    gp.fit(X, y)
+    _, noise_after = parts_at(gp, -1.5)
+    print(
+        f"without the {np.sum(~kept)} rows beyond 8, noise at x = -1.5 goes from {noise_before:.2f} to {noise_after:.2f}"
+    )
+
+    print("\nwhere the standard deviation of a prediction comes from (squares add)")
+    places = {"left, many rows": -1.5, "right, many rows, more noise": 1.5, "gap, no rows": 0.0, "far outside": 8.0}
+    for name, place in places.items():
+        epistemic, noise = parts_at(gp, place)
+        print(f"  x = {place:4.1f} ({name}): more rows would remove {epistemic:.2f}, noise {noise:.2f}")
+
+    print(f"\nshare of {len(y_test)} new rows inside of intervals")
     print("  promised  Gaussian  conformal")
     for coverage in (0.5, 0.8, 0.9, 0.95):
         shares = []
@@ -49,16 +62,16 @@ def main(small: bool = False) -> None:
             shares.append(np.mean((y_test >= lower) & (y_test <= upper)))
         print(f"  {100 * coverage:6.0f} %  {100 * shares[0]:6.1f} %  {100 * shares[1]:7.1f} %")
 
-    mean, std = gp.leave_one_out(X, y)  # closed form: no model is fitted again
-    surprise = np.abs(y - mean) / std
-    most = np.argsort(-surprise)[:5]
-    print("\ntraining rows that the other rows did not expect, in standard deviations:")
-    print("  " + ", ".join(f"row {row}: {surprise[row]:.1f}" for row in most))
-    print(f"  rows that were made wrong: {WRONG_ROWS}")
-
-    log_density = -0.5 * (surprise**2 + np.log(2 * np.pi * std**2))
+    mean, std = gp.leave_one_out(X, y)
+    log_density = -0.5 * (((y - mean) / std) ** 2 + np.log(2 * np.pi * std**2))
     marginal = gp.log_marginal_likelihood() / len(y)
     print(f"\nlog density per row: marginal likelihood {marginal:.3f}, leave-one-out {log_density.mean():.3f}")
+
+
+def parts_at(gp: GPRegressor, place: float) -> tuple[float, float]:
+    """The standard deviations that more rows would remove, and that of the noise."""
+    prediction = gp.fits_[0].predict([[place]])  # one fit per target column
+    return float(prediction.epistemic_variance) ** 0.5, float(prediction.noise_variance) ** 0.5
 
 
 if __name__ == "__main__":

@@ -43,9 +43,7 @@ def main(small: bool = False) -> None:
     X, y = X[kept], y[kept]
     gp.fit(X, y)
     _, noise_after = parts_at(gp, -1.5)
-    print(
-        f"without the {np.sum(~kept)} rows beyond 8, noise at x = -1.5 goes from {noise_before:.2f} to {noise_after:.2f}"
-    )
+    print(f"without the {np.sum(~kept)} beyond 8, noise at x = -1.5 goes from {noise_before:.2f} to {noise_after:.2f}")
 
     print("\nwhere the standard deviation of a prediction comes from (squares add)")
     places = {"left, many rows": -1.5, "right, many rows, more noise": 1.5, "gap, no rows": 0.0, "far outside": 8.0}

@@ -61,9 +61,10 @@ def test_commands_of_the_readme_run(quick, tmp_path, monkeypatch):
         elif program == "make":
             assert arguments[0] in targets
         else:  # the set-up; what follows it is run by the tests of the demonstration, and by whoever runs this
-            assert line in {
+            assert shlex.join([program, *arguments]) in {
+                "pip install .",
                 "python3 -m venv .venv",
-                '.venv/bin/pip install -c constraints.txt -e ".[dev]"',
+                ".venv/bin/pip install -c constraints.txt -e '.[dev]'",
                 ".venv/bin/finitegp demo",
                 ".venv/bin/python -m pytest -n 2",
             }, f"nobody runs {line!r}"

@@ -22,7 +22,15 @@ from finitegp.features import LinearFeatures
 from finitegp.metrics import score
 from finitegp.model import FeatureGP
 
-QUICK = {"small_rows": 100, "members": 2, "hidden": [32, 32], "epochs": 3, "min_steps": 400, "noise_epochs": 15}
+QUICK = {
+    "small_rows": 100,
+    "members": 2,
+    "hidden": [32, 32],
+    "epochs": 3,
+    "min_steps": 400,
+    "noise_epochs": 15,
+    "noise_min_steps": 1,
+}
 
 
 def make_rows(count, seed):
@@ -152,7 +160,7 @@ def test_noise_networks_find_the_noise_and_judge_rows_they_did_not_see():
     inputs = generator.uniform(-2, 2, size=(3000, 1))
     deviation = np.where(inputs[:, 0] < 0, 0.1, 1.0)
     residuals = deviation * generator.normal(size=3000)
-    settings = AutoSettings(noise_networks=2, noise_epochs=15)
+    settings = AutoSettings(noise_networks=2, noise_epochs=15, noise_min_steps=1)
     found = fit_residual_noise(inputs[:2500], residuals[:2500], inputs[2500:], residuals[2500:], settings, seed=0)
     assert found.depends_on_input
     clear = np.abs(inputs[:2500, 0]) > 0.2

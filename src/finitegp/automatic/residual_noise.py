@@ -109,14 +109,16 @@ def _train_network(
     network = _make_network(inputs.shape[1], settings.noise_hidden, seed)
     generator = torch.Generator().manual_seed(seed)
     batch_size = min(2 * settings.batch_size, len(rows))
-    factor = cosine_decay(settings.noise_epochs * -(-len(rows) // batch_size))
+    steps_per_epoch = -(-len(rows) // batch_size)
+    epochs = max(settings.noise_epochs, -(-settings.noise_min_steps // steps_per_epoch))
+    factor = cosine_decay(epochs * steps_per_epoch)
     rate = settings.noise_learning_rate
     parameters = list(network.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=settings.noise_weight_decay, fused=True)
     best, best_epoch = _profile_loss(network, validation_rows, validation_targets), 0
     best_state = copy.deepcopy(network.state_dict())
     step = 0
-    for epoch in range(1, settings.noise_epochs + 1):
+    for epoch in range(1, epochs + 1):
         for batch in torch.split(torch.randperm(len(rows), generator=generator), batch_size):
             for group in optimizer.param_groups:
                 group["lr"] = rate * factor(step)

@@ -40,7 +40,8 @@ class AutoSettings:
         input_noise: Whether the noise depends on the input.
         noise_networks: Networks for the noise; their mean variance counts.
         noise_hidden: Width of the noise networks.
-        noise_epochs: Passes over the rows for the noise networks.
+        noise_epochs: Passes over the rows for the noise networks ...
+        noise_min_steps: ... but at least so many steps.
         noise_learning_rate: Of Adam, with cosine decay.
         noise_weight_decay: Decoupled.
         validation_fraction: Rows that only stop, calibrate and choose; the closing pass uses them too ...
@@ -72,9 +73,10 @@ class AutoSettings:
     refine_rate: float = 0.4
     refine_power: float = 0.5
     input_noise: bool = True
-    noise_networks: int = 3
+    noise_networks: int = 4
     noise_hidden: int = 64
     noise_epochs: int = 30
+    noise_min_steps: int = 2000
     noise_learning_rate: float = 3e-3
     noise_weight_decay: float = 0.05
     validation_fraction: float = 0.1
@@ -121,7 +123,9 @@ EFFORTS: dict[str, AutoSettings] = {
         weight_decays=(0.03,),
         epochs=8,
         min_steps=1500,
+        noise_networks=2,
         noise_epochs=10,
+        noise_min_steps=600,
         kernels=("rbf",),
         fourier_features=256,
     ),

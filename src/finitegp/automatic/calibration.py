@@ -47,8 +47,9 @@ def calibrate(
     for the training rows upwards, each with its best factor :math:`T = \text{mean}(r^2 / \sigma^2)` in closed form.
 
     Where one row in thousands lies far outside of its error bar, the held-out rows are too few to tell. The final
-    factor then is the mean over left-out residuals too. Those of single networks are larger than those of the whole
-    model: they are scaled by how both compare on the held-out rows, in a way that single rows cannot sway.
+    factor then is half way, as a geometric mean, to the one that left-out residuals ask for too. Those of single
+    networks are larger than those of the whole model: they are scaled by how both compare on the held-out rows, in a
+    way that single rows cannot sway.
 
     Args:
         model: Changed in place.
@@ -82,7 +83,8 @@ def calibrate(
         every = held_out.with_more_rows(len(left_out.squares))
         every_square = np.concatenate([squares, gain * left_out.squares])
         every_log_variance = np.concatenate([log_variance, left_out.log_variance + offset])
-    factor = _factor(every, every_square, every_log_variance)
+    # Half way: held-out rows are few, and left-out rows in single networks are worse off than in the whole model.
+    factor = math.sqrt(_factor(held_out, squares, log_variance) * _factor(every, every_square, every_log_variance))
     model.noise.set_variance(noise_variance * ratio * factor)
     model.set_output_scale(model.output_scale * factor)
     standardized = np.sqrt(squares * np.exp(-log_variance) / factor)

@@ -21,6 +21,7 @@ from finitegp.errors import DataError
 from finitegp.features import LinearFeatures
 from finitegp.metrics import score
 from finitegp.model import FeatureGP
+from finitegp.noise import InputNoise
 
 QUICK = {
     "small_rows": 100,
@@ -364,3 +365,17 @@ def test_prior_mean_of_zero():
     assert float(fit.target_scaler.mean) == 0.0
     assert float(fit.target_scaler.scale) == pytest.approx(np.sqrt(np.mean(targets**2)))
     assert np.corrcoef(fit.predict(inputs).mean.numpy(), targets)[0, 1] > 0.85
+
+
+def test_small_tables_take_input_noise_only_where_it_is_much_better():
+    generator = np.random.default_rng(0)
+    inputs = generator.uniform(-2, 2, size=(150, 2))
+    steep = np.exp(2.0 * inputs[:, 0])  # a noise deviation from 0.02 to 55
+    for deviation, expected in ((0.1 * np.ones(150), False), (steep, True)):
+        targets = np.sin(inputs[:, 1]) + deviation * generator.normal(size=150)
+        fit = fit_auto(inputs, targets, settings={"kernels": ["rbf"], "fourier_features": 64}, seed=0)
+        assert isinstance(fit.fitted.model.noise, InputNoise) == expected
+        assert set(fit.record["leave_one_out_nlpd"]) == {"rbf", "rbf, input noise"}
+    # Asked for constant noise, nothing else is tried.
+    fit = fit_auto(inputs, targets, noise="constant", settings={"kernels": ["rbf"], "fourier_features": 64}, seed=0)
+    assert set(fit.record["leave_one_out_nlpd"]) == {"rbf"}

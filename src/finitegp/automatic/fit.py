@@ -22,7 +22,7 @@ from .calibration import LeftOutResiduals, calibrate
 from .conformal import conformal_multiplier, conformal_record
 from .kernel_fit import fit_kernels
 from .members import Members, join_features, refine_members, train_members
-from .processes import count_processes
+from .processes import count_processes, with_one_thread
 from .residual_noise import ResidualNoise, fit_residual_noise, relative_variance
 from .settings import EFFORTS, AutoSettings
 from .table import Array, Table
@@ -108,7 +108,7 @@ def fit_auto(
             On large ones networks are trained with counts relative to their mean, and noise and posterior are exact.
         effort: ``"low"``, ``"medium"`` or ``"high"``; see :data:`~finitegp.automatic.EFFORTS`.
         noise: ``"constant"``; ``"input"``, which depends on the input: a network on large tables, log-linear in the
-            columns on small ones; or ``"auto"``: by the input on large tables only.
+            columns on small ones; or ``"auto"``: whichever of both the rows speak for.
         center: Whether the prior mean is the mean target, or zero.
         settings: Changes to the settings of the effort, by name; see :class:`~finitegp.automatic.AutoSettings`.
         seed: Determines everything.
@@ -141,7 +141,8 @@ def fit_auto(
         inputs_scaler = Standardizer.fit(values, counted)
         scaled = inputs_scaler.transform(values)
         data = ArraySource(scaled, scaled_targets, counts=counted)
-        model, left_out = fit_kernels(data, chosen, input_noise=noise == "input", seed=seed, progress=progress)
+        depends = None if noise == "auto" and chosen.input_noise else noise == "input"
+        model, left_out = with_one_thread(fit_kernels, data, chosen, input_noise=depends, seed=seed, progress=progress)
         record |= {"path": "kernel", "why": f"at most {chosen.small_rows} rows", "leave_one_out_nlpd": left_out}
         fitted = model.condition(data)
         without = fitted.leave_one_out(data)

@@ -14,31 +14,46 @@ from ..model import FeatureGP
 from ..noise import ConstantNoise, InputNoise, NoiseModel
 from .settings import AutoSettings
 
+_FEWEST_ROWS_FOR_INPUT_NOISE = 100
+_MARGIN_FOR_INPUT_NOISE = 0.3  # nats per row
+
 
 def fit_kernels(
     data: ArraySource,
     settings: AutoSettings,
     *,
-    input_noise: bool = False,
+    input_noise: bool | None = False,
     seed: int,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[FeatureGP, dict[str, float]]:
-    """The kernel with the best leave-one-out density, and the negative log density per row of each kernel."""
+    """The kernel with the best leave-one-out density, and the negative log density per row of each kernel.
+
+    ``input_noise=None`` also tries noise that depends on the input with the best kernel. Leave-one-out flatters what
+    has more parameters, so it must be better by a margin, and the smallest tables do not try.
+    """
     found: dict[str, float] = {}
-    best: FeatureGP | None = None
-    for kernel in settings.kernels:
-        model = start_kernel(data.input_dim, kernel, settings, input_noise=input_noise, seed=seed)
+    models: dict[str, FeatureGP] = {}
+
+    def fit(kernel: str, depends: bool, name: str) -> None:
+        model = start_kernel(data.input_dim, kernel, settings, input_noise=depends, seed=seed)
         fit_full_batch(model, data, gradient_tolerance=1e-5)  # an NLML per row to six digits
         # One of a row's copies is left out at a time: the others stay.
         left_out = model.condition(data).leave_one_out(data)
         density = left_out.log_density(left_out.mean.new_tensor(data.targets)).numpy()
-        found[kernel] = -float(np.average(density, weights=data.counts))
-        if best is None or found[kernel] <= min(found.values()):
-            best = model
+        found[name], models[name] = -float(np.average(density, weights=data.counts)), model
         if progress is not None:
-            progress(f"kernel {kernel}")
-    assert best is not None
-    return best, found
+            progress(f"kernel {name}")
+
+    for kernel in settings.kernels:
+        fit(kernel, bool(input_noise), kernel)
+    best = min(found, key=found.__getitem__)
+    rows = data.num_data if data.counts is None else float(np.sum(data.counts))
+    if input_noise is None and rows >= _FEWEST_ROWS_FOR_INPUT_NOISE:
+        name = f"{best}, input noise"
+        fit(best, True, name)
+        if found[name] < found[best] - _MARGIN_FOR_INPUT_NOISE:
+            best = name
+    return models[best], found
 
 
 def start_kernel(

@@ -26,18 +26,19 @@ def in_parallel(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], p
         [8, 9]
     """
     if processes == 1:
-        yield from (_with_one_thread(function, *job) for job in jobs)
+        yield from (with_one_thread(function, *job) for job in jobs)
         return
     # joblib comes with scikit-learn; its processes need no guarded main module and survive notebooks.
     from joblib import Parallel, delayed
 
-    yield from Parallel(n_jobs=processes, return_as="generator")(delayed(_with_one_thread)(function, *j) for j in jobs)
+    yield from Parallel(n_jobs=processes, return_as="generator")(delayed(with_one_thread)(function, *j) for j in jobs)
 
 
-def _with_one_thread(function: Callable[..., Any], *job: Any) -> Any:
+def with_one_thread(function: Callable[..., Any], *job: Any, **options: Any) -> Any:
+    """``function(*job, **options)`` with one thread of torch."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return function(*job)
+        return function(*job, **options)
     finally:
         torch.set_num_threads(threads)

@@ -14,22 +14,16 @@ from torch import Tensor
 from ..data import ArraySource
 from ..data.scaling import RobustScaler, Standardizer
 from ..errors import DataError
-from ..features import ConcatenatedFeatures, ConstantFeatures
-from ..model import FeatureGP, FittedGP
-from ..noise import ConstantNoise, NoiseModel
+from ..model import FittedGP
 from ..posterior import Prediction
-from .calibration import LeftOutResiduals, calibrate
 from .conformal import conformal_multiplier, conformal_record
 from .kernel_fit import fit_kernels
-from .members import Members, join_features, refine_members, train_members
-from .processes import count_processes, with_one_thread
-from .residual_noise import ResidualNoise, fit_residual_noise, relative_variance
-from .settings import EFFORTS, AutoSettings
+from .network_fit import fit_networks
+from .processes import with_one_thread
+from .settings import EFFORTS
 from .table import Array, Table
 
 _FEWEST_ROWS = 5
-# Starting a process takes seconds.
-_FEWEST_ROWS_FOR_PROCESSES = 5000
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +147,7 @@ def fit_auto(
         record |= {"path": "networks", "why": f"more than {chosen.small_rows} rows"}
         scaled = inputs_scaler.transform(values)
         table = Table(scaled, scaled_targets, counted)
-        fitted = _fit_networks(table, chosen, record, seed=seed, processes=processes, progress=progress)
+        fitted = fit_networks(table, chosen, record, seed=seed, processes=processes, progress=progress)
     record["seconds"] = time.perf_counter() - started
     return AutoFit(fitted, inputs_scaler, target_scaler, record)
 
@@ -164,88 +158,6 @@ def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bo
         return Standardizer.fit(targets, counts)
     scale = np.sqrt(np.average(np.square(targets), weights=counts))
     return Standardizer(mean=np.zeros(()), scale=np.where(scale > 0.0, scale, 1.0))
-
-
-def _fit_networks(
-    table: Table,
-    settings: AutoSettings,
-    record: dict[str, Any],
-    *,
-    seed: int,
-    processes: int | None,
-    progress: Callable[[str], None] | None,
-) -> FittedGP:
-    merged = table.without_copies()
-    if merged is not None:
-        record["copies"] = f"{len(table)} rows are repetitions of {len(merged)}, which were counted instead"
-        table = merged
-    order = np.random.default_rng(seed + 1).permutation(len(table))
-    count = min(int(settings.validation_fraction * len(table)), settings.max_validation_rows)
-    validation, training = table.take(order[:count]), table.take(order[count:])
-    if processes is None:
-        processes = 1 if len(table) < _FEWEST_ROWS_FOR_PROCESSES else count_processes(settings.members)
-    members = train_members(training, validation, settings, seed=seed, processes=processes, progress=progress)
-    record["race"] = members.race
-
-    def with_constant_noise(members: Members) -> tuple[FeatureGP, dict[str, Any]]:
-        model = _join(members, ConstantNoise(0.1))
-        if settings.calibrate:
-            return model, calibrate(model, training, validation)
-        model.optimize_noise(training.source())
-        return model, {}
-
-    def with_input_noise(members: Members) -> tuple[FeatureGP, dict[str, Any], ResidualNoise]:
-        left_out = training.take(members.left_out)
-        residuals = members.out_of_fold - left_out.targets
-        held_out = members.predict(validation.inputs) - validation.targets
-        found = fit_residual_noise(
-            left_out.inputs,
-            residuals,
-            validation.inputs,
-            held_out.mean(axis=0),
-            settings,
-            seed=seed,
-            processes=processes,
-        )
-        _report(progress, "noise")
-        model = _join(members, found.noise)
-        words = {"noise_epochs": found.epochs, "noise_floor": found.floor}
-        if not settings.calibrate:
-            model.optimize_noise(training.source())
-            return model, words, found
-        log_variance = np.log(relative_variance(found.noise, validation.inputs) * found.noise.variance)
-        evidence = LeftOutResiduals(residuals**2, found.log_variance, held_out**2, log_variance)
-        return model, words | calibrate(model, training, validation, evidence), found
-
-    if settings.input_noise:
-        model, found, noise = with_input_noise(members)
-        if settings.refine_fraction > 0.0 and noise.depends_on_input:
-            scales = relative_variance(noise.noise, training.inputs)
-            refined = refine_members(
-                members, training, scales, settings, seed=seed, processes=processes, progress=progress
-            )
-            other, other_found, _ = with_input_noise(refined)
-            nlpd = [kind.get("calibration_nlpd", 0.0) for kind in (found, other_found)]
-            better = not settings.calibrate or nlpd[1] < nlpd[0]
-            record["refinement"] = {"calibration_nlpd": nlpd, "kept": better}
-            if better:
-                members, model, found = refined, other, other_found
-    else:
-        model, found = with_constant_noise(members)
-    record |= found | {"history": members.history}
-    if len(members.left_out):
-        left_out = training.take(members.left_out)
-        record["out_of_fold_rmse"] = left_out.mean((members.out_of_fold - left_out.targets) ** 2) ** 0.5
-    return model.condition(table.source())
-
-
-def _join(members: Members, noise: NoiseModel) -> FeatureGP:
-    return FeatureGP(ConcatenatedFeatures(*join_features(members), ConstantFeatures()), noise_model=noise)
-
-
-def _report(progress: Callable[[str], None] | None, word: str) -> None:
-    if progress is not None:
-        progress(word)
 
 
 def _check(inputs: Any, targets: Any, counts: Any) -> tuple[Array, Array, Array | None]:

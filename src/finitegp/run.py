@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .algorithms.base import Algorithm
 from .data.sampling import BatchSampler
+from .data.source_sampling import SourceSampler
 from .schedules import Schedule
 
 
@@ -55,7 +56,7 @@ class TrainingRun:
 
     algorithm: Algorithm
     optimizer: torch.optim.Optimizer
-    sampler: BatchSampler
+    sampler: BatchSampler | SourceSampler
     epochs: int
     schedule: Schedule | None = None
     epoch: int = 0

@@ -16,7 +16,8 @@ from .algorithms.base import Algorithm
 from .callbacks.base import Callback
 from .checkpoint import load_checkpoint
 from .data import Rows
-from .data.sampling import BatchSampler
+from .data.sampling import GATHERED_BATCHES
+from .data.source_sampling import make_sampler
 from .errors import DataError, NumericalError
 from .run import TrainingRun, copy_state
 from .schedules import Schedule
@@ -33,6 +34,8 @@ def train(
     *,
     epochs: int,
     batch_size: int = 256,
+    micro_batch_size: int | None = None,
+    gathered_batches: int = GATHERED_BATCHES,
     sampling: str = "shuffle",
     seed: int = 0,
     schedule: Schedule | torch.optim.lr_scheduler.LRScheduler | None = None,
@@ -46,10 +49,16 @@ def train(
     Args:
         algorithm: What sets the gradients.
         optimizer: What takes the steps, over ``algorithm.parameter_groups()``.
-        data: Training rows; see :class:`~finitegp.data.sampling.BatchSampler`.
+        data: Training rows. Arrays and lists of chunks are kept in memory; rows of a
+            :class:`~finitegp.data.SpooledSource` or :class:`~finitegp.data.NpySource` stay on disk; those of tables and
+            streams are spooled into a temporary file first.
         epochs: Passes over the rows.
         batch_size: Rows per batch.
-        sampling: ``"shuffle"`` or ``"independent"``; both uniform.
+        micro_batch_size: Pass at most so many rows through the feature map at once and accumulate the gradient of the
+            batch: less memory, the same result to rounding. None passes the whole batch.
+        gathered_batches: Batches that are read from disk at once; makes no difference to the batches.
+        sampling: ``"shuffle"`` or ``"independent"``, both uniform; or, for rows that are not in memory, ``"block"``,
+            which is not, and warns.
         seed: Determines the batches.
         schedule: A function from the step to a factor on the learning rates (:mod:`finitegp.schedules`), or a torch
             scheduler, stepped after every step.
@@ -80,8 +89,24 @@ def train(
     for name, value in (("epochs", epochs), ("initial_batches", initial_batches)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, but is {value}.")
+    if micro_batch_size is not None and micro_batch_size < 1:
+        raise ValueError(f"micro_batch_size must be at least 1, but is {micro_batch_size}.")
+    if micro_batch_size is not None and not algorithm.has_mean_gradient:
+        raise ValueError(
+            f"micro_batch_size cannot be used with {type(algorithm).__name__} as it is set: its gradient is not a mean "
+            "over the rows of a batch."
+        )
+    algorithm.micro_batch_size = micro_batch_size
     model = algorithm.model
-    sampler = BatchSampler(data, batch_size, sampling=sampling, seed=seed, dtype=model.dtype, device=model.device)
+    sampler = make_sampler(
+        data,
+        batch_size,
+        sampling=sampling,
+        seed=seed,
+        dtype=model.dtype,
+        device=model.device,
+        gathered_batches=gathered_batches,
+    )
     if sampler.num_data != algorithm.num_data:
         raise DataError(f"The algorithm was made for {algorithm.num_data} rows, but the data have {sampler.num_data}.")
     if sampler.num_targets != algorithm.num_targets:
@@ -93,7 +118,7 @@ def train(
     factor = None if schedule is None or isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else schedule
     run = TrainingRun(algorithm, optimizer, sampler, epochs, factor)
     learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
-    noise_limit = 1e4 * (float(sampler.targets.double().square().mean()) + 1e-300)
+    noise_limit = 1e4 * (sampler.target_mean_square + 1e-300)
 
     if resume is not None and Path(resume).exists():
         load_checkpoint(Path(resume), run, torch_scheduler)

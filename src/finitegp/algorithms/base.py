@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from ..data import Rows
 from ..likelihood import RowGradients
 from ..model import FeatureGP
+
+_Found = TypeVar("_Found")
 
 
 class BatchGradient(NamedTuple):
@@ -41,10 +43,18 @@ class Algorithm(nn.Module, ABC):
         input_dim: The number of input columns, if the feature map does not know it.
         num_targets: The number of target columns.
         minimum_noise_variance: The noise variance is kept at or above this.
+
+    Attributes:
+        micro_batch_size: Pass at most so many rows of a batch through the feature map at once, to save memory; None
+            passes all. ``train`` sets it.
     """
 
     #: How many separately drawn batches one step takes.
     batches_per_step: int = 1
+
+    #: Whether the gradient of a batch is the mean over its rows (plus what no row changes), so that it can be made
+    #: from parts of the batch.
+    has_mean_gradient: bool = True
 
     def __init__(
         self,
@@ -65,6 +75,7 @@ class Algorithm(nn.Module, ABC):
         self.num_targets = num_targets
         self.num_features = model.count_features(input_dim)
         self.minimum_log_noise = math.log(minimum_noise_variance)
+        self.micro_batch_size: int | None = None
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """What a torch optimizer should train; an entry ``rate`` is a factor on the group's learning rate.
@@ -80,6 +91,45 @@ class Algorithm(nn.Module, ABC):
     def gradient(self, batch: Rows) -> BatchGradient:
         """Set ``.grad`` of all parameters from one batch, leaving everything tracked as it is."""
 
+    def gradient_in_parts(self, batch: Rows) -> BatchGradient:
+        r""":meth:`gradient`, made from micro-batches where ``micro_batch_size`` asks for it.
+
+        A gradient that is a mean over rows plus a constant is the mean of the gradients of its parts, weighted by
+        their rows: :math:`g(S) = \sum_j (b_j / b)\,g(S_j)`. The result is that of the whole batch to rounding.
+        """
+        found = self.accumulate_gradients(batch, self.gradient)
+        if len(found) == 1:
+            return found[0]
+        scales = [part.log_noise_scale for part in found if part.log_noise_scale is not None]
+        shares = found[0].loss.new_tensor([len(part.features) / len(batch.inputs) for part in found])
+        return BatchGradient(
+            torch.cat([part.features for part in found]),
+            torch.cat(scales) if scales else None,
+            torch.stack([part.loss for part in found]) @ shares,
+        )
+
+    def accumulate_gradients(self, batch: Rows, gradient: Callable[[Rows], _Found]) -> list[_Found]:
+        """Call ``gradient`` for each micro-batch and leave the mean over rows in ``.grad``; a list of its results."""
+        rows, size = len(batch.inputs), self.micro_batch_size
+        if size is None or rows <= size:
+            return [gradient(batch)]
+        parameters = list(self.parameters())
+        totals: list[Tensor | None] = [None] * len(parameters)
+        found = []
+        for start in range(0, rows, size):
+            part = Rows(*(None if values is None else values[start : start + size] for values in batch))  # type: ignore[arg-type]
+            for parameter in parameters:
+                parameter.grad = None
+            found.append(gradient(part))
+            share = len(part.inputs) / rows
+            for index, parameter in enumerate(parameters):
+                if parameter.grad is not None:
+                    total = totals[index]
+                    totals[index] = parameter.grad * share if total is None else total.add_(parameter.grad, alpha=share)
+        for parameter, total in zip(parameters, totals, strict=True):
+            parameter.grad = total
+        return found
+
     def track(self, batch: Rows, found: BatchGradient) -> None:
         """Take the batch up into what is tracked; called after the parameters have moved."""
 
@@ -91,7 +141,7 @@ class Algorithm(nn.Module, ABC):
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
         """One step with ``batches_per_step`` batches; returns the loss of the first."""
         optimizer.zero_grad()
-        found = self.gradient(batches[0])
+        found = self.gradient_in_parts(batches[0])
         optimizer.step()
         self.project()
         self.track(batches[0], found)

@@ -22,6 +22,8 @@ class BSGD(Algorithm):
     determination of the weights than all rows together. It costs ``O(b^3)`` instead of ``O(d^3)``.
     """
 
+    has_mean_gradient = False  # rows of a batch meet in its covariance
+
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients of the batch's own NLML per row."""
         traced = self.model.trace(batch.inputs, batch.weights)

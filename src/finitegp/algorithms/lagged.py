@@ -97,6 +97,7 @@ class Lagged(Algorithm):
         self.block = block
         self.window = window
         self.include_current = include_current
+        self.has_mean_gradient = not include_current  # a batch that is in its own weights is not a mean over rows
         self.noise_update = noise_update
         self.weight_update = weight_update
         d, t, device = self.num_features, num_targets, model.device
@@ -156,7 +157,9 @@ class Lagged(Algorithm):
 
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
         """One step with one batch; returns its loss."""
-        found = None if self._compiled_step is None else self._compiled_step(batches[0], optimizer)
+        # What is compiled is the step of a whole batch.
+        compiled = self._compiled_step if self.micro_batch_size is None else None
+        found = None if compiled is None else compiled(batches[0], optimizer)
         if found is None:
             return super().step(batches, optimizer)
         self.track(batches[0], found)

@@ -118,11 +118,10 @@ class Minimax(Algorithm):
     @torch.no_grad()
     def initialize(self, batches: Sequence[Rows]) -> None:
         """Start the Gram estimate from the mean of a few batches that no step has used."""
-        estimates = []
+        self.gram_estimate.zero_()
         for batch in batches:
             features, log_scale = self.model(batch.inputs, batch.weights)
-            estimates.append(self._batch_gram(features, log_scale))
-        self.gram_estimate.copy_(torch.stack(estimates).mean(dim=0))
+            self.gram_estimate.add_(self._batch_gram(features, log_scale), alpha=1.0 / len(batches))
         self._project_gram_estimate()
 
     def gradient(self, batch: Rows) -> BatchGradient:
@@ -183,7 +182,7 @@ class Minimax(Algorithm):
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
         """Descent with the first batch, projection, ascent with the second, projection."""
         loss = super().step(batches[:1], optimizer)
-        self.dual_gradient(batches[1])
+        self.accumulate_gradients(batches[1], self.dual_gradient)
         self._step_dual(optimizer)
         with torch.no_grad():
             norm = float(torch.linalg.vector_norm(self.dual_matrix))

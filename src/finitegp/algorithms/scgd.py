@@ -69,11 +69,10 @@ class SCGD(Algorithm):
     @torch.no_grad()
     def initialize(self, batches: Sequence[Rows]) -> None:
         """Start the tracked Gram matrix from the mean of a few batches that no step has used."""
-        estimates = []
+        self.tracked_gram.zero_()
         for batch in batches:
             features, log_scale = self.model(batch.inputs, batch.weights)
-            estimates.append(self._batch_estimate(features, log_scale))
-        self.tracked_gram.copy_(torch.stack(estimates).mean(dim=0))
+            self.tracked_gram.add_(self._batch_estimate(features, log_scale), alpha=1.0 / len(batches))
 
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients for features, weights and noise with the Gram matrix tracked so far."""

@@ -1,5 +1,28 @@
 """Where rows come from."""
 
-from .sources import ArraySource, DataSource, IterableSource, Rows, as_source
+from .moments import Moments
+from .npy_files import NpySource
+from .scaled_source import ScaledSource, Scaling
+from .source_sampling import NotUniformWarning
+from .sources import ArraySource, DataSource, IndexedSource, IterableSource, Rows, Source, as_source
+from .spool import SpooledSource, open_spool, spool
+from .streams import StreamSource
 
-__all__ = ["ArraySource", "DataSource", "IterableSource", "Rows", "as_source"]
+__all__ = [
+    "ArraySource",
+    "DataSource",
+    "IndexedSource",
+    "IterableSource",
+    "Moments",
+    "NotUniformWarning",
+    "NpySource",
+    "Rows",
+    "ScaledSource",
+    "Scaling",
+    "Source",
+    "SpooledSource",
+    "StreamSource",
+    "as_source",
+    "open_spool",
+    "spool",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from ..errors import DataError
 from .sources import Rows, as_source
 
 # Batches gathered at once: large enough that indexing costs nothing per step, small enough to stay in cache.
-_GATHERED_BATCHES = 32
+GATHERED_BATCHES = 32
 
 
 class BatchSampler:
@@ -63,9 +63,11 @@ class BatchSampler:
         rows = list(self.data)
         self.inputs = torch.cat([part.inputs.to(dtype=dtype, device=device) for part in rows])
         self.targets = torch.cat([part.targets.to(dtype=dtype, device=device) for part in rows])
-        weights = [weight.to(dtype=dtype, device=device) for weight in _relative_weights(rows) if weight is not None]
-        if weights and len(weights) != len(rows):
-            raise DataError("Some chunks of the data have weights and some do not.")
+        check_alike(rows)
+        counts = [part.counts for part in rows if part.counts is not None]
+        mean_count = float(torch.cat(counts).mean()) if counts else None
+        relative = (relative_weights(part, mean_count) for part in rows)
+        weights = [weight.to(dtype=dtype, device=device) for weight in relative if weight is not None]
         self.weights: Tensor | None = torch.cat(weights) if weights else None
         self.num_data = len(self.inputs)
         self.batch_size = min(batch_size, self.num_data)
@@ -77,19 +79,24 @@ class BatchSampler:
         return -(-self.num_data // self.batch_size)
 
     @property
+    def target_mean_square(self) -> float:
+        """The mean square of the targets."""
+        return float(self.targets.double().square().mean())
+
+    @property
     def num_targets(self) -> int:
         """The number of target columns."""
         return int(self.targets.shape[1])
 
     def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0) -> Iterator[Rows]:
         """The batches of one epoch from number ``skip`` on; ``stream`` tells apart batches drawn side by side."""
-        generator = torch.Generator().manual_seed(_mix(self.seed, stream, epoch))
+        generator = torch.Generator().manual_seed(mix_seed(self.seed, stream, epoch))
         if self.sampling == "shuffle":
             order = torch.randperm(self.num_data, generator=generator)
         else:
             order = torch.randint(self.num_data, (len(self) * self.batch_size,), generator=generator)
         size = self.batch_size
-        gathered = size * _GATHERED_BATCHES
+        gathered = size * GATHERED_BATCHES
         for start in range(skip * size, len(order), gathered):
             index = order[start : start + gathered].to(self.inputs.device)
             inputs = torch.split(self.inputs[index], size)
@@ -100,18 +107,24 @@ class BatchSampler:
                 yield from map(Rows, inputs, targets, torch.split(self.weights[index], size))
 
 
-def _relative_weights(rows: list[Rows]) -> list[Tensor | None]:
-    counted = [part.counts for part in rows if part.counts is not None]
-    if not counted:
-        return [part.weights for part in rows]
-    if len(counted) != len(rows):
-        raise DataError("Some chunks of the data have counts and some do not.")
-    mean = torch.cat(counted).mean()
-    parts = zip(counted, rows, strict=True)
-    return [counts / mean if part.weights is None else counts / mean * part.weights for counts, part in parts]
+def check_alike(parts: Sequence[Rows]) -> None:
+    """An error if only some chunks have weights, or only some have counts."""
+    for name in ("weights", "counts"):
+        if len({getattr(part, name) is None for part in parts}) > 1:
+            raise DataError(f"Some chunks of the data have {name} and some do not.")
 
 
-def _mix(seed: int, stream: int, epoch: int) -> int:
+def relative_weights(rows: Rows, mean_count: float | None) -> Tensor | None:
+    """The weights of rows in a batch: their own, times their counts relative to the mean count of all rows."""
+    if (rows.counts is None) != (mean_count is None):
+        raise DataError("Some rows of the data have counts and some do not, or their source gives no mean_count.")
+    if rows.counts is None or mean_count is None:
+        return rows.weights
+    relative = rows.counts / mean_count
+    return relative if rows.weights is None else relative * rows.weights
+
+
+def mix_seed(seed: int, stream: int, epoch: int) -> int:
     """One 63-bit seed out of three small numbers, far apart for neighbouring ones."""
     value = seed
     for part in (stream, epoch):

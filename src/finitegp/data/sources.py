@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from ..errors import DataError
+from .naming import row_label
+
+# How many parts rows may have: inputs and targets, then weights, then counts.
+_NUMBERS_OF_PARTS = (2, 3, 4)
 
 
 class Rows(NamedTuple):
@@ -32,7 +40,51 @@ class DataSource(Protocol):
         """One pass over all rows, in order."""
 
 
-class ArraySource:
+class Source(ABC):
+    """What the sources of this package share: a row count and names where they are known, and chunks in order.
+
+    Attributes:
+        num_data: The number of rows; None if only a pass can tell.
+        column_names: Of the inputs, for error messages; None if they have none.
+    """
+
+    num_data: int | None = None
+    column_names: list[str] | None = None
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Rows]:
+        """One pass over all rows, in order, every value checked."""
+
+    def fingerprint(self) -> dict[str, Any] | None:
+        """What determines the rows besides the contents of :meth:`files`, for JSON; None if nobody can tell."""
+        return None
+
+    def files(self) -> list[Path]:
+        """The files that the rows come from."""
+        return []
+
+
+class IndexedSource(Source):
+    """A source whose rows can be picked by number: uniform random batches are drawn from it without keeping it.
+
+    Attributes:
+        num_data: The number of rows.
+        num_targets: The number of target columns.
+        target_mean_square: The mean square of the targets.
+        mean_count: The mean of the counts of the rows; None if they have none.
+    """
+
+    num_data: int
+    num_targets: int
+    target_mean_square: float
+    mean_count: float | None = None
+
+    @abstractmethod
+    def gather(self, indices: npt.NDArray[np.int64]) -> Rows:
+        """The rows of these numbers, in this order."""
+
+
+class ArraySource(Source):
     """Rows held in arrays (NumPy, torch, pandas), read in chunks without copying the whole.
 
     Args:
@@ -49,6 +101,8 @@ class ArraySource:
         >>> [len(rows.inputs) for rows in source]
         [4, 4, 2]
     """
+
+    num_data: int
 
     def __init__(
         self,
@@ -109,8 +163,8 @@ class ArraySource:
         )
 
 
-class IterableSource:
-    """Rows from any iterable of ``(inputs, targets)`` or ``(inputs, targets, weights)`` that can be read repeatedly.
+class IterableSource(Source):
+    """Rows from any iterable of ``(inputs, targets[, weights[, counts]])`` that can be read repeatedly.
 
     A list of batches, a torch ``DataLoader``, or an object with its own ``__iter__``. Every chunk is checked as it
     passes; a pass that yields another number of rows than the one before is an error, because sums would not match.
@@ -128,18 +182,17 @@ class IterableSource:
                 "list, a DataLoader, or an object whose __iter__ starts anew."
             )
         self.chunks = chunks
-        self.num_data: int | None = None
 
     def __iter__(self) -> Iterator[Rows]:
         first_row = 0
         for number, chunk in enumerate(self.chunks):
-            if not isinstance(chunk, tuple | list) or len(chunk) not in (2, 3):
+            if not isinstance(chunk, tuple | list) or len(chunk) not in _NUMBERS_OF_PARTS:
                 raise DataError(
-                    f"chunk {number} of the data must be (inputs, targets) or (inputs, targets, weights), "
-                    f"but is a {type(chunk).__name__}."
+                    f"chunk {number} of the data must be (inputs, targets), (inputs, targets, weights) or "
+                    f"(inputs, targets, weights, counts), but is a {type(chunk).__name__}."
                 )
             try:
-                source = ArraySource(*chunk)
+                source = source_of_parts(chunk)
                 rows = source.rows(0, source.num_data, first_row=first_row)
             except DataError as error:
                 raise DataError(f"chunk {number}: {error}") from None
@@ -153,16 +206,26 @@ class IterableSource:
 
 
 def as_source(data: Any, *, chunk_size: int = 4096) -> DataSource:
-    """A data source from what users have: a source, ``(inputs, targets[, weights])`` arrays, or a re-iterable."""
-    if isinstance(data, ArraySource | IterableSource):
+    """A data source from what users have: a source, ``(inputs, targets[, weights[, counts]])``, or a re-iterable."""
+    if isinstance(data, Source):
         return data
+    if isinstance(data, IterableDataset):
+        from .streams import StreamSource
+
+        return StreamSource(data, chunk_size=chunk_size)
     # A tuple is arrays, unless it holds tuples; a list is chunks, unless it holds arrays.
     chunk_types = tuple if isinstance(data, tuple) else tuple | list
-    if isinstance(data, tuple | list) and len(data) in (2, 3) and not isinstance(data[0], chunk_types):
-        return ArraySource(*data, chunk_size=chunk_size)
+    if isinstance(data, tuple | list) and len(data) in _NUMBERS_OF_PARTS and not isinstance(data[0], chunk_types):
+        return source_of_parts(data, chunk_size=chunk_size)
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict | Tensor | np.ndarray):
         return IterableSource(data)
     raise DataError(f"data must be (inputs, targets) or an iterable of such chunks, but is a {type(data).__name__}.")
+
+
+def source_of_parts(parts: Sequence[Any], *, chunk_size: int = 4096) -> ArraySource:
+    """``(inputs, targets[, weights[, counts]])`` in the order of :class:`Rows`; weights and counts may be None."""
+    inputs, targets, weights, counts = (*parts, None, None)[:4]
+    return ArraySource(inputs, targets, weights, counts=counts, chunk_size=chunk_size)
 
 
 def check_rows(
@@ -173,38 +236,44 @@ def check_rows(
     *,
     first_row: int = 0,
     column_names: list[str] | None = None,
+    source: Any = None,
 ) -> Rows:
-    """One chunk with every value checked; errors name the row (counted over the whole data) and the column."""
+    """One chunk with every value checked; errors name the row (counted over the whole data) and the column.
+
+    Where ``source`` can ``locate`` a row in a file, they name the file, too.
+    """
     targets = targets.to(torch.float64)
     if targets.ndim == 1:
         targets = targets[:, None]
     if targets.ndim != 2:
         raise DataError(f"targets must be (rows,) or (rows, targets), but have {targets.ndim} dimensions.")
-    _check_finite(inputs, "inputs", first_row, column_names)
-    _check_finite(targets, "targets", first_row, None)
+    check_finite(inputs, "inputs", first_row, column_names, source)
+    check_finite(targets, "targets", first_row, None, source)
     return Rows(
         inputs,
         targets,
-        None if weights is None else _check_positive(weights, "weights", "weight", first_row),
-        None if counts is None else _check_positive(counts, "counts", "count", first_row),
+        None if weights is None else check_positive(weights, "weights", first_row, source),
+        None if counts is None else check_positive(counts, "counts", first_row, source),
     )
 
 
-def _check_positive(values: Tensor, name: str, one: str, first_row: int) -> Tensor:
+def check_positive(values: Tensor, name: str, first_row: int, source: Any = None) -> Tensor:
+    """Weights or counts ``(rows,)`` in float64; an error if one is not a positive number."""
     if values.ndim != 1:
         raise DataError(f"{name} must be one number per row, but have shape {tuple(values.shape)}.")
     values = values.to(torch.float64)
-    _check_finite(values[:, None], name, first_row, None)
+    check_finite(values[:, None], name, first_row, None, source)
     if not bool((values > 0).all()):
         row = int((values <= 0).nonzero()[0])
         raise DataError(
-            f"{name} must be positive, but row {first_row + row} has {float(values[row])}; leave rows of {one} "
-            "zero out."
+            f"{name} must be positive, but {row_label(first_row + row, source)} has {float(values[row])}; leave rows "
+            f"of {name.removesuffix('s')} zero out."
         )
     return values
 
 
-def _check_finite(values: Tensor, name: str, first_row: int, column_names: list[str] | None) -> None:
+def check_finite(values: Tensor, name: str, first_row: int, column_names: list[str] | None, source: Any = None) -> None:
+    """An error if a value of ``(rows, columns)`` is NaN or infinite."""
     # A sum is finite unless a value is not (or the sum overflows): the cheap test comes first.
     if bool(torch.isfinite(values.sum(dtype=torch.float64))):
         return
@@ -213,7 +282,7 @@ def _check_finite(values: Tensor, name: str, first_row: int, column_names: list[
         row, column = int(bad[0, 0]), int(bad[0, 1])
         label = f"column {column}" if column_names is None else f"column {column} ({column_names[column]!r})"
         raise DataError(
-            f"{name} must be finite, but row {first_row + row}, {label} is {float(values[row, column])} "
+            f"{name} must be finite, but {row_label(first_row + row, source)}, {label} is {float(values[row, column])} "
             f"({len(bad)} such values in this chunk). Remove or impute them first."
         )
 

@@ -23,6 +23,7 @@ _CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _MAX_CHUNK_ROWS = 65_536
 _MAX_CHUNK_CELLS = 1 << 21
+_PARQUET_BUFFER = 1 << 16
 
 # How files begin that are given a wrong name most often.
 _BEGINNINGS = (
@@ -112,6 +113,11 @@ class TableReader:
         """The columns, in the order of the first file."""
         return list(self.schema.names)
 
+    @property
+    def reading_bytes(self) -> int:
+        """About how much memory reading takes besides the chunk that is given out: does not grow with the rows."""
+        return max(file.reading_bytes for file in self._files)
+
     def __len__(self) -> int:
         return self.num_rows
 
@@ -197,6 +203,7 @@ class _ParquetFile:
             with pq.ParquetFile(path) as file:
                 schema = file.schema_arrow
                 self.num_rows = file.metadata.num_rows
+                groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path} is not a whole Parquet file ({_sentence(error)}): it may be truncated or still being written; "
@@ -208,18 +215,41 @@ class _ParquetFile:
                 raise DataError(unknown_column(name, schema.names, str(path)))
         self.types = {name: schema.field(name).type for name in (schema.names if columns is None else columns)}
 
+        # Arrow decodes whole row groups, and takes about three times the size that their metadata tell.
+        self.reading_bytes = 3 * max((group.total_byte_size for group in groups), default=0)
+
     def batches(self, size: int) -> Iterator[Any]:
         """The rows in record batches."""
         seen = 0
         try:
-            with pq.ParquetFile(self.path) as file:
-                for batch in file.iter_batches(batch_size=size, columns=list(self.types)):
-                    seen += batch.num_rows
-                    yield batch
+            with pq.ParquetFile(self.path, buffer_size=_PARQUET_BUFFER) as file:
+                # A few row groups at a time and without threads: otherwise Arrow's memory grows with the file.
+                for groups in _runs_of_row_groups(file.metadata, size):
+                    found = file.iter_batches(
+                        batch_size=size, row_groups=groups, columns=list(self.types), use_threads=False
+                    )
+                    for batch in found:
+                        seen += batch.num_rows
+                        yield batch
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{self.path} is damaged after row {seen} ({_sentence(error)}): fetch or write it again."
             ) from None
+
+
+def _runs_of_row_groups(metadata: Any, size: int) -> Iterator[list[int]]:
+    """Numbers of neighbouring row groups that together have at most ``size`` rows, or of one that has more."""
+    run: list[int] = []
+    rows = 0
+    for group in range(metadata.num_row_groups):
+        more = metadata.row_group(group).num_rows
+        if run and rows + more > size:
+            yield run
+            run, rows = [], 0
+        run.append(group)
+        rows += more
+    if run:
+        yield run
 
 
 _File = CsvFile | _ParquetFile

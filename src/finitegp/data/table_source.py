@@ -1,0 +1,183 @@
+"""Rows of tables in files: CSV and Parquet, one file, many or a directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..errors import DataError
+from .arrow_values import family, number_values, plain
+from .columns import TableEncoder, TransformReport
+from .naming import listed, unknown_column
+from .sources import Rows, Source, check_rows
+from .tables import TableReader
+from .targets import target_values
+
+
+class TableSource(Source):
+    r"""Rows of CSV or Parquet files, read chunk by chunk in any number of passes; memory does not grow with the rows.
+
+    The rows come in the order of the files, which may be sorted. Exact passes do not mind. ``train`` needs uniform
+    random batches and spools the rows into a temporary file first; :func:`finitegp.data.spool` keeps that file.
+
+    Args:
+        table: A :class:`~finitegp.data.tables.TableReader`, or what it takes: a file, several, or a directory.
+        target: The column to predict, or several.
+        weights: A column of positive row weights.
+        counts: A column that says how many equal rows each row stands for.
+        encoder: Turns the other columns into numbers, and settles what to do about missing values; without one they
+            must all be numbers without gaps.
+        chunk_size: Rows per chunk.
+
+    Attributes:
+        table: The reader.
+        report: What the encoder found unusual in the last pass; None without an encoder.
+
+    Example:
+        >>> import tempfile
+        >>> directory = tempfile.TemporaryDirectory()
+        >>> path = Path(directory.name) / "parts.csv"
+        >>> _ = path.write_text("length,width,price\n1,2,10\n2,2,20\n3,1,30\n")
+        >>> source = TableSource(path, "price")
+        >>> source.column_names, source.num_data, [rows.inputs.tolist() for rows in source]
+        (['length', 'width'], 3, [[[1.0, 2.0], [2.0, 2.0], [3.0, 1.0]]])
+        >>> directory.cleanup()
+    """
+
+    num_data: int
+    column_names: list[str]
+
+    def __init__(
+        self,
+        table: TableReader | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        target: str | Sequence[str],
+        *,
+        weights: str | None = None,
+        counts: str | None = None,
+        encoder: TableEncoder | None = None,
+        chunk_size: int = 4096,
+    ) -> None:
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
+        self.table = table if isinstance(table, TableReader) else TableReader(table, chunk_size=max(chunk_size, 8192))
+        self.targets = [target] if isinstance(target, str) else list(target)
+        self.weights = weights
+        self.counts = counts
+        self.encoder = encoder
+        self.chunk_size = chunk_size
+        self.report: TransformReport | None = None
+        names = self.table.column_names
+        numbers = {kind: name for kind, name in (("weights", weights), ("counts", counts)) if name is not None}
+        special = [*self.targets, *numbers.values()]
+        needed = [*special, *([] if encoder is None else encoder.required_columns)]
+        for name in needed:
+            if name not in names:
+                raise DataError(unknown_column(name, names))
+        if not self.targets:
+            raise DataError("target must name at least one column.")
+        for kind, name in numbers.items():
+            if family(self.table.schema.field(name).type) != "number":
+                raise DataError(f"The {kind} {name!r} must be numbers, but are {self.table.schema.field(name).type}.")
+        self._plain_columns = [name for name in names if name not in special]
+        if encoder is None:
+            self._check_numbers()
+            self.column_names = self._plain_columns
+        else:
+            taken = [name for name in encoder.required_columns if name in special]
+            if taken:
+                raise DataError(
+                    f"The encoder uses {listed(taken)} as an input, which is a target, the weights or the counts: fit "
+                    f"it with exclude={special!r}."
+                )
+            self.column_names = encoder.feature_names_out
+        self.num_data = self.table.num_rows
+
+    @property
+    def input_dim(self) -> int:
+        """The number of input columns."""
+        return len(self.column_names)
+
+    def __len__(self) -> int:
+        return self.num_data
+
+    def __iter__(self) -> Iterator[Rows]:
+        self.report = None if self.encoder is None else TransformReport(source=self.table)
+        row = 0
+        for batch in self.table:
+            # Slices keep the memory of a chunk's features small, however many rows the reader gives at once.
+            for start in range(0, batch.num_rows, self.chunk_size):
+                part = batch.slice(start, self.chunk_size)
+                yield self._rows(part, row)
+                row += part.num_rows
+        if row != self.num_data:
+            raise DataError(f"The table changed between passes: {self.num_data} rows before, {row} rows now.")
+
+    def locate(self, row: int) -> tuple[Path, int]:
+        """The file that holds a row, and the number of the row in that file."""
+        return self.table.locate(row)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Which columns become what."""
+        encoder = None if self.encoder is None else _digest(self.encoder.to_dict())
+        return {
+            "kind": "table",
+            "inputs": self.column_names,
+            "targets": self.targets,
+            "weights": self.weights,
+            "counts": self.counts,
+            "encoder": encoder,
+        }
+
+    def files(self) -> list[Path]:
+        """The files of the table."""
+        return list(self.table.paths)
+
+    def _rows(self, batch: Any, first_row: int) -> Rows:
+        def numbers(name: str) -> npt.NDArray[np.float64]:
+            return number_values(plain(batch.column(batch.schema.get_field_index(name))))
+
+        if self.encoder is None:
+            inputs = np.empty((batch.num_rows, len(self._plain_columns)))
+            for column, name in enumerate(self._plain_columns):
+                inputs[:, column] = numbers(name)
+        else:
+            inputs = self.encoder.transform(batch, self.report)
+        targets = np.empty((batch.num_rows, len(self.targets)))
+        for column, name in enumerate(self.targets):
+            # Within a chunk of a sorted file the targets may well be all the same.
+            targets[:, column] = target_values(batch, name, first_row=first_row, source=self.table, allow_constant=True)
+        weights, counts = (
+            None if name is None else torch.from_numpy(numbers(name).copy()) for name in (self.weights, self.counts)
+        )
+        return check_rows(
+            torch.from_numpy(inputs),
+            torch.from_numpy(targets),
+            weights,
+            counts,
+            first_row=first_row,
+            column_names=self.column_names,
+            source=self.table,
+        )
+
+    def _check_numbers(self) -> None:
+        if not self._plain_columns:
+            raise DataError("The table has no columns besides the targets, weights and counts.")
+        kinds = {name: family(self.table.schema.field(name).type) for name in self._plain_columns}
+        other = [name for name, kind in kinds.items() if kind not in ("number", "boolean", "empty")]
+        if other:
+            raise DataError(
+                f"These columns are not numbers: {listed(other)} ({self.table.schema.field(other[0]).type}). Pass "
+                "encoder=TableEncoder.fit(reader, exclude=…), or leave them out with TableReader(…, columns=[…])."
+            )
+
+
+def _digest(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

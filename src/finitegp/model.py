@@ -303,6 +303,16 @@ class FittedGP:
         ]
         return _concatenate(parts)
 
+    @torch.no_grad()
+    def predict_chunks(self, data: Any) -> Iterator[Prediction]:
+        """Predictions for the rows of any source, chunk by chunk: for more rows than fit in memory.
+
+        The targets of the source are not used. A chunk has as many rows as the source gives at once.
+        """
+        for rows in as_source(data):
+            features, log_scale = self.model.checked_forward(rows)
+            yield self.posterior.predict(features, log_scale)
+
     def sample(self, num_samples: int = 1, *, seed: int = 0) -> Callable[[Any], Tensor]:
         """Draw functions from the posterior: the result maps inputs to ``(num_samples, rows[, t])``.
 

@@ -1,0 +1,177 @@
+"""What each phase of training and prediction keeps in memory, item by item.
+
+Every item follows the code that it is the bill of: where a line says ``3``, three such arrays are alive at once in the
+worst moment. ``benchmarks/memory.py`` compares the sums with what the kernel measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ALGORITHMS = ("lagged", "scgd", "minimax")
+
+# Interpreter objects, small tensors, and what the allocator cannot give back.
+_SMALL_OBJECTS = 1_500_000
+# linalg.gram_float64 sums rows in blocks of so many.
+_GRAM_BLOCK_ROWS = 512
+# Bytes per row of the numbers of gathered rows and their order.
+_INDEX_BYTES = 24
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the bill.
+
+    Attributes:
+        phase: ``"always"``, or the phase in which it is needed besides.
+        name: What it is.
+        bytes: How much.
+    """
+
+    phase: str
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the memory depends on.
+
+    Attributes:
+        num_columns: Input columns.
+        num_targets: Target columns.
+        hidden: Widths of the network's layers; the last is the number of features.
+        batch_size: Rows per batch.
+        micro_batch_size: Rows that pass through the network at once in training.
+        gathered_batches: Batches read from disk at once.
+        chunk_size: Rows that pass through the network at once in exact passes and prediction.
+        algorithm: ``"lagged"``, ``"scgd"`` or ``"minimax"``.
+        block: Batches between refreshes of ``"lagged"``.
+        initial_batches: Batches that start what the algorithm tracks.
+        keep_best: Whether a callback keeps the best state.
+        float_bytes: Of a number of the network: 4 for float32.
+        reading_bytes: Of a chunk of the table while it is read and decoded; 0 if there is no table to read.
+    """
+
+    num_columns: int
+    num_targets: int = 1
+    hidden: tuple[int, ...] = (128, 128)
+    batch_size: int = 256
+    micro_batch_size: int = 256
+    gathered_batches: int = 32
+    chunk_size: int = 4096
+    algorithm: str = "lagged"
+    block: int = 20
+    initial_batches: int = 20
+    keep_best: bool = False
+    float_bytes: int = 4
+    reading_bytes: int = 0
+
+    @property
+    def num_features(self) -> int:
+        """The number of features ``d``."""
+        return self.hidden[-1]
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights and biases of the network, the weights of the features and the noise."""
+        widths = (self.num_columns, *self.hidden)
+        network = sum((before + 1) * after for before, after in zip(widths, self.hidden, strict=False))
+        return network + self.num_features * self.num_targets + 2
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one row in the spool."""
+        return 4 * self.num_columns + 8 * self.num_targets
+
+
+def items_of(setting: Setting) -> Iterator[Item]:
+    """The bill."""
+    yield from _always(setting)
+    yield from _spool(setting)
+    yield from _training(setting)
+    yield from _exact_pass(setting)
+    yield from _prediction(setting)
+
+
+def _always(s: Setting) -> Iterator[Item]:
+    f, p, square = s.float_bytes, s.num_parameters, s.num_features**2
+    # The tracked Gram matrix and an inverse; or estimate, dual and inverse.
+    state = {"lagged": (8 + f) * square, "scgd": 8 * square, "minimax": 24 * square}[s.algorithm]
+    # Minimax trains two of its matrices: gradient and two moments each.
+    trained = 3 * f * p + (48 * square if s.algorithm == "minimax" else 0)
+    copies = 2 if s.keep_best else 1
+    yield Item("always", "network and weights", f * p)
+    yield Item("always", "gradients and Adam's moments", trained)
+    yield Item("always", "matrices of the algorithm", state)
+    yield Item("always", "copies of the state to go back to", copies * (f * p + state))
+    streams = 2 if s.algorithm == "minimax" else 1
+    gathered = s.gathered_batches * s.batch_size * (s.num_columns + s.num_targets)
+    yield Item("always", "rows gathered from disk", streams * f * gathered)
+    if s.algorithm == "lagged":
+        batches = max(s.block, s.initial_batches)
+        yield Item("always", "features since the last refresh", f * batches * s.batch_size * s.num_features)
+    yield Item("always", "small objects", _SMALL_OBJECTS)
+
+
+def _spool(s: Setting) -> Iterator[Item]:
+    if s.reading_bytes:
+        # A chunk as float64, its checks and moments, and its records.
+        chunk = s.chunk_size * (3 * 8 * (s.num_columns + s.num_targets) + s.row_bytes)
+        yield Item("spool", "decoded part of the table", s.reading_bytes)
+        yield Item("spool", "chunk and its records", chunk)
+
+
+def _training(s: Setting) -> Iterator[Item]:
+    """Parts of training that come one after the other: each frees what it took."""
+    f, d, b, m = s.float_bytes, s.num_features, s.batch_size, s.micro_batch_size
+    rows = s.gathered_batches * b
+    # Records and what is copied out of them; with two streams the rows of the first are there already.
+    ahead = f * (s.num_columns + s.num_targets) if s.algorithm == "minimax" else 0
+    yield Item("reading rows", "the next rows and their numbers", rows * (2 * s.row_bytes + _INDEX_BYTES + ahead))
+    yield Item("step", "outputs of the layers", f * m * (s.num_columns + sum(s.hidden)))
+    back = 3 * f * m * max(s.hidden)  # the gradient in the features, and two on the way back
+    if s.algorithm == "lagged":
+        yield Item("step", "gradients of the rows", back)
+        yield Item("refresh", "features side by side", f * max(s.block, s.initial_batches) * b * d)
+        yield Item("refresh", "sums, factor and inverse", max(_sums(s), 5 * 8 * d**2))
+    elif s.algorithm == "scgd":
+        # The factor is gone when the gradients come; the inverse is still there.
+        yield Item(
+            "step", "factor, then inverse and gradients of the rows", max((8 + 2 * f) * d**2, back + 2 * f * d**2)
+        )
+        yield Item("tracking", "features of the batch", f * b * d)
+        # Few rows are multiplied at once, more of them block by block into a matrix and its mirror image.
+        yield Item("tracking", "Gram matrix of the batch", 8 * b * d if b <= 64 else 8 * (2 * d + _GRAM_BLOCK_ROWS) * d)
+    else:
+        yield Item("step", "gradients of the rows, dual matrix", back + 2 * f * d**2)
+        yield Item("projection", "factor or eigenvectors", 5 * 8 * d**2)
+    if m < b:
+        yield Item("step", "features of the batch, accumulated gradient", 2 * f * b * d + f * s.num_parameters)
+
+
+def _exact_pass(s: Setting) -> Iterator[Item]:
+    yield from _chunk("exact pass", s, 1)
+    yield Item("exact pass", "sums and their factor", 3 * 8 * s.num_features**2)
+
+
+def _prediction(s: Setting) -> Iterator[Item]:
+    yield from _chunk("prediction", s, 1)
+    yield Item("prediction", "posterior", 3 * 8 * s.num_features**2)
+
+
+def _chunk(phase: str, s: Setting, features: int) -> Iterator[Item]:
+    """One chunk on its way through a float64 copy of the network, and the features of the one before."""
+    widths = (s.num_columns, *s.hidden)
+    # Input and output of one layer or activation.
+    widest = max(max(one + other, 2 * other) for one, other in zip(widths, s.hidden, strict=False))
+    yield Item(phase, "network in float64", 8 * s.num_parameters)
+    yield Item(phase, "rows of the chunk", s.chunk_size * (2 * s.row_bytes + 8 * s.num_columns))
+    yield Item(phase, "chunk in the network", s.chunk_size * 8 * (widest + features * s.num_features))
+
+
+def _sums(s: Setting) -> int:
+    """FeatureStatistics of one chunk: the joint Gram matrix, its mirror image, a copy, and a block of rows."""
+    width = s.num_features + s.num_targets
+    return 8 * (3 * width**2 + _GRAM_BLOCK_ROWS * width)

@@ -43,7 +43,8 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.schedules": ["make_optimizer", "constant", "cosine_decay", "theory_decay"],
         "finitegp.callbacks": ["*"],
     },
-    "Sources of rows": {"finitegp.data": ["*"]},
+    "Sources of rows": {"finitegp.data.table_source": ["TableSource"], "finitegp.data": ["*"]},
+    "Memory": {"finitegp.memory": ["*"]},
     "Mathematics": {
         "finitegp": [
             "FeatureStatistics",

@@ -1,0 +1,144 @@
+"""Training from Parquet with more and more rows: peak memory and seconds per row against the number of rows.
+
+    python benchmarks/out_of_core.py                                  # 100,000 and 1,000,000 rows, a few minutes
+    python benchmarks/out_of_core.py --rows 100000 1000000 10000000   # with 10,000,000 rows, and two gigabytes of disk
+    python benchmarks/out_of_core.py --exact-only --rows 100000000    # one exact pass, straight from the files
+
+16 columns of generated rows in files of 1,000,000, row groups of 65,536. Each number of rows runs in a process of its
+own: spool, one epoch of ``Lagged`` with uniform batches, exact NLML. Peaks are resident memory above the interpreter
+with its libraries (``load_libraries``, ``return_freed_memory``). Writes ``benchmarks/results/out_of_core.jsonl`` and
+``docs/figures/out_of_core.png``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from record import record
+
+from finitegp import FeatureGP, Lagged, train
+from finitegp.data import spool
+from finitegp.data.table_source import TableSource
+from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
+from finitegp.features import MLPFeatures
+from finitegp.memory import load_libraries, plan_memory, return_freed_memory
+from finitegp.schedules import make_optimizer
+
+COLUMNS, GROUP, FILE = 16, 65_536, 1_000_000
+BUDGET, HIDDEN, BATCH = "64MB", (64, 64), 1024
+FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "out_of_core.png"
+
+
+def write_rows(directory: Path, rows: int) -> int:
+    """Generated rows, sorted by the target within each file, so that only uniform sampling gets them right; bytes."""
+    directory.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    for number, start in enumerate(range(0, rows, FILE)):
+        count = min(FILE, rows - start)
+        inputs = random.standard_normal((count, COLUMNS), dtype=np.float32)
+        targets = np.sin(2.0 * inputs[:, 0]) + 0.5 * inputs[:, 1] * inputs[:, 2]
+        targets += 0.1 * random.standard_normal(count, dtype=np.float32)
+        order = np.argsort(targets)
+        columns = {f"x{column}": inputs[order, column] for column in range(COLUMNS)} | {"y": targets[order]}
+        pq.write_table(
+            pa.table(columns), directory / f"{number:04d}.parquet", row_group_size=GROUP, use_dictionary=False
+        )
+    return sum(path.stat().st_size for path in directory.iterdir())
+
+
+def measure(files: str, scratch: str, exact_only: bool) -> dict[str, object]:
+    """Seconds and peaks of the phases in this process."""
+    torch.set_num_threads(1)
+    return_freed_memory()
+    load_libraries()
+    seconds: dict[str, float] = {}
+    peaks: dict[str, int] = {}
+    reset_peak_memory()
+    baseline = resident_memory_bytes()
+    started = time.perf_counter()
+
+    def mark(phase: str) -> None:
+        nonlocal started
+        seconds[phase] = time.perf_counter() - started
+        peaks[phase] = peak_memory_bytes() - baseline
+        reset_peak_memory()
+        started = time.perf_counter()
+
+    source = TableSource(files, "y")
+    plan = plan_memory(BUDGET, COLUMNS, hidden=HIDDEN, batch_size=BATCH, reading_bytes=source.table.reading_bytes)
+    source.chunk_size = plan.setting.chunk_size
+    model = FeatureGP(MLPFeatures(COLUMNS, HIDDEN, seed=0), noise_variance=0.1)
+    found: dict[str, object] = {"rows": source.num_data, "budget": plan.budget, "planned": plan.total}
+    if exact_only:
+        found["nlml"] = model.nlml(source)
+        mark("exact pass from the files")
+    else:
+        data = spool(source, scratch, chunk_size=plan.setting.chunk_size)
+        mark("spool")
+        algorithm = Lagged(model, num_data=data.num_data)
+        train(algorithm, make_optimizer(algorithm), data, epochs=1, **plan.training_arguments())
+        mark("training")
+        found["nlml"] = model.nlml(data)
+        mark("exact pass")
+    return found | {"seconds": seconds, "peak_bytes": peaks, "peak": max(peaks.values())}
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    """Peak memory and seconds per row against the number of rows, both with logarithmic rows."""
+    import matplotlib.pyplot as plt
+
+    figure, (memory, speed) = plt.subplots(1, 2, figsize=(9, 3.4))
+    numbers = [row["rows"] for row in rows]
+    memory.semilogx(numbers, [row["peak"] / 1e6 for row in rows], "o-")
+    memory.set(xlabel="rows", ylabel="peak memory above baseline (MB)")
+    memory.set_ylim(bottom=0)
+    for phase in rows[0]["seconds"]:
+        speed.semilogx(numbers, [1e6 * row["seconds"][phase] / row["rows"] for row in rows], "o-", label=phase)
+    speed.set(xlabel="rows", ylabel="microseconds per row")
+    speed.set_ylim(bottom=0)
+    speed.legend()
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--exact-only", action="store_true", help="only the NLML, without spool and training")
+    parser.add_argument("--scratch", help="a directory with room for the files; by default the temporary one")
+    parser.add_argument("--directory", type=Path, help="where the results go; without, beside this script")
+    parser.add_argument("--worker", nargs=2, metavar=("FILES", "SPOOL"), help="one measurement; used by the above")
+    arguments = parser.parse_args()
+    if arguments.worker:
+        print(json.dumps(measure(*arguments.worker, arguments.exact_only)))
+        return
+    found = []
+    for rows in arguments.rows:
+        with tempfile.TemporaryDirectory(dir=arguments.scratch) as directory:
+            size = write_rows(Path(directory) / "files", rows)
+            command = [sys.executable, __file__, "--worker", f"{directory}/files", f"{directory}/spool"]
+            command += ["--exact-only"] if arguments.exact_only else []
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        row = json.loads(done.stdout) | {"file_bytes": size, "columns": COLUMNS, "hidden": HIDDEN, "batch_size": BATCH}
+        print(json.dumps(row))
+        found.append(row)
+    name = "out_of_core_exact" if arguments.exact_only else "out_of_core"
+    options = {} if arguments.directory is None else {"directory": arguments.directory}
+    print("written to", record(name, found, **options))
+    if not arguments.exact_only:
+        plot(found, FIGURE if arguments.directory is None else arguments.directory / FIGURE.name)
+
+
+if __name__ == "__main__":
+    main()

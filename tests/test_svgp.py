@@ -222,7 +222,7 @@ def test_solved_start_is_the_optimum(kernel, noise):
 def test_solved_start_lets_batches_stand_for_all_rows():
     """The rows are the same ten twice over: one half, scaled to all, has the same optimum."""
     half = make_rows(10, "input and weights")
-    rows = Rows(*(torch.cat([part, part]) for part in half))
+    rows = Rows(*(None if part is None else torch.cat([part, part]) for part in half))
     algorithm = make_algorithm(rows, "input and weights")
     algorithm.initialize([batch_of(half, range(4)), batch_of(half, range(4, 10))])
     algorithm.gradient(rows)

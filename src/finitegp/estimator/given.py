@@ -36,6 +36,7 @@ FEATURE_MAPS = ("mlp", "fourier")
 _FEWEST_ROWS_TO_HOLD_OUT = 100
 # Features trained on few rows can reproduce them exactly, which says nothing about new rows: the noise deviation stays
 # above a thousandth of the target's.
+_LEARNING_RATE = 1e-2  # of Adam with cosine decay
 _SMALLEST_NOISE_VARIANCE = 1e-6
 _MEASUREMENTS, _PATIENCE = 20, 5
 
@@ -207,7 +208,7 @@ def _train_batches(model: FeatureGP, data: ArraySource, settings: GivenSettings,
         callbacks.append(ProgressBar())
     run = train(
         algorithm,
-        make_optimizer(algorithm, learning_rate=settings.learning_rate or chosen.learning_rate),
+        make_optimizer(algorithm, learning_rate=settings.learning_rate or _LEARNING_RATE),
         training,
         epochs=epochs,
         batch_size=batch_size,

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,9 @@ def uci_dir():
     return path
 
 
-@pytest.fixture(scope="session")
-def quick_effort():
-    """``--effort low`` takes a fraction of a second on small tables."""
+@contextmanager
+def small_efforts():
+    """``--effort low`` takes a fraction of a second on small tables, inside."""
     from finitegp.automatic import EFFORTS
 
     with pytest.MonkeyPatch.context() as patch:
@@ -49,8 +50,15 @@ def quick_effort():
         yield
 
 
+@pytest.fixture
+def quick_effort():
+    """``--effort low`` takes a fraction of a second on small tables."""
+    with small_efforts():
+        yield
+
+
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory, quick_effort):
+def shop(tmp_path_factory):
     """A directory with ``train.csv``, ``new.csv`` and the model ``price.finitegp`` of the first."""
     from typer.testing import CliRunner
 
@@ -61,7 +69,8 @@ def shop(tmp_path_factory, quick_effort):
     write_shop_table(directory / "new.csv", 25, seed=1)
     model = directory / "price.finitegp"
     arguments = ["fit", directory / "train.csv", "--target", "price", "--effort", "low", "-o", model]
-    result = CliRunner().invoke(app, [*map(str, arguments)])
+    with small_efforts():  # the model stays for the session, the small effort must not
+        result = CliRunner().invoke(app, [*map(str, arguments)])
     assert result.exit_code == 0, result.output
     return directory
 

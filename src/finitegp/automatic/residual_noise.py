@@ -103,9 +103,10 @@ def _train_network(
     settings: AutoSettings,
     seed: int,
 ) -> tuple[nn.Module, int]:
-    rows, targets = torch.from_numpy(inputs).float(), torch.from_numpy(squares).float()
-    validation_rows = torch.from_numpy(validation_inputs).float()
-    validation_targets = torch.from_numpy(validation_squares)
+    # Copies: arrays that come from another process may be read-only.
+    rows, targets = torch.tensor(inputs, dtype=torch.float32), torch.tensor(squares, dtype=torch.float32)
+    validation_rows = torch.tensor(validation_inputs, dtype=torch.float32)
+    validation_targets = torch.tensor(validation_squares)
     network = _make_network(inputs.shape[1], settings.noise_hidden, seed)
     generator = torch.Generator().manual_seed(seed)
     batch_size = min(2 * settings.batch_size, len(rows))

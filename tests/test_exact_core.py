@@ -20,6 +20,7 @@ from finitegp import (
 )
 from finitegp.data.sampling import BatchSampler
 from finitegp.errors import FeatureMapError
+from finitegp.features import LinearFeatures
 
 SHAPES = [(40, 5), (12, 12), (7, 20)]  # (rows, features)
 
@@ -344,3 +345,18 @@ def test_few_rows_name_a_feature_that_is_not_finite():
 
     with pytest.raises(FeatureMapError, match="row 3, column 0"):
         exact_gradient(FeatureGP(Bad()), (torch.arange(4.0)[:, None], torch.zeros(4)))
+
+
+def test_noise_optimised_while_conditioning_is_that_of_two_passes(generator):
+    inputs = torch.randn(80, 2, generator=generator, dtype=torch.float64)
+    targets = inputs[:, 0] + 0.3 * torch.randn(80, generator=generator, dtype=torch.float64)
+    one, two = (FeatureGP(LinearFeatures(2), noise_variance=3.0).double() for _ in range(2))
+    fitted = one.condition((inputs, targets), optimize_noise=True)
+    two.optimize_noise((inputs, targets))
+    expected = two.condition((inputs, targets))
+    assert one.noise_variance == pytest.approx(two.noise_variance, rel=1e-12)
+    torch.testing.assert_close(fitted.posterior.weight_mean, expected.posterior.weight_mean, rtol=1e-12, atol=1e-12)
+    assert fitted.posterior.noise_variance == pytest.approx(two.noise_variance, rel=1e-12)
+    features, scales = fitted.features(inputs, chunk_size=30)
+    assert scales is None
+    torch.testing.assert_close(fitted.posterior.predict(features).mean, expected.predict(inputs).mean)

@@ -268,10 +268,16 @@ class FeatureGP(nn.Module):
             self.set_output_scale(self.output_scale * optimum.output_scale)
         return optimum
 
-    def condition(self, data: Any) -> FittedGP:
-        """The exact posterior given the data: one pass. Later changes of this model do not reach the result."""
+    def condition(self, data: Any, *, optimize_noise: bool = False) -> FittedGP:
+        """The exact posterior given the data: one pass. Later changes of this model do not reach the result.
+
+        ``optimize_noise`` first sets the noise variance as :meth:`optimize_noise` does, within the same pass.
+        """
         exact = self.exact_copy().requires_grad_(False)
         statistics = sum_statistics(exact.partial_statistics(data))
+        if optimize_noise:
+            for model in (self, exact):
+                model.noise.set_variance(optimal_noise(statistics).noise_variance)
         return FittedGP(exact, WeightPosterior(statistics, exact.noise_variance))
 
 
@@ -355,6 +361,13 @@ class FittedGP:
         if mine.keys() != theirs.keys() or not all(torch.equal(mine[key], theirs[key]) for key in mine):
             raise DataError("Only posteriors of the same model can be merged, but the parameters differ.")
         return FittedGP(self.model, self.posterior.merge(other.posterior))
+
+    @torch.no_grad()
+    def features(self, inputs: Any, *, chunk_size: int = 4096) -> tuple[Tensor, Tensor | None]:
+        """Features ``(rows, d)`` and log noise scales ``(rows,)`` or None, for several posteriors of one model."""
+        parts = list(self._features(inputs, chunk_size))
+        scales = [scale for _, scale in parts if scale is not None]
+        return torch.cat([features for features, _ in parts]), torch.cat(scales) if scales else None
 
     def _features(self, inputs: Any, chunk_size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         # Targets are not known here; zeros let new rows pass through the same checks as training rows.

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..likelihood import optimal_noise
-from ..model import FeatureGP, FittedGP
+from ..model import FeatureGP
 from ..posterior import WeightPosterior
 from .conformal import conformal_record
 from .table import Array, Table
@@ -61,13 +60,13 @@ def calibrate(
         The ratio, the factor, the negative log predictive density of the held-out rows and of all rows that were used
         here, and what conformal intervals need.
     """
-    statistics = model.statistics(training.source())
-    noise_variance = optimal_noise(statistics).noise_variance
-    exact = model.exact_copy().requires_grad_(False)
+    fitted = model.condition(training.source(), optimize_noise=True)
+    statistics, noise_variance = fitted.posterior.statistics, fitted.model.noise_variance
+    features, log_scales = fitted.features(held_out.inputs)
     observed = torch.from_numpy(held_out.targets)
     best: tuple[float, float, Array, Array] | None = None
     for ratio in _RATIOS:
-        prediction = FittedGP(exact, WeightPosterior(statistics, noise_variance * ratio)).predict(held_out.inputs)
+        prediction = WeightPosterior(statistics, noise_variance * ratio).predict(features, log_scales)
         squares = (observed - prediction.mean).square().numpy()
         log_variance = prediction.variance.log().numpy()
         density = _density(held_out, squares, log_variance, _factor(held_out, squares, log_variance))

@@ -184,7 +184,7 @@ def _refine_member(
 def _finish(model: FeatureGP, data: ArraySource, left_out: Array, run: TrainingRun) -> _Trained:
     # Lagged sets the noise from rows that its weights have not seen: an honest measure of progress.
     history = [{"epoch": row["epoch"], "noise_variance": row["noise_variance"]} for row in run.history]
-    fitted = model.condition(data)
+    fitted = model.condition(data, optimize_noise=True)
     out_of_fold = fitted.predict(left_out).mean.numpy() if len(left_out) else np.zeros(0)
     return _Trained(fitted, out_of_fold, history)
 
@@ -247,7 +247,6 @@ def _train_network(
         schedule=cosine_decay(epochs * -(-rows // batch_size)),
         restore_best=False,
     )
-    model.optimize_noise(data)
     return run
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from finitegp.algorithms import exact_gradient
-from finitegp.automatic import EFFORTS, AutoSettings, fit_auto
+from finitegp.automatic import EFFORTS, AutoSettings, fit_auto, residual_noise
 from finitegp.automatic.calibration import LeftOutResiduals, calibrate
 from finitegp.automatic.conformal import conformal_multiplier, conformal_record
 from finitegp.automatic.members import make_folds, train_members
@@ -379,3 +379,20 @@ def test_small_tables_take_input_noise_only_where_it_is_much_better():
     # Asked for constant noise, nothing else is tried.
     fit = fit_auto(inputs, targets, noise="constant", settings={"kernels": ["rbf"], "fourier_features": 64}, seed=0)
     assert set(fit.record["leave_one_out_nlpd"]) == {"rbf"}
+
+
+def test_written_out_gradient_of_the_noise_network_is_that_of_autograd() -> None:
+    network = residual_noise._make_network(3, 8, seed=0).double()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        network[1].weight.normal_(generator=generator)  # it starts at zero, where most gradients are zero
+    inputs = torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    squares = torch.rand(20, generator=generator, dtype=torch.float64)
+    log_variance = network(inputs)[:, 0]
+    (0.5 * (log_variance + squares * torch.exp(-log_variance)).mean()).backward()
+    expected = [parameter.grad.clone() for parameter in network.parameters()]
+    network.zero_grad()
+    residual_noise._set_gradients(network, inputs, squares)
+    for parameter, gradient in zip(network.parameters(), expected, strict=True):
+        assert float(gradient.abs().max()) > 0.0
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-10, atol=1e-12)

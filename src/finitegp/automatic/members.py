@@ -6,17 +6,19 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from torch import nn
 
 from ..algorithms import Lagged
 from ..data import ArraySource
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding
+from ..flat_adam import FlatAdamW
 from ..model import FeatureGP, FittedGP
 from ..run import TrainingRun
-from ..schedules import cosine_decay, make_optimizer
+from ..schedules import cosine_decay
 from ..training import train
 from .processes import in_parallel
 from .settings import AutoSettings
@@ -236,10 +238,11 @@ def _train_network(
     rows = len(data)
     batch_size = min(settings.batch_size, rows)
     algorithm = Lagged(model, rows, block=settings.block, window=settings.window)
-    optimizer = make_optimizer(algorithm, learning_rate=rate, weight_decay=weight_decay)
+    (group,) = algorithm.parameter_groups()
+    optimizer = FlatAdamW(group["params"], learning_rate=rate, weight_decay=weight_decay)
     run = train(
         algorithm,
-        optimizer,
+        cast(torch.optim.Optimizer, optimizer),  # it has all that is used here: there are no checkpoints
         data,
         epochs=epochs,
         batch_size=batch_size,
@@ -247,6 +250,7 @@ def _train_network(
         schedule=cosine_decay(epochs * -(-rows // batch_size)),
         restore_best=False,
     )
+    optimizer.release()
     return run
 
 

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..features import PeriodicEmbedding
+from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding
+from ..features.pullback import accumulate, forward_with_pullback
+from ..flat_adam import FlatAdamW
 from ..noise import InputNoise
 from ..schedules import cosine_decay
 from .processes import in_parallel
@@ -114,27 +116,43 @@ def _train_network(
     epochs = max(settings.noise_epochs, -(-settings.noise_min_steps // steps_per_epoch))
     factor = cosine_decay(epochs * steps_per_epoch)
     rate = settings.noise_learning_rate
-    parameters = list(network.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=settings.noise_weight_decay, fused=True)
+    optimizer = FlatAdamW(
+        network.parameters(),
+        learning_rate=rate,
+        weight_decay=settings.noise_weight_decay,
+        max_gradient_norm=1.0,
+    )
     best, best_epoch = _profile_loss(network, validation_rows, validation_targets), 0
     best_state = copy.deepcopy(network.state_dict())
     step = 0
     for epoch in range(1, epochs + 1):
         for batch in torch.split(torch.randperm(len(rows), generator=generator), batch_size):
-            for group in optimizer.param_groups:
-                group["lr"] = rate * factor(step)
+            optimizer.param_groups[0]["lr"] = rate * factor(step)
             optimizer.zero_grad()
-            log_variance = network(rows[batch])[:, 0]
-            loss = 0.5 * (log_variance + targets[batch] * torch.exp(-log_variance)).mean()
-            loss.backward()
-            nn.utils.clip_grad_norm_(parameters, 1.0)
+            _set_gradients(network, rows[batch], targets[batch])
             optimizer.step()
             step += 1
         value = _profile_loss(network, validation_rows, validation_targets)
         if value < best:
             best, best_epoch, best_state = value, epoch, copy.deepcopy(network.state_dict())
+    optimizer.release()
     network.load_state_dict(best_state)
     return network, best_epoch
+
+
+@torch.no_grad()
+def _set_gradients(network: nn.Sequential, inputs: Tensor, squares: Tensor) -> None:
+    r"""Gradients of the mean loss, :math:`\tfrac12[\log v + r^2 / v]`, with the backward pass written out."""
+    features_of, head, floor = network
+    assert isinstance(head, nn.Linear)
+    assert isinstance(floor, SmoothFloor)
+    features, pullback = forward_with_pullback(features_of, inputs)
+    above = head(features) - floor.floor
+    log_variance = floor.floor + nn.functional.softplus(above)
+    slope = (1.0 - squares[:, None] * torch.exp(-log_variance)).mul_(0.5 / len(inputs)).mul_(torch.sigmoid(above))
+    accumulate(head.weight, slope.mT @ features)
+    accumulate(head.bias, slope.sum(dim=0))
+    pullback(slope @ head.weight)
 
 
 class MeanVariance(nn.Module):
@@ -181,15 +199,13 @@ def relative_variance(noise: InputNoise, inputs: Array) -> Array:
     return variance
 
 
-def _make_network(input_dim: int, hidden: int, seed: int) -> nn.Module:
+def _make_network(input_dim: int, hidden: int, seed: int) -> nn.Sequential:
     embedding = PeriodicEmbedding(input_dim, seed=seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        layers = [nn.Linear(embedding.num_features, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, 1)]
-    nn.init.zeros_(layers[-1].weight)  # starts as constant noise
-    nn.init.zeros_(layers[-1].bias)
-    floor = SmoothFloor(math.log(min(_FLOORS)))
-    return nn.Sequential(embedding, layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], floor)
+    network = MLPFeatures(embedding.num_features, hidden=(hidden, hidden), seed=seed)
+    head: nn.Linear = nn.utils.skip_init(nn.Linear, hidden, 1)  # type: ignore[no-untyped-call]
+    nn.init.zeros_(head.weight)  # starts as constant noise
+    nn.init.zeros_(head.bias)
+    return nn.Sequential(ComposedFeatures(embedding, network), head, SmoothFloor(math.log(min(_FLOORS))))
 
 
 @torch.no_grad()

@@ -8,24 +8,9 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
+from .activations import WRITTEN_OUT, make_activation
 from .arguments import check_size, check_width, log_of_number
 from .pullback import Pullback, accumulate
-
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU,
-    "tanh": nn.Tanh,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "mish": nn.Mish,
-}
-# Backward passes (gradient, input, output) -> gradient of those activations that a written-out pass supports.
-_BACKWARDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "relu": lambda gradient, before, after: torch.ops.aten.threshold_backward(gradient, after, 0),
-    "tanh": lambda gradient, before, after: torch.ops.aten.tanh_backward(gradient, after),
-    "gelu": lambda gradient, before, after: torch.ops.aten.gelu_backward(gradient, before),
-    "silu": lambda gradient, before, after: torch.ops.aten.silu_backward(gradient, before),
-    "mish": lambda gradient, before, after: torch.ops.aten.mish_backward(gradient, before),
-}
 
 
 class MLPFeatures(nn.Module):
@@ -86,7 +71,7 @@ class MLPFeatures(nn.Module):
                 if initialization == "he":
                     nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
                     nn.init.zeros_(linear.bias)
-                layers += [linear, _make_activation(activation)]
+                layers += [linear, make_activation(activation)]
         if not final_activation:
             layers.pop()
         self.layers = nn.Sequential(*layers).to(torch.get_default_device())
@@ -98,20 +83,20 @@ class MLPFeatures(nn.Module):
         check_width(inputs, self.input_dim)
         assert self.activation is not None, "has_pullback is False"
         linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
-        activate, activation_backward = self.layers[1], _BACKWARDS[self.activation]
-        in_place = self.activation == "relu"  # its backward pass needs only the output
-        before: list[Tensor] = []
+        activate, activation_backward = WRITTEN_OUT[self.activation]
+        kept: list[Tensor] = []
         with torch.no_grad():
             outputs = [inputs]
             for linear in linears:
-                before.append(torch.addmm(linear.bias, outputs[-1], linear.weight.t()))
-                outputs.append(before[-1].relu_() if in_place else activate(before[-1]))
+                output, needed = activate(torch.addmm(linear.bias, outputs[-1], linear.weight.t()))
+                outputs.append(output)
+                kept.append(needed)
 
         @torch.no_grad()
         def pullback(gradient: Tensor) -> Tensor | None:
             for index in range(len(linears) - 1, -1, -1):
                 linear = linears[index]
-                gradient = activation_backward(gradient, before[index], outputs[index + 1])
+                gradient = activation_backward(gradient, kept[index])
                 accumulate(linear.weight, gradient.t() @ outputs[index])
                 accumulate(linear.bias, gradient.sum(0))
                 if index or inputs_need_gradient:
@@ -179,18 +164,3 @@ class LinearFeatures(nn.Module):
             return features
         constant = (0.5 * self.log_bias_magnitude).exp().expand(len(inputs), 1)
         return torch.cat((features, constant), dim=1)
-
-
-def _make_activation(activation: str | Callable[[], nn.Module]) -> nn.Module:
-    if isinstance(activation, str):
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, but is {activation!r}.")
-        return ACTIVATIONS[activation]()
-    if callable(activation) and not isinstance(activation, nn.Module):
-        module = activation()
-        if isinstance(module, nn.Module):
-            return module
-    raise ValueError(
-        f"activation must be a name or a callable that returns a new torch.nn.Module, but is {activation!r}: "
-        "give a class such as torch.nn.ELU, not an instance or a function of tensors."
-    )

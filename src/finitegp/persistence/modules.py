@@ -30,7 +30,7 @@ from ..features import (
     MLPFeatures,
     PeriodicEmbedding,
 )
-from ..features.network import ACTIVATIONS
+from ..features.activations import ACTIVATIONS
 from ..noise import ConstantNoise, InputNoise
 
 Arguments = dict[str, Any]

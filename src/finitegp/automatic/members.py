@@ -85,11 +85,18 @@ def train_members(
     def job(number: int, weight_decay: float) -> tuple[Any, ...]:
         return training, folds[number], settings, weight_decay, seed * 1000 + number
 
-    candidates = run([job(0, weight_decay) for weight_decay in settings.weight_decays])
+    # Without a race nothing has to wait for its winner.
+    others = range(1, len(folds)) if len(settings.weight_decays) == 1 else ()
+    first_run = run(
+        [job(0, weight_decay) for weight_decay in settings.weight_decays]
+        + [job(number, settings.weight_decays[0]) for number in others]
+    )
+    candidates = first_run[: len(settings.weight_decays)]
     errors = [_root_mean_square_error(member.fitted, validation) for member in candidates]
     best = int(np.argmin(errors))
     winner = settings.weight_decays[best]
-    members = [candidates[best], *run([job(number, winner) for number in range(1, len(folds))])]
+    rest = first_run[len(candidates) :] or run([job(number, winner) for number in range(1, len(folds))])
+    members = [candidates[best], *rest]
     return Members(
         fitted=[member.fitted for member in members],
         folds=folds,
@@ -259,7 +266,7 @@ def count_epochs(steps_per_epoch: int, settings: AutoSettings) -> int:
 
     Example:
         >>> [count_epochs(rows // 128, AutoSettings()) for rows in (2_000, 20_000, 40_000, 1_000_000)]
-        [100, 26, 20, 1]
+        [100, 26, 13, 1]
     """
     wanted = max(settings.epochs, min(-(-settings.min_steps // steps_per_epoch), settings.max_epochs))
     return max(1, min(wanted, settings.max_steps // steps_per_epoch))

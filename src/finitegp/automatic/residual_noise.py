@@ -200,7 +200,7 @@ def relative_variance(noise: InputNoise, inputs: Array) -> Array:
 
 
 def _make_network(input_dim: int, hidden: int, seed: int) -> nn.Sequential:
-    embedding = PeriodicEmbedding(input_dim, seed=seed)
+    embedding = PeriodicEmbedding(input_dim, num_frequencies=8, seed=seed)
     network = MLPFeatures(embedding.num_features, hidden=(hidden, hidden), seed=seed)
     head: nn.Linear = nn.utils.skip_init(nn.Linear, hidden, 1)  # type: ignore[no-untyped-call]
     nn.init.zeros_(head.weight)  # starts as constant noise

@@ -63,7 +63,7 @@ class AutoSettings:
     learning_rate: float = 5e-3
     weight_decays: tuple[float, ...] = (0.01, 0.1)
     batch_size: int = 128
-    epochs: int = 20
+    epochs: int = 12
     min_steps: int = 4000
     max_epochs: int = 100
     max_steps: int = 12000
@@ -123,6 +123,7 @@ EFFORTS: dict[str, AutoSettings] = {
         weight_decays=(0.03,),
         epochs=8,
         min_steps=1500,
+        refine_fraction=0.0,
         noise_networks=2,
         noise_epochs=10,
         noise_min_steps=600,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .commands import evaluate, fit, info, predict, report, update
+from .commands import evaluate, fit, info, merge, predict, report, statistics, update
 
 app = typer.Typer(
     help="Exact Gaussian-process regression on finite features.",
@@ -39,6 +39,8 @@ for command, epilog in (
     (predict.predict, predict.EXAMPLES),
     (evaluate.evaluate, evaluate.EXAMPLES),
     (update.update, update.EXAMPLES),
+    (statistics.statistics, statistics.EXAMPLES),
+    (merge.merge, merge.EXAMPLES),
     (info.info, info.EXAMPLES),
     (report.report, report.EXAMPLES),
 ):

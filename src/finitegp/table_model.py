@@ -23,6 +23,7 @@ from .persistence.regressors import decode_regressor, encode_regressor
 
 if TYPE_CHECKING:
     from .estimator import GPRegressor
+    from .sites import SiteStatistics
 
 Array = npt.NDArray[np.float64]
 
@@ -109,6 +110,63 @@ class TableModel:
             self.regressor.partial_fit(self.encoder.transform(rows, report), targets)
         return self
 
+    def statistics(self, table: Any, report: TransformReport | None = None) -> SiteStatistics:
+        """The sums of a table's rows for this model's features: what a site can give away that may not share rows.
+
+        The table is read once, chunk by chunk, in memory that does not depend on the number of rows. Rows that the
+        model has seen are not in the sums, unless they are in the table.
+
+        Warns:
+            UserWarning: If there are fewer rows than features, because rows may then be computed from the sums.
+
+        Example:
+            >>> from finitegp import GPRegressor
+            >>> from finitegp.features import LinearFeatures
+            >>> def make_table(rows, seed):
+            ...     size = np.random.default_rng(seed).uniform(1, 5, size=rows)
+            ...     return {"size": size, "price": 2 * size + 1}
+            >>> table = make_table(20, seed=0)
+            >>> encoder = TableEncoder.fit(table, exclude="price")
+            >>> regressor = GPRegressor(LinearFeatures(1), algorithm="exact", random_state=0)
+            >>> model = TableModel(regressor.fit(encoder.transform(table), table["price"]), encoder, target="price")
+            >>> sites = [model.statistics(make_table(rows, seed=rows)) for rows in (10, 30)]
+            >>> joint = model.merge(*sites)
+            >>> joint.regressor.fits_[0].fitted.posterior.statistics.num_data
+            60.0
+        """
+        from .sites import site_statistics
+
+        return site_statistics(self, table, _report_on(table, report))
+
+    def merge(
+        self,
+        *sites: SiteStatistics,
+        keep_model_rows: bool = True,
+        refit_noise: bool = False,
+        allow_repeats: bool = False,
+    ) -> TableModel:
+        """A model with the exact posterior of the rows of all sites together; this one stays as it is.
+
+        It is the posterior that one would have after :meth:`update` with all tables, to rounding.
+
+        Args:
+            sites: What :meth:`statistics` of this model, or of a copy of its file, gave for each table.
+            keep_model_rows: Whether the rows that this model has seen stay in. If a site has these rows too, they
+                count twice.
+            refit_noise: Whether to set the noise variance to the optimum of the marginal likelihood of all rows
+                together, for the features as they are. This replaces the calibration of an automatic fit, so intervals
+                by counting (``"conformal"``) are no longer possible. Without it, the noise is that of this model.
+            allow_repeats: Whether sums that are in already, or are given twice, may count again.
+
+        Raises:
+            DataError: If statistics were made for another model, or are given twice.
+        """
+        from .sites import merge_sites
+
+        return merge_sites(
+            self, sites, keep_model_rows=keep_model_rows, refit_noise=refit_noise, allow_repeats=allow_repeats
+        )
+
     def with_target(self, target: str | None) -> TableModel:
         """The same model with another name for its target; None leaves it as it is."""
         return self if target is None else replace(self, target=target)
@@ -134,6 +192,11 @@ class TableModel:
         """
         header, tensors = read_container(path)
         kind = header.get("kind")
+        if kind == "statistics":
+            raise ModelFileError(
+                f"{path} holds the statistics of a site, not a model: finitegp merge (TableModel.merge) makes a model "
+                "of them and the model that they were made for."
+            )
         if kind not in ("table", "regressor"):
             raise ModelFileError(f"{path} holds a {str(kind)[:60]!r}, not a model that takes tables.")
         regressor = decode_regressor(path, header, tensors, feature_map=feature_map)

@@ -96,30 +96,30 @@ def write_container(path: str | os.PathLike[str], header: Mapping[str, Any], ten
         opened.write(body)
 
 
-def read_container(path: str | os.PathLike[str]) -> Contents:
+def read_container(path: str | os.PathLike[str], expected: str = "a model") -> Contents:
     """Read a file that :func:`write_container` wrote; anything else is a ModelFileError that says what it is.
 
-    Nothing is allocated that is larger than the file.
+    Nothing is allocated that is larger than the file. ``expected`` is what errors call the file that should be there.
     """
     place = Path(path)
     if place.exists() and not place.is_file():
         what = "directory" if place.is_dir() else "device or pipe"
-        raise ModelFileError(f"{place} is a {what}, not a model file.")
+        raise ModelFileError(f"{place} is a {what}, not {expected}.")
     try:
         with open(place, "rb") as opened:
-            return _read(place, opened)
+            return _read(place, opened, expected)
     except FileNotFoundError:
         raise ModelFileError(f"There is no file {place}.") from None
     except OSError as error:
         raise ModelFileError(f"{place} cannot be read: {error.strerror}.") from None
 
 
-def _read(path: Path, opened: BinaryIO) -> Contents:
+def _read(path: Path, opened: BinaryIO, expected: str) -> Contents:
     size = os.fstat(opened.fileno()).st_size
-    head = _read_head(path, opened, size)
+    head = _read_head(path, opened, size, expected)
     outer = _parse(path, head[8:])
     metadata = outer.pop("__metadata__", None)
-    header = _check_header(path, metadata)
+    header = _check_header(path, metadata, expected)
     body_bytes = _check_tensors(path, outer)
     missing = len(head) + body_bytes - size
     if missing > 0:
@@ -143,25 +143,27 @@ def _read(path: Path, opened: BinaryIO) -> Contents:
     return Contents(header, tensors)
 
 
-def _read_head(path: Path, opened: BinaryIO, size: int) -> bytes:
+def _read_head(path: Path, opened: BinaryIO, size: int, expected: str) -> bytes:
     if size == 0:
-        raise ModelFileError(f"{path} is empty (0 bytes), not a model. Copy or write it again.")
+        raise ModelFileError(f"{path} is empty (0 bytes), not {expected}. Copy or write it again.")
     start = opened.read(8)
     length = int.from_bytes(start, "little")
     for beginning, what in _BEGINNINGS:
         # The length of our header might begin so too, but it is a multiple of eight and never that large.
         if start.startswith(beginning) and (length % 8 or length > _MAX_HEADER_BYTES):
-            raise ModelFileError(f"{path} is {what}, not a model that finitegp saved. Give the model's file.")
+            raise ModelFileError(f"{path} is {what}, not {expected} that finitegp saved. Give the right file.")
     if len(start) < 8:
-        raise ModelFileError(f"{path} has only {size} bytes, so it is not a whole model. Copy or write it again.")
+        raise ModelFileError(
+            f"{path} has only {size} bytes, so it is not the whole of {expected}. Copy or write it again."
+        )
     if length > _MAX_HEADER_BYTES:
         raise ModelFileError(
-            f"{path} is not a model that finitegp saved, or its first bytes are damaged. Give the model's file, or "
+            f"{path} is not {expected} that finitegp saved, or its first bytes are damaged. Give the right file, or "
             "copy or write it again."
         )
     if 8 + length > size:
         raise ModelFileError(
-            f"{path} is truncated, or not a model: its header alone should have {length} bytes, but the file has "
+            f"{path} is truncated, or not {expected}: its header alone should have {length} bytes, but the file has "
             f"{size}. Copy or write it again."
         )
     return start + opened.read(length)
@@ -177,18 +179,19 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     return parsed
 
 
-def _check_header(path: Path, metadata: Any) -> dict[str, Any]:
+def _check_header(path: Path, metadata: Any, expected: str) -> dict[str, Any]:
     """Our own header out of the metadata, after its format and version."""
     if not isinstance(metadata, dict) or not isinstance(metadata.get("finitegp"), str):
-        raise ModelFileError(f"{path} is a safetensors file, but not a model that finitegp saved.")
+        raise ModelFileError(f"{path} is a safetensors file, but not {expected} that finitegp saved.")
     header = _parse(path, metadata["finitegp"].encode(errors="replace"))
     found = header.get("format")
     if isinstance(found, str) and found.startswith("finitegp-checkpoint"):
         raise ModelFileError(
-            f"{path} is a checkpoint of a training run, not a model: resume the training from it, and save the model."
+            f"{path} is a checkpoint of a training run, not {expected}: resume the training from it, and save the "
+            "model."
         )
     if found != FORMAT:
-        raise ModelFileError(f"{path} is not a model that finitegp saved: its format is {str(found)[:60]!r}.")
+        raise ModelFileError(f"{path} is not {expected} that finitegp saved: its format is {str(found)[:60]!r}.")
     version = header.get("format_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise _damaged(path, f"its version is {str(version)[:60]!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,9 +17,9 @@ from ..errors import DataError, ModelFileError
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
-from ..statistics import FeatureStatistics
 from .modules import build_module, describe_module, load_tensors
 from .plain_json import plain_json
+from .row_sums import checked_tensor, decode_statistics, encode_statistics, positive_number
 
 Header = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -34,8 +33,7 @@ def encode_fit(fit: AutoFit, prefix: str = "") -> tuple[Header, Tensors]:
     """The header entries of a fit, and its tensors with ``prefix`` before their names."""
     model, posterior = fit.fitted.model, fit.fitted.posterior
     tensors: Tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    for name in ("gram", "projected_targets", "target_sum_of_squares", "log_scale_sum"):
-        tensors[f"statistics.{name}"] = getattr(posterior.statistics, name)
+    tensors |= encode_statistics(posterior.statistics)
     header: Header = {
         "feature_map": _describe(model.feature_map),
         "noise": _describe(model.noise),
@@ -77,16 +75,16 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
     target_scaler = _decode_scaler(header["target_scaler"], tensors, "target_scaler", 0)
     if not isinstance(target_scaler, Standardizer):
         raise ModelFileError("the target is not standardised")
-    statistics = _decode_statistics(header["num_data"], tensors)
+    statistics = decode_statistics(header["num_data"], tensors)
     features = _restore("feature_map", header["feature_map"], feature_map, tensors)
     noise = _restore("noise_model", header["noise"], noise_model, tensors)
     if not isinstance(noise, NoiseModel):
         raise ModelFileError("its noise is not a noise model")
     model = FeatureGP(features, noise_model=noise).to(torch.float64)
-    model.log_output_scale.data = _tensor(tensors, "model.log_output_scale", ())
+    model.log_output_scale.data = checked_tensor(tensors, "model.log_output_scale", ())
     model.requires_grad_(False).eval()
     _check_probe(model, tensors, len(inputs_scaler.scale))
-    posterior = WeightPosterior(statistics, _positive("noise_variance", header["noise_variance"]))
+    posterior = WeightPosterior(statistics, positive_number("noise_variance", header["noise_variance"]))
     record = header["record"]
     if not isinstance(record, dict):
         raise ModelFileError("its record is not a table of names and values")
@@ -134,7 +132,7 @@ def _check_probe(model: FeatureGP, tensors: Tensors, columns: int) -> None:
     """Refuse a model that does not give the features it gave when it was saved: predictions would be wrong."""
     if "probe.inputs" not in tensors:
         return
-    outputs = _probe(model, _tensor(tensors, "probe.inputs", (_PROBE_ROWS, columns)))
+    outputs = _probe(model, checked_tensor(tensors, "probe.inputs", (_PROBE_ROWS, columns)))
     stored = tensors["probe.features"], tensors["probe.log_noise_scale"]
     if outputs is not None and all(
         one.shape == other.shape and torch.allclose(one, other, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE)
@@ -173,39 +171,9 @@ def _decode_scaler(description: Any, tensors: Tensors, role: str, ndim: int) -> 
         location = array("mean")
     elif kind == "RobustScaler":
         location = array("center")
-        made = RobustScaler(location, scale, _positive("limit", description["limit"]))
+        made = RobustScaler(location, scale, positive_number("limit", description["limit"]))
     else:
         raise ModelFileError(f"its {role} is a {str(kind)[:60]!r} that this release does not know")
     if np.shape(location) != np.shape(scale):
         raise ModelFileError(f"its {role} has parts of different lengths")
     return made
-
-
-def _decode_statistics(num_data: Any, tensors: Tensors) -> FeatureStatistics:
-    gram, projected = tensors["statistics.gram"], tensors["statistics.projected_targets"]
-    if gram.ndim != 2 or projected.ndim != 2:
-        raise ModelFileError("its sums are not matrices")
-    features, targets = projected.shape
-    return FeatureStatistics(
-        gram=_tensor(tensors, "statistics.gram", (features, features)),
-        projected_targets=_tensor(tensors, "statistics.projected_targets", (features, targets)),
-        target_sum_of_squares=_tensor(tensors, "statistics.target_sum_of_squares", (targets,)),
-        log_scale_sum=_tensor(tensors, "statistics.log_scale_sum", ()),
-        num_data=_positive("num_data", num_data),
-    )
-
-
-def _tensor(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Tensor:
-    tensor = tensors.get(name)
-    if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != torch.float64:
-        found = "is not there" if tensor is None else f"is {tensor.dtype} of shape {tuple(tensor.shape)}"
-        raise ModelFileError(f"its tensor {name!r} should be float64 of shape {shape}, but {found}")
-    if not bool(torch.isfinite(tensor).all()):
-        raise ModelFileError(f"its tensor {name!r} has values that are not finite")
-    return tensor
-
-
-def _positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0.0):
-        raise ModelFileError(f"its {name} is {str(value)[:60]!r} instead of a positive number")
-    return float(value)

@@ -1,0 +1,63 @@
+"""The command ``finitegp statistics``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Delimiter, Encoding, Force, Json, Model, Tables, Target
+from .predict import WORDS
+from .speaking import Speaker, check_output, open_tables
+
+EXAMPLES = """
+[bold]Example[/bold]
+
+finitegp statistics price.finitegp north.csv -o north.statistics
+"""
+
+
+def statistics(
+    model: Model,
+    tables: Tables,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file for the statistics.", show_default=False)],
+    target: Target = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf8",
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write the sums of a table's rows for a model's features, for [bold]finitegp merge[/bold]; no rows.
+
+    For sites that may not share their rows: all use copies of one model file. The sums are not anonymous: from the sums
+    of fewer rows than features, rows may be computed, and a note says so. Tables of any length are read in pieces.
+    """
+    speaker = Speaker(as_json)
+    with speaker.guard(WORDS):
+        from ..data.columns import TransformReport
+        from ..table_model import TableModel
+
+        check_output(output, force=force, inputs=[model, *tables])
+        loaded = TableModel.load(model).with_target(target)
+        table = open_tables(tables, delimiter, encoding)
+        found = TransformReport(source=table)
+        site = loaded.statistics(table, found)
+        site.save(output)
+        for line in [*table.notes, *found.lines()]:
+            speaker.note(line)
+        features = site.statistics.num_features
+        speaker.say(
+            f"sums of {site.rows:g} rows ({features} x {features} of features, {features} of features with "
+            f"{site.target}, and three numbers): ",
+            output,
+        )
+        speaker.finish(
+            {
+                "statistics": str(output),
+                "rows": site.rows,
+                "features": features,
+                "target": site.target,
+                "fingerprint": site.fingerprint,
+            }
+        )

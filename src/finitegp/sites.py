@@ -1,0 +1,279 @@
+"""Sites that may not share rows: each gives its row sums away, and the sums make the exact joint posterior."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import __version__
+from .automatic import AutoFit
+from .data import ArraySource
+from .data.columns import TransformReport
+from .errors import DataError, ModelFileError
+from .likelihood import optimal_noise
+from .model import FittedGP
+from .persistence.container import read_container, write_container
+from .persistence.fingerprint import content_hash, fixed_part_fingerprint
+from .persistence.row_sums import decode_statistics, encode_statistics
+from .posterior import WeightPosterior
+from .statistics import FeatureStatistics, sum_statistics
+
+if TYPE_CHECKING:
+    from .table_model import TableModel
+
+# Far above the rounding of sums in another order, far below what one other row changes.
+_SAME_SUMS = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class SiteStatistics:
+    """What a site gives away instead of its rows: their sums for the features of one model.
+
+    Made by :meth:`TableModel.statistics`, taken by :meth:`TableModel.merge`. The sums are no rows, but they are not
+    anonymous either: from the sums of few rows, rows can be computed.
+
+    Attributes:
+        statistics: The row sums, of scaled inputs and targets.
+        fingerprint: Of features, row noise scales, scaling and encoding, which must be those of the model.
+        target: The name of the column with the targets.
+        name: What errors call these statistics, such as the name of their file; not saved.
+        version: The release of finitegp that made them.
+    """
+
+    statistics: FeatureStatistics
+    fingerprint: str
+    target: str | None = None
+    name: str = ""
+    version: str = __version__
+
+    @property
+    def rows(self) -> float:
+        """How many rows the site has."""
+        return self.statistics.num_data
+
+    @property
+    def digest(self) -> str:
+        """A hash of the sums: the same statistics twice are known by it."""
+        header = {"fingerprint": self.fingerprint, "num_data": self.statistics.num_data}
+        return content_hash(header, encode_statistics(self.statistics))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the sums into one file of the kind that models are in: with a checksum, without rows, without pickle.
+
+        Example:
+            >>> import tempfile
+            >>> sums = FeatureStatistics.from_batch(torch.ones(4, 2), torch.ones(4))
+            >>> with tempfile.TemporaryDirectory() as directory:
+            ...     SiteStatistics(sums, "0" * 64).save(f"{directory}/north.statistics")
+            ...     SiteStatistics.load(f"{directory}/north.statistics").rows
+            4.0
+        """
+        site = {"fingerprint": self.fingerprint, "target": self.target, "num_data": self.statistics.num_data}
+        header = {"kind": "statistics", "versions": {"finitegp": self.version}, "site": site}
+        write_container(path, header, encode_statistics(self.statistics))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SiteStatistics:
+        """Read a file that :meth:`save` wrote.
+
+        Raises:
+            ModelFileError: If the file is damaged, truncated, of a newer version or something else altogether.
+        """
+        header, tensors = read_container(path, "a site's statistics")
+        if header.get("kind") != "statistics":
+            raise ModelFileError(
+                f"{path} holds a {str(header.get('kind'))[:60]!r}, not a site's statistics: the model comes first, "
+                "then files that finitegp statistics (TableModel.statistics) wrote for it."
+            )
+        try:
+            site = header["site"]
+            fingerprint, target, version = site["fingerprint"], site["target"], header["versions"]["finitegp"]
+            if not all(isinstance(text, str) for text in (fingerprint, version, "" if target is None else target)):
+                raise ModelFileError("fingerprint, target or version is not text")
+            statistics = decode_statistics(site["num_data"], tensors)
+            _check_sums(statistics)
+        except (ModelFileError, KeyError, TypeError) as error:
+            what = error if isinstance(error, ModelFileError) else "its description of the site makes no sense"
+            raise ModelFileError(f"{path} cannot be used: {what}.") from None
+        return cls(statistics, fingerprint, target, Path(path).name, version)
+
+
+@torch.no_grad()
+def site_statistics(model: TableModel, table: Any, report: TransformReport) -> SiteStatistics:
+    """The sums of a site's table for the features of a model; see :meth:`TableModel.statistics`."""
+    fit = model.regressor.fits_[0]
+    total = sum_statistics(_partial_statistics(model, fit, table, report))
+    rows, features = total.num_data, total.num_features
+    if rows < features:
+        warnings.warn(
+            f"The site has {rows:g} rows, fewer than the {features} features of the model: rows may be computed from "
+            "such sums. Do not give them to anyone who may not see the rows; use more rows, or a model with fewer "
+            "features.",
+            stacklevel=4,  # past torch.no_grad and the method
+        )
+    return SiteStatistics(total, _fingerprint(model), model.target)
+
+
+def merge_sites(
+    model: TableModel,
+    sites: Sequence[SiteStatistics],
+    *,
+    keep_model_rows: bool = True,
+    refit_noise: bool = False,
+    allow_repeats: bool = False,
+) -> TableModel:
+    """The model with the exact joint posterior of all sites; see :meth:`TableModel.merge`."""
+    fit = model.regressor.fits_[0]
+    mine = fit.fitted.posterior.statistics
+    labels = [_label(site, number) for number, site in enumerate(sites)]
+    if not sites:
+        raise DataError("There are no sites to merge: give the statistics of at least one.")
+    _check_fingerprints(_fingerprint(model), sites, labels)
+    earlier = _merged_before(model) if keep_model_rows else []
+    if not allow_repeats:
+        _check_repeats(sites, labels, mine if keep_model_rows else None, earlier)
+    total = sum_statistics([*([mine] if keep_model_rows else []), *(site.statistics.to(mine.device) for site in sites)])
+    merged = _condition(fit, total, refit_noise)
+    merged_sites = earlier + [{"rows": site.rows, "digest": site.digest} for site in sites]
+    return replace(
+        model,
+        regressor=_with_fit(model, merged, sites, keep_model_rows),
+        summary=model.summary | {"merged_sites": merged_sites},
+    )
+
+
+def _partial_statistics(
+    model: TableModel, fit: AutoFit, table: Any, report: TransformReport
+) -> Iterator[FeatureStatistics]:
+    from .data.arrow_values import record_batches
+
+    for rows in record_batches(table):
+        targets = model.targets(rows, report, report.rows)
+        inputs = model.encoder.transform(rows, report)
+        scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets)
+        yield from fit.fitted.model.partial_statistics(ArraySource(*scaled))
+
+
+def _condition(fit: AutoFit, total: FeatureStatistics, refit_noise: bool) -> AutoFit:
+    gp, noise_variance, record = fit.fitted.model, fit.fitted.posterior.noise_variance, fit.record
+    if refit_noise:
+        optimum = optimal_noise(total)
+        if optimum.at_floor:
+            warnings.warn(
+                "The features reproduce the targets of all rows, so that the noise is at its lower bound and error "
+                "bars mean nothing: merge without refit_noise.",
+                stacklevel=4,
+            )
+        noise_variance = optimum.noise_variance
+        gp = copy.deepcopy(gp)
+        gp.noise.set_variance(noise_variance)
+        # What was counted on left-out rows was counted with the standard deviations of the old noise.
+        record = {name: value for name, value in record.items() if name != "conformal"}
+    return replace(fit, fitted=FittedGP(gp, WeightPosterior(total, noise_variance)), record=record)
+
+
+def _with_fit(model: TableModel, fit: AutoFit, sites: Sequence[SiteStatistics], keep_model_rows: bool) -> Any:
+    """A copy of the regressor with another fit and the counts of its rows brought up to date."""
+    regressor = copy.copy(model.regressor)
+    summary = dict(regressor.training_summary_)
+    if not keep_model_rows:
+        summary["rows_forgotten"] = summary["rows"] + summary["rows_added"]
+    summary["rows_added"] += int(sum(site.rows for site in sites))
+    regressor.fits_ = [fit]
+    regressor.training_summary_ = summary | {"fits": [fit.record]}
+    return regressor
+
+
+def _fingerprint(model: TableModel) -> str:
+    return fixed_part_fingerprint(model.regressor.fits_[0], model.encoder.to_dict())
+
+
+def _label(site: SiteStatistics, number: int) -> str:
+    if not isinstance(site, SiteStatistics):
+        raise TypeError(f"Sites must be SiteStatistics, but number {number} is a {type(site).__name__}.")
+    return site.name or f"site {number}"
+
+
+def _check_fingerprints(expected: str, sites: Sequence[SiteStatistics], labels: Sequence[str]) -> None:
+    for site, label in zip(sites, labels, strict=True):
+        if site.fingerprint == expected:
+            continue
+        releases = (
+            "" if site.version == __version__ else f" by finitegp {site.version[:60]}, while this is {__version__}"
+        )
+        raise DataError(
+            f"{label} was made for another model{releases}: its features, noise scales, scaling or encoding "
+            f"(fingerprint {site.fingerprint[:12]}) are not those of this one ({expected[:12]}), and such sums "
+            "cannot be added. Send this model's file to the site and make the statistics with it."
+        )
+
+
+def _check_repeats(
+    sites: Sequence[SiteStatistics],
+    labels: Sequence[str],
+    model_rows: FeatureStatistics | None,
+    earlier: Sequence[Mapping[str, Any]],
+) -> None:
+    known = {each["digest"] for each in earlier}
+    for number, (site, label) in enumerate(zip(sites, labels, strict=True)):
+        if site.digest in known:
+            raise DataError(
+                f"{label} was merged into this model before, and its rows would count twice: leave it out, or set "
+                "allow_repeats=True."
+            )
+        if model_rows is not None and _same_sums(site.statistics, model_rows):
+            raise DataError(
+                f"{label} has the sums of the rows that the model has already, which would count twice: leave it out, "
+                "or set keep_model_rows=False."
+            )
+        for other, before in zip(sites[:number], labels, strict=False):
+            if _same_sums(site.statistics, other.statistics):
+                raise DataError(
+                    f"{label} and {before} hold the same sums, and their rows would count twice: leave one out, or set "
+                    "allow_repeats=True."
+                )
+
+
+def _same_sums(one: FeatureStatistics, other: FeatureStatistics) -> bool:
+    """Whether two sums are of the same rows: equal but for rounding, which depends on how a table is cut."""
+    if one.num_data != other.num_data or one.num_features != other.num_features:
+        return False
+    mine, theirs = encode_statistics(one), encode_statistics(other)
+    return all(
+        float((mine[name] - theirs[name].to(mine[name].device)).abs().max())
+        <= _SAME_SUMS * float(mine[name].abs().max())
+        for name in mine
+    )
+
+
+def _merged_before(model: TableModel) -> list[dict[str, Any]]:
+    """What earlier merges noted down; a file may hold anything there."""
+    noted = model.summary.get("merged_sites")
+    found = noted if isinstance(noted, list) else []
+    return [each for each in found if isinstance(each, dict) and isinstance(each.get("digest"), str)]
+
+
+def _check_sums(statistics: FeatureStatistics) -> None:
+    """Refuse what no rows can have as their sums."""
+    gram, diagonal = statistics.gram, statistics.gram.diagonal()
+    if statistics.num_targets != 1:
+        raise ModelFileError(f"it has sums of {statistics.num_targets} targets instead of one")
+    slack = _SAME_SUMS * float(gram.abs().max()) if gram.numel() else 0.0
+    squares = statistics.projected_targets[:, 0].square()
+    possible = (
+        bool((diagonal >= 0.0).all())
+        and bool((statistics.target_sum_of_squares >= 0.0).all())
+        and bool(((gram - gram.mT).abs() <= slack).all())
+        # Cauchy and Schwarz: the square of a sum of products is at most the product of the sums of squares.
+        and bool((gram.square() <= (1 + 1e-6) * diagonal[:, None] * diagonal + slack**2).all())
+        and bool((squares <= (1 + 1e-6) * diagonal * statistics.target_sum_of_squares + slack**2).all())
+    )
+    if not possible:
+        raise ModelFileError("its numbers cannot be sums over rows")

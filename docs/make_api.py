@@ -20,6 +20,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     "Estimator": {"finitegp": ["GPRegressor"], "finitegp.automatic": ["fit_auto", "AutoFit", "AutoSettings"]},
     "Tables": {
         "finitegp.table_model": ["TableModel", "PredictedChunk"],
+        "finitegp.sites": ["SiteStatistics"],
         "finitegp.data.tables": ["TableReader"],
         "finitegp.data.columns": ["TableEncoder", "ColumnSummary", "TransformReport"],
         "finitegp.data.targets": ["target_values"],

@@ -263,14 +263,17 @@ def test_the_commands_of_the_documentation_run(here, quick_effort, monkeypatch):
     monkeypatch.setitem(EFFORTS, "medium", EFFORTS["low"])
     bundled = gzip.decompress((files("finitegp.data") / "bundled" / "diamonds.csv.gz").read_bytes()).decode()
     header, *rows = bundled.splitlines(keepends=True)
-    for number, name in enumerate(("diamonds.csv", "new.csv", "later.csv")):
+    for number, name in enumerate(("diamonds.csv", "new.csv", "later.csv", "north.csv", "south.csv")):
         (here / name).write_text(header + "".join(rows[number::400][:130]))
     text = (Path(__file__).resolve().parents[1] / "docs" / "command-line.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
-    assert {line.split()[1] for line in lines} == {"fit", "predict", "evaluate", "report", "update", "info"}
+    described = {"fit", "predict", "evaluate", "report", "update", "info", "statistics", "merge"}
+    assert {line.split()[1] for line in lines} == described
     for line in lines:
         program, *arguments = shlex.split(line)
         assert program == "finitegp"
         run(*arguments)
-    assert {"price.finitegp", "price.html", "predicted.csv", "later.html"} <= {file.name for file in here.iterdir()}
+    assert {"price.finitegp", "price.html", "predicted.csv", "later.html", "joint.finitegp"} <= {
+        file.name for file in here.iterdir()
+    }

@@ -21,7 +21,7 @@ def numbers_after(text, words):
 
 
 def test_every_example_is_tested():
-    tested = {"quickstart", "deep_kernel", "messy_table", "streaming_update", "uncertainty"}
+    tested = {"quickstart", "deep_kernel", "messy_table", "streaming_update", "three_sites", "uncertainty"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -59,6 +59,15 @@ def test_streaming_update(capsys, quick_effort):
     assert numbers_after(shown, "with a wrong day")[0] > restored[0]
 
 
+def test_three_sites(capsys, quick_effort):
+    shown = run("three_sites", capsys)
+    joint = numbers_after(shown, "all three plants: RMSE")[0]
+    assert joint < min(numbers_after(shown, f"bench and {name}: RMSE")[0] for name in ("north", "south", "west"))
+    assert numbers_after(shown, "predictions within")[0] < 1e-9
+    for words in ("made for another model", "merged into this model before"):
+        assert words in shown
+
+
 def test_uncertainty(capsys, quick_effort):
     shown = run("uncertainty", capsys)
     many_rows, gap, outside = (
@@ -81,6 +90,8 @@ def test_the_tables_of_the_examples_are_those_of_their_script(tmp_path):
         assert (tmp_path / name).read_bytes() == (EXAMPLES / "tables" / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["quickstart", "deep_kernel", "messy_table", "streaming_update", "uncertainty"])
+@pytest.mark.parametrize(
+    "name", ["quickstart", "deep_kernel", "messy_table", "streaming_update", "three_sites", "uncertainty"]
+)
 def test_examples_say_how_to_run_them(name):
     assert f"python examples/{name}.py" in (EXAMPLES / f"{name}.py").read_text()

@@ -9,6 +9,7 @@ import os
 import pickle
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from finitegp.data.columns import TableEncoder
 from finitegp.data.tables import TableReader
 from finitegp.errors import ModelFileError
 from finitegp.features import FourierFeatures, LinearFeatures
-from finitegp.persistence.container import read_container, write_container
+from finitegp.persistence.container import FORMAT_VERSION, read_container, write_container
 from finitegp.persistence.row_sums import encode_statistics
 from finitegp.sites import SiteStatistics
 from finitegp.table_model import TableModel
@@ -317,6 +318,24 @@ def test_fewer_rows_than_features_are_told_because_they_can_be_computed(tmp_path
     assert len(model.statistics(make_table(4, seed=0)).digest) == 64  # and four rows are not warned of
 
 
+def test_with_fewer_rows_than_features_guessed_rows_can_be_tested(model):
+    table, others = make_table(8, seed=0), make_table(8, seed=1)
+    with pytest.warns(UserWarning, match="rows may be computed"):
+        gram = model.statistics(table).statistics.gram
+    fit = model.regressor.fits_[0]
+    eigenvalues, vectors = torch.linalg.eigh(gram)
+    outside = vectors[:, eigenvalues < 1e-10 * eigenvalues[-1]]
+    assert outside.shape[1] == 20 - 8
+
+    def distance(rows):
+        """Of each row's features from the range of the matrix."""
+        features = fit.fitted.model(torch.from_numpy(fit.inputs_scaler.transform(model.encoder.transform(rows))))[0]
+        return (features @ outside).norm(dim=1) / features.norm(dim=1)
+
+    assert float(distance(table).max()) < 1e-6
+    assert float(distance(others).min()) > 1e-3
+
+
 def test_no_row_is_in_the_file(model, sites, tmp_path):
     sites[0].save(tmp_path / "north.statistics")
     data = (tmp_path / "north.statistics").read_bytes()
@@ -477,3 +496,20 @@ def test_a_regressor_of_a_data_frame_has_sites_too(tmp_path):
     # The joint model is a table model now, of the same features, so that sums for one are sums for the other.
     again = TableModel.load(tmp_path / "joint.finitegp")
     assert again.merge(first.statistics(make_table(10, seed=1))).regressor.training_summary_["rows_added"] == 30
+
+
+STORED = sorted((Path(__file__).parent / "files").glob("*.statistics"))
+
+
+@pytest.mark.parametrize("stored", STORED, ids=lambda file: file.stem)
+def test_statistics_of_this_and_earlier_versions_merge_as_they_did(stored):
+    """Their fingerprint must stay that of their model, and the sums must be read as they were meant."""
+    expected = json.loads(stored.with_suffix(".json").read_text())
+    model = TableModel.load(stored.with_name(stored.name.replace("site", "table")).with_suffix(".finitegp"))
+    chunk = next(model.merge(SiteStatistics.load(stored)).predict(expected["inputs"]))
+    np.testing.assert_allclose(chunk.mean, expected["mean"], rtol=1e-7)
+    np.testing.assert_allclose(chunk.std, expected["std"], rtol=1e-7)
+
+
+def test_there_are_statistics_of_this_version():
+    assert f"site-{FORMAT_VERSION}.statistics" in {file.name for file in STORED}

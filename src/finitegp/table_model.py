@@ -116,8 +116,7 @@ class TableModel:
         The table is read once, chunk by chunk, in memory that does not depend on the number of rows. Rows that the
         model has seen are not in the sums, unless they are in the table.
 
-        Warns:
-            UserWarning: If there are fewer rows than features, because rows may then be computed from the sums.
+        With fewer rows than features there is a warning, because rows may then be computed from the sums.
 
         Example:
             >>> from finitegp import GPRegressor

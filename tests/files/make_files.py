@@ -16,6 +16,7 @@ from finitegp.data.columns import TableEncoder
 from finitegp.features import ConcatenatedFeatures, FourierFeatures, GaussLegendreFeatures, MLPFeatures
 from finitegp.persistence import save_fit
 from finitegp.persistence.container import FORMAT_VERSION
+from finitegp.sites import SiteStatistics
 from finitegp.table_model import TableModel
 
 HERE = Path(__file__).parent
@@ -29,6 +30,8 @@ QUICK = {
     "noise_epochs": 5,
 }
 
+NEW_TABLE = {"cut": ["ideal", "new", "fair"], "size": [2.5, None, 4.0], "sold": ["2024-05-05", None, "2025-01-01"]}
+
 
 def make_rows(count, seed=0):
     generator = np.random.default_rng(seed)
@@ -36,8 +39,8 @@ def make_rows(count, seed=0):
     return inputs, 50 + 10 * np.sin(inputs[:, 0]) + generator.normal(size=count)
 
 
-def make_table(count):
-    generator = np.random.default_rng(0)
+def make_table(count, seed=0):
+    generator = np.random.default_rng(seed)
     size = generator.uniform(1, 5, size=count).round(3)
     cut = generator.choice(["fair", "good", "ideal"], size=count)
     day = np.datetime64("2024-01-01") + generator.integers(0, 700, size=count)
@@ -49,6 +52,15 @@ def make_table(count):
 def write_expected(name, inputs, mean, std):
     expected = {"inputs": inputs, "mean": np.asarray(mean).tolist(), "std": np.asarray(std).tolist()}
     (HERE / f"{name}-{FORMAT_VERSION}.json").write_text(json.dumps(expected) + "\n")
+
+
+def make_site(model):
+    """The statistics of a site for the stored model of a table, and what the joint model predicts."""
+    table, targets = make_table(60, seed=1)
+    model.statistics(table | {"price": targets}).save(HERE / f"site-{FORMAT_VERSION}.statistics")
+    joint = model.merge(SiteStatistics.load(HERE / f"site-{FORMAT_VERSION}.statistics"))
+    chunk = next(joint.predict(NEW_TABLE))
+    write_expected("site", NEW_TABLE, chunk.mean, chunk.std)
 
 
 def main():
@@ -73,9 +85,9 @@ def main():
     regressor = GPRegressor(features, algorithm="lagged", epochs=20, random_state=0)
     model = TableModel(regressor.fit(encoder.transform(table), targets), encoder, "price", {"rows": 200})
     model.save(HERE / f"table-{FORMAT_VERSION}.finitegp")
-    new_table = {"cut": ["ideal", "new", "fair"], "size": [2.5, None, 4.0], "sold": ["2024-05-05", None, "2025-01-01"]}
-    chunk = next(model.predict(new_table))
-    write_expected("table", new_table, chunk.mean, chunk.std)
+    chunk = next(model.predict(NEW_TABLE))
+    write_expected("table", NEW_TABLE, chunk.mean, chunk.std)
+    make_site(TableModel.load(HERE / f"table-{FORMAT_VERSION}.finitegp"))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python benchmarks/reading.py            # about ten minutes, and 300 MB of disk
     python benchmarks/reading.py --quick    # small files
 
-16 columns of generated numbers. Each case runs in a process of its own, which first uses the libraries once and reads one
-small CSV and one small Parquet file; peaks are resident memory above that (``first_use`` is what the first CSV file
+16 columns of generated numbers. Each case runs in a process of its own, which first uses the libraries once and reads
+one small CSV and one small Parquet file; peaks are resident memory above that (``first_use`` is what the first CSV file
 took). Arrow reads CSV files ahead in a thread of its own, so what it has read and not yet given out depends on how fast
 its user is: each case is measured at full speed and with a pause after every chunk. Chunks are not kept. ``told``
 is ``TableReader.reading_bytes``, and ``chunk`` the largest chunk that was given out.

@@ -41,8 +41,9 @@ _CONVERSION = re.compile(
 )
 _ROW = re.compile(r"Row #(\d+): ")
 _HEADER_ROWS = 2  # Arrow counts rows from one and counts the header.
-# Measured: what the CSV reader of Arrow takes besides the blocks of the file.
-_READER_BYTES = 20_000_000
+# Measured by benchmarks/reading.py: how far Arrow reads ahead, and the most that it takes besides.
+_READER_BYTES = 26_000_000
+_BLOCKS_AHEAD = 1.2 * 32
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,9 @@ class CsvFile:
     num_rows: int = 0
     reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    @property
-    def reading_bytes(self) -> int:
-        """About how much memory reading takes, if Arrow reads up to 32 blocks ahead (assumed, not measured)."""
-        ahead = int(1.2 * 32 * self.options.block_size)
+    def reading_bytes(self, chunk_size: int) -> int:
+        """About how much memory reading takes: Arrow reads up to 32 blocks ahead, whatever the size of chunks."""
+        ahead = int(_BLOCKS_AHEAD * self.options.block_size)
         # What a packed file unpacks to is not known.
         return _READER_BYTES + (ahead if self.path.name.endswith(".gz") else min(ahead, self.path.stat().st_size))
 

@@ -24,6 +24,8 @@ _PARQUET_ENDINGS = (".parquet", ".pq")
 _MAX_CHUNK_ROWS = 65_536
 _MAX_CHUNK_CELLS = 1 << 21
 _PARQUET_BUFFER = 1 << 16
+# Measured by benchmarks/reading.py: Parquet takes so much of the row groups read together, of a chunk, and besides.
+_GROUP_COPIES, _CHUNK_COPIES, _PARQUET_BYTES = 1.05, 5.0, 5_000_000
 
 # How files begin that are given a wrong name most often.
 _BEGINNINGS = (
@@ -116,7 +118,7 @@ class TableReader:
     @property
     def reading_bytes(self) -> int:
         """About how much memory reading takes besides the chunk that is given out: does not grow with the rows."""
-        return max(file.reading_bytes for file in self._files)
+        return max(file.reading_bytes(self.chunk_size) for file in self._files)
 
     def __len__(self) -> int:
         return self.num_rows
@@ -204,6 +206,8 @@ class _ParquetFile:
                 schema = file.schema_arrow
                 self.num_rows = file.metadata.num_rows
                 groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+                self._group_rows = [group.num_rows for group in groups]
+                self._group_bytes = [group.total_byte_size for group in groups]
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path} is not a whole Parquet file ({_sentence(error)}): it may be truncated or still being written; "
@@ -215,8 +219,15 @@ class _ParquetFile:
                 raise DataError(unknown_column(name, schema.names, str(path)))
         self.types = {name: schema.field(name).type for name in (schema.names if columns is None else columns)}
 
-        # Arrow decodes whole row groups, and takes about three times the size that their metadata tell.
-        self.reading_bytes = 3 * max((group.total_byte_size for group in groups), default=0)
+    def reading_bytes(self, chunk_size: int) -> int:
+        """About how much memory reading takes: for the row groups that are read together, and parts of chunks."""
+        # Text is taken for as long as it is in the file, where equal texts may be written once.
+        sizes = zip(self._group_bytes, self._group_rows, strict=True)
+        row_bytes = max(8.0 * len(self.types), *(size / max(rows, 1) for size, rows in sizes))
+        runs = list(_runs_of_row_groups(self._group_rows, chunk_size))
+        largest = max(sum(self._group_bytes[group] for group in run) for run in runs)
+        chunk = min(chunk_size, max(sum(self._group_rows[group] for group in run) for run in runs)) * row_bytes
+        return int(_PARQUET_BYTES + _GROUP_COPIES * largest + _CHUNK_COPIES * chunk)
 
     def batches(self, size: int) -> Iterator[Any]:
         """The rows in record batches."""
@@ -224,7 +235,7 @@ class _ParquetFile:
         try:
             with pq.ParquetFile(self.path, buffer_size=_PARQUET_BUFFER) as file:
                 # A few row groups at a time and without threads: otherwise Arrow's memory grows with the file.
-                for groups in _runs_of_row_groups(file.metadata, size):
+                for groups in _runs_of_row_groups(self._group_rows, size):
                     found = file.iter_batches(
                         batch_size=size, row_groups=groups, columns=list(self.types), use_threads=False
                     )
@@ -237,12 +248,11 @@ class _ParquetFile:
             ) from None
 
 
-def _runs_of_row_groups(metadata: Any, size: int) -> Iterator[list[int]]:
+def _runs_of_row_groups(group_rows: Sequence[int], size: int) -> Iterator[list[int]]:
     """Numbers of neighbouring row groups that together have at most ``size`` rows, or of one that has more."""
     run: list[int] = []
     rows = 0
-    for group in range(metadata.num_row_groups):
-        more = metadata.row_group(group).num_rows
+    for group, more in enumerate(group_rows):
         if run and rows + more > size:
             yield run
             run, rows = [], 0

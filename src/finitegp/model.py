@@ -289,16 +289,21 @@ class FittedGP:
     Attributes:
         model: The float64 model, frozen.
         posterior: The :class:`WeightPosterior`.
+        chunk_size: How many rows of arrays pass through the model at once: memory grows with it, results do not.
     """
 
-    def __init__(self, model: FeatureGP, posterior: WeightPosterior) -> None:
+    def __init__(self, model: FeatureGP, posterior: WeightPosterior, *, chunk_size: int = 4096) -> None:
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
         self.model = model
         self.posterior = posterior
+        self.chunk_size = chunk_size
 
     @torch.no_grad()
-    def predict(self, inputs: Any, *, return_covariance: bool = False, chunk_size: int = 4096) -> Prediction:
+    def predict(self, inputs: Any, *, return_covariance: bool = False, chunk_size: int | None = None) -> Prediction:
         """Predict new observations at ``inputs`` of shape ``(rows, columns)``, ``chunk_size`` rows at a time.
 
+        ``chunk_size`` is that of the object by default.
         ``return_covariance`` adds the ``(rows, rows)`` covariance of the noise-free function.
         """
         if return_covariance:
@@ -329,8 +334,7 @@ class FittedGP:
         @torch.no_grad()
         def functions(inputs: Any) -> Tensor:
             parts = [
-                torch.einsum("rd,kdt->krt", features.to(weights), weights)
-                for features, _ in self._features(inputs, 4096)
+                torch.einsum("rd,kdt->krt", features.to(weights), weights) for features, _ in self._features(inputs)
             ]
             values = torch.cat(parts, dim=1)
             return values[:, :, 0] if values.shape[2] == 1 else values
@@ -341,7 +345,7 @@ class FittedGP:
     def leave_one_out(self, data: Any) -> Prediction:
         """For each training row, the prediction of the posterior without it: closed form, one pass over the data."""
         parts = []
-        for rows in as_source(data):
+        for rows in as_source(data, chunk_size=self.chunk_size):
             features, log_scale = self.model.checked_forward(rows)
             targets = rows.targets.to(features.device)
             parts.append(self.posterior.leave_one_out(features, targets, log_scale))
@@ -349,29 +353,35 @@ class FittedGP:
 
     def update(self, data: Any) -> FittedGP:
         """The posterior with more rows, at a cost that does not depend on how many there were before."""
-        return FittedGP(self.model, self.posterior.update(self.model.statistics(data)))
+        return self._with(self.posterior.update(self._statistics(data)))
 
     def forget(self, data: Any) -> FittedGP:
         """The posterior without these rows, as if they had never been seen."""
-        return FittedGP(self.model, self.posterior.forget(self.model.statistics(data)))
+        return self._with(self.posterior.forget(self._statistics(data)))
 
     def merge(self, other: FittedGP) -> FittedGP:
         """The posterior of both data sets; both must have the same feature map and noise."""
         mine, theirs = self.model.state_dict(), other.model.state_dict()
         if mine.keys() != theirs.keys() or not all(torch.equal(mine[key], theirs[key]) for key in mine):
             raise DataError("Only posteriors of the same model can be merged, but the parameters differ.")
-        return FittedGP(self.model, self.posterior.merge(other.posterior))
+        return self._with(self.posterior.merge(other.posterior))
+
+    def _with(self, posterior: WeightPosterior) -> FittedGP:
+        return FittedGP(self.model, posterior, chunk_size=self.chunk_size)
+
+    def _statistics(self, data: Any) -> FeatureStatistics:
+        return self.model.statistics(as_source(data, chunk_size=self.chunk_size))
 
     @torch.no_grad()
-    def features(self, inputs: Any, *, chunk_size: int = 4096) -> tuple[Tensor, Tensor | None]:
+    def features(self, inputs: Any, *, chunk_size: int | None = None) -> tuple[Tensor, Tensor | None]:
         """Features ``(rows, d)`` and log noise scales ``(rows,)`` or None, for several posteriors of one model."""
         parts = list(self._features(inputs, chunk_size))
         scales = [scale for _, scale in parts if scale is not None]
         return torch.cat([features for features, _ in parts]), torch.cat(scales) if scales else None
 
-    def _features(self, inputs: Any, chunk_size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def _features(self, inputs: Any, chunk_size: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
         # Targets are not known here; zeros let new rows pass through the same checks as training rows.
-        for rows in ArraySource(inputs, torch.zeros(len(inputs)), chunk_size=chunk_size):
+        for rows in ArraySource(inputs, torch.zeros(len(inputs)), chunk_size=chunk_size or self.chunk_size):
             yield self.model.checked_forward(rows)
 
 

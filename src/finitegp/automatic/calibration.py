@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 
 from ..model import FeatureGP
-from ..posterior import WeightPosterior
+from ..posterior import Prediction, WeightPosterior
+from ..statistics import FeatureStatistics
 from .conformal import conformal_record
 from .table import Array, Table
 
@@ -61,12 +63,37 @@ def calibrate(
         here, and what conformal intervals need.
     """
     fitted = model.condition(training.source(), optimize_noise=True)
-    statistics, noise_variance = fitted.posterior.statistics, fitted.model.noise_variance
     features, log_scales = fitted.features(held_out.inputs)
+    return calibrate_posterior(
+        model,
+        fitted.posterior.statistics,
+        held_out,
+        lambda posterior: posterior.predict(features, log_scales),
+        left_out,
+    )
+
+
+def calibrate_posterior(
+    model: FeatureGP,
+    statistics: FeatureStatistics,
+    held_out: Table,
+    predict: Callable[[WeightPosterior], Prediction],
+    left_out: LeftOutResiduals | None = None,
+) -> dict[str, Any]:
+    """What :func:`calibrate` does, from the row sums of the training rows, at whose optimum the model's noise is.
+
+    Args:
+        model: Changed in place.
+        statistics: Of the training rows.
+        held_out: Other rows.
+        predict: What a posterior predicts for these.
+        left_out: As in :func:`calibrate`.
+    """
+    noise_variance = model.noise_variance
     observed = torch.from_numpy(held_out.targets)
     best: tuple[float, float, Array, Array] | None = None
     for ratio in _RATIOS:
-        prediction = WeightPosterior(statistics, noise_variance * ratio).predict(features, log_scales)
+        prediction = predict(WeightPosterior(statistics, noise_variance * ratio))
         squares = (observed - prediction.mean).square().numpy()
         log_variance = prediction.variance.log().numpy()
         density = _density(held_out, squares, log_variance, _factor(held_out, squares, log_variance))

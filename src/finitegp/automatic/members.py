@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ..algorithms import Lagged
-from ..data import ArraySource
+from ..data import ArraySource, IndexedSource
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding
 from ..flat_adam import FlatAdamW
 from ..model import FeatureGP, FittedGP
@@ -163,9 +163,9 @@ class _Trained(NamedTuple):
 
 def _train_member(training: Table, fold: Index, settings: AutoSettings, weight_decay: float, seed: int) -> _Trained:
     data = training.take(np.delete(np.arange(len(training)), fold)).source()
-    model = FeatureGP(_make_network(training.inputs.shape[1], settings, seed=seed), noise_variance=0.1)
+    model = FeatureGP(make_network(training.inputs.shape[1], settings, seed=seed), noise_variance=0.1)
     epochs = count_epochs(-(-len(data) // settings.batch_size), settings)
-    run = _train_network(
+    run = train_network(
         model, data, settings, epochs=epochs, rate=settings.learning_rate, weight_decay=weight_decay, seed=seed
     )
     return _finish(model, data, training.inputs[fold], run)
@@ -186,7 +186,7 @@ def _refine_member(
     model = FeatureGP(feature_map, noise_variance=member.model.noise_variance)
     epochs = math.ceil(settings.refine_fraction * count_epochs(-(-len(data) // settings.batch_size), settings))
     rate = settings.refine_rate * settings.learning_rate
-    run = _train_network(model, data, settings, epochs=epochs, rate=rate, weight_decay=weight_decay, seed=seed)
+    run = train_network(model, data, settings, epochs=epochs, rate=rate, weight_decay=weight_decay, seed=seed)
     return _finish(model, data, training.inputs[fold], run)
 
 
@@ -219,7 +219,9 @@ def make_folds(rows: int, settings: AutoSettings, *, seed: int) -> list[Index]:
     return [order[int(number * size) : int((number + 1) * size)] for number in range(count)]
 
 
-def _make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> nn.Module:
+def make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> nn.Module:
+    """One network, with its embedding of the columns, as the settings ask for."""
+
     def make(width: int) -> MLPFeatures:
         return MLPFeatures(
             width, hidden=settings.hidden, activation=settings.activation, initialization="he", seed=seed
@@ -227,22 +229,32 @@ def _make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> nn.Mo
 
     if not settings.embedding:
         return make(input_dim)
-    embedding = PeriodicEmbedding(input_dim, frequency_scale=settings.frequency_scale, seed=seed)
+    embedding = PeriodicEmbedding(
+        input_dim,
+        settings.num_frequencies,
+        settings.embedding_width,
+        frequency_scale=settings.frequency_scale,
+        seed=seed,
+    )
     return ComposedFeatures(embedding, make(embedding.num_features))
 
 
-def _train_network(
+def train_network(
     model: FeatureGP,
-    data: ArraySource,
+    data: ArraySource | IndexedSource,
     settings: AutoSettings,
     *,
     epochs: int,
     rate: float,
     weight_decay: float,
     seed: int,
+    **arguments: Any,
 ) -> TrainingRun:
-    """Lagged with constant noise: it steers the features by squared error, which keeps the error small."""
-    rows = len(data)
+    """Lagged with constant noise: it steers the features by squared error, which keeps the error small.
+
+    ``arguments`` are further ones of :func:`~finitegp.train`, which do not change what is trained.
+    """
+    rows = data.num_data
     batch_size = min(settings.batch_size, rows)
     algorithm = Lagged(model, rows, block=settings.block, window=settings.window)
     (group,) = algorithm.parameter_groups()
@@ -256,6 +268,7 @@ def _train_network(
         seed=seed,
         schedule=cosine_decay(epochs * -(-rows // batch_size)),
         restore_best=False,
+        **arguments,
     )
     optimizer.release()
     return run
@@ -272,9 +285,9 @@ def count_epochs(steps_per_epoch: int, settings: AutoSettings) -> int:
     return max(1, min(wanted, settings.max_steps // steps_per_epoch))
 
 
-def join_features(members: Members) -> list[nn.Module]:
+def join_features(models: Sequence[FeatureGP]) -> list[nn.Module]:
     """The feature maps of all members, frozen."""
-    maps = [member.model.feature_map for member in members.fitted]
+    maps = [model.feature_map for model in models]
     for feature_map in maps:
         feature_map.requires_grad_(False)
     return maps

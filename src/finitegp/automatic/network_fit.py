@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,5 +123,10 @@ def _with_input_noise(
     return _Joined(members, model, words | calibrate(model, training, validation, evidence))
 
 
+def join_models(models: Sequence[FeatureGP], noise: NoiseModel) -> FeatureGP:
+    """One GP on the features of all networks and a constant."""
+    return FeatureGP(ConcatenatedFeatures(*join_features(models), ConstantFeatures()), noise_model=noise)
+
+
 def _join(members: Members, noise: NoiseModel) -> FeatureGP:
-    return FeatureGP(ConcatenatedFeatures(*join_features(members), ConstantFeatures()), noise_model=noise)
+    return join_models([member.model for member in members.fitted], noise)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ def count_processes(jobs: int) -> int:
     return max(1, min(available, jobs))
 
 
-def in_parallel(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], processes: int) -> Iterator[Any]:
+def in_parallel(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]], processes: int) -> Iterator[Any]:
     """Results of ``function(*job)`` in the order of the jobs.
 
     Small networks are trained fastest by one thread, so each job has one, also without processes: the last digits of

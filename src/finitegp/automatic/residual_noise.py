@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,6 +58,7 @@ def fit_residual_noise(
     *,
     seed: int,
     processes: int = 1,
+    chunk_size: int | None = None,
 ) -> ResidualNoise:
     r"""Networks for :math:`\log v(x)` that maximise the Gaussian density of left-out residuals.
 
@@ -64,22 +67,27 @@ def fit_residual_noise(
     outvoted. The shares show which floor the variance needs: rows that seem to be hit exactly (repeated rows, few
     distinct targets) promise a certainty that the next such row may not keep. It is the largest floor that costs next
     to nothing in density.
+
+    ``chunk_size`` bounds the memory: at most so many rows are evaluated at once, and one share is copied at a time.
     """
     count = settings.noise_networks
     shares = np.random.default_rng(seed).permutation(len(residuals)) % count if count > 1 else np.zeros(len(residuals))
     mean_square = max(float(np.mean(residuals**2)), 1e-12)
     squares = residuals**2 / mean_square
     validation_squares = validation_residuals**2 / mean_square
-    jobs = []
-    for number in range(count):
-        seen = shares != number if count > 1 else np.ones(len(residuals), dtype=bool)
-        jobs.append((inputs[seen], squares[seen], validation_inputs, validation_squares, settings, seed * 100 + number))
-    found = list(in_parallel(_train_network, jobs, processes))
+
+    def jobs() -> Iterator[tuple[Any, ...]]:
+        for number in range(count):
+            seen = shares != number if count > 1 else np.ones(len(residuals), dtype=bool)
+            validation = validation_inputs, validation_squares
+            yield inputs[seen], squares[seen], *validation, settings, seed * 100 + number, chunk_size
+
+    found = list(in_parallel(_train_network, jobs(), processes))
     networks = [network for network, _ in found]
     log_variance = np.zeros(len(residuals))
     for number, network in enumerate(networks):
         unseen = shares == number
-        log_variance[unseen] = _evaluate(network, inputs[unseen])
+        log_variance[unseen] = _evaluate(network, inputs[unseen], chunk_size)
     floor = _choose_floor(log_variance, squares)
     module = nn.Sequential(MeanVariance(*networks), SmoothFloor(math.log(floor)))
     noise = InputNoise(module.requires_grad_(False), reads="inputs", variance=mean_square)
@@ -104,6 +112,7 @@ def _train_network(
     validation_squares: Array,
     settings: AutoSettings,
     seed: int,
+    chunk_size: int | None,
 ) -> tuple[nn.Module, int]:
     # Copies: arrays that come from another process may be read-only.
     rows, targets = torch.tensor(inputs, dtype=torch.float32), torch.tensor(squares, dtype=torch.float32)
@@ -122,7 +131,7 @@ def _train_network(
         weight_decay=settings.noise_weight_decay,
         max_gradient_norm=1.0,
     )
-    best, best_epoch = _profile_loss(network, validation_rows, validation_targets), 0
+    best, best_epoch = _profile_loss(network, validation_rows, validation_targets, chunk_size), 0
     best_state = copy.deepcopy(network.state_dict())
     step = 0
     for epoch in range(1, epochs + 1):
@@ -132,7 +141,7 @@ def _train_network(
             _set_gradients(network, rows[batch], targets[batch])
             optimizer.step()
             step += 1
-        value = _profile_loss(network, validation_rows, validation_targets)
+        value = _profile_loss(network, validation_rows, validation_targets, chunk_size)
         if value < best:
             best, best_epoch, best_state = value, epoch, copy.deepcopy(network.state_dict())
     optimizer.release()
@@ -192,10 +201,11 @@ class SmoothFloor(nn.Module):
 
 
 @torch.no_grad()
-def relative_variance(noise: InputNoise, inputs: Array) -> Array:
+def relative_variance(noise: InputNoise, inputs: Array, chunk_size: int | None = None) -> Array:
     """``(rows,)`` noise variance of each row up to a common factor."""
     rows = torch.from_numpy(inputs).float()
-    variance: Array = noise.log_scale(rows, rows).double().exp().numpy()
+    parts = [rows] if chunk_size is None else torch.split(rows, chunk_size)
+    variance: Array = torch.cat([noise.log_scale(part, part).double().exp() for part in parts]).numpy()
     return variance
 
 
@@ -209,14 +219,19 @@ def _make_network(input_dim: int, hidden: int, seed: int) -> nn.Sequential:
 
 
 @torch.no_grad()
-def _evaluate(network: nn.Module, inputs: Array) -> Array:
-    output: Array = network(torch.from_numpy(inputs).float())[:, 0].double().numpy()
+def _outputs(network: nn.Module, rows: Tensor, chunk_size: int | None) -> Tensor:
+    if chunk_size is None or len(rows) <= chunk_size:
+        return network(rows)[:, 0].double()  # type: ignore[no-any-return]
+    return torch.cat([network(part)[:, 0].double() for part in torch.split(rows, chunk_size)])
+
+
+def _evaluate(network: nn.Module, inputs: Array, chunk_size: int | None) -> Array:
+    output: Array = _outputs(network, torch.from_numpy(inputs).float(), chunk_size).numpy()
     return output
 
 
-@torch.no_grad()
-def _profile_loss(network: nn.Module, rows: Tensor, squares: Tensor) -> float:
+def _profile_loss(network: nn.Module, rows: Tensor, squares: Tensor, chunk_size: int | None) -> float:
     """The mean loss at the best common factor, which is set in closed form later."""
-    log_variance = network(rows)[:, 0].double()
+    log_variance = _outputs(network, rows, chunk_size)
     factor = (squares * torch.exp(-log_variance)).mean().clamp(min=1e-12)
     return float(0.5 * (log_variance.mean() + factor.log() + 1.0))

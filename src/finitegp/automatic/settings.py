@@ -21,6 +21,8 @@ class AutoSettings:
         hidden: Widths of each network.
         activation: Its nonlinearity; see :class:`~finitegp.features.MLPFeatures`.
         embedding: Whether columns pass through :class:`~finitegp.features.PeriodicEmbedding` first.
+        num_frequencies: Cosines per column of the embedding.
+        embedding_width: Its outputs per column.
         frequency_scale: Of the initial frequencies of the embedding: large ones see sharp steps, small ones are smooth.
         robust_scaling: Whether inputs are scaled by quartiles and smoothly clipped, or only standardised.
         learning_rate: Of Adam, with cosine decay.
@@ -58,6 +60,8 @@ class AutoSettings:
     hidden: tuple[int, ...] = (128, 128, 128)
     activation: str = "mish"
     embedding: bool = True
+    num_frequencies: int = 16
+    embedding_width: int = 4
     frequency_scale: float = 1.0
     robust_scaling: bool = False
     learning_rate: float = 5e-3

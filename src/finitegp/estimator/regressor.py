@@ -340,7 +340,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         changed = []
         for column, fit in enumerate(self.fits_):
             scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets[:, column])
-            data = ArraySource(*scaled, counts=counts)
+            data = ArraySource(*scaled, counts=counts, chunk_size=fit.fitted.chunk_size)
             fitted = fit.fitted.update(data) if add else fit.fitted.forget(data)
             changed.append(replace(fit, fitted=fitted))
         self.fits_ = changed

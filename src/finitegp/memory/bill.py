@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 ALGORITHMS = ("lagged", "scgd", "minimax")
 
 # Interpreter objects, small tensors, and what the allocator cannot give back.
-_SMALL_OBJECTS = 1_500_000
+SMALL_OBJECTS = 1_500_000
 # linalg.gram_float64 sums rows in blocks of so many.
-_GRAM_BLOCK_ROWS = 512
+GRAM_BLOCK_ROWS = 512
 # Bytes per row of the numbers of gathered rows and their order.
 _INDEX_BYTES = 24
 
@@ -52,6 +53,9 @@ class Setting:
         keep_best: Whether a callback keeps the best state.
         float_bytes: Of a number of the network: 4 for float32.
         reading_bytes: Of a chunk of the table while it is read and decoded; 0 if there is no table to read.
+        num_frequencies: Cosines per column of a ``PeriodicEmbedding`` before the network; 0 if there is none.
+        embedding_width: Outputs per column of that embedding.
+        keeps_layer_inputs: Whether the backward pass needs the inputs of activations, too: all but ReLU.
     """
 
     num_columns: int
@@ -67,6 +71,14 @@ class Setting:
     keep_best: bool = False
     float_bytes: int = 4
     reading_bytes: int = 0
+    num_frequencies: int = 0
+    embedding_width: int = 4
+    keeps_layer_inputs: bool = False
+
+    @property
+    def network_inputs(self) -> int:
+        """Columns that the first layer sees."""
+        return self.num_columns * (self.embedding_width if self.num_frequencies else 1)
 
     @property
     def num_features(self) -> int:
@@ -75,15 +87,35 @@ class Setting:
 
     @property
     def num_parameters(self) -> int:
-        """Weights and biases of the network, the weights of the features and the noise."""
-        widths = (self.num_columns, *self.hidden)
+        """Weights and biases of embedding and network, the weights of the features and the noise."""
+        widths = (self.network_inputs, *self.hidden)
         network = sum((before + 1) * after for before, after in zip(widths, self.hidden, strict=False))
+        if self.num_frequencies:
+            mixed = (self.num_frequencies + 1) * (self.embedding_width - 1)
+            network += self.num_columns * (2 * self.num_frequencies + mixed)
         return network + self.num_features * self.num_targets + 2
 
     @property
     def row_bytes(self) -> int:
         """Of one row in the spool."""
         return 4 * self.num_columns + 8 * self.num_targets
+
+    def describe(self) -> str:
+        """The setting in a line."""
+        return (
+            f"{self.num_columns} columns, layers {' x '.join(map(str, self.hidden))}, {self.algorithm}: batches of "
+            f"{self.batch_size} in parts of {self.micro_batch_size}, {self.gathered_batches} read at once, chunks of "
+            f"{self.chunk_size}"
+        )
+
+    def training_arguments(self) -> dict[str, Any]:
+        """What :func:`finitegp.train` has to be given."""
+        return {
+            "batch_size": self.batch_size,
+            "micro_batch_size": self.micro_batch_size if self.micro_batch_size < self.batch_size else None,
+            "gathered_batches": self.gathered_batches,
+            "initial_batches": self.initial_batches,
+        }
 
 
 def items_of(setting: Setting) -> Iterator[Item]:
@@ -112,7 +144,7 @@ def _always(s: Setting) -> Iterator[Item]:
     if s.algorithm == "lagged":
         batches = max(s.block, s.initial_batches)
         yield Item("always", "features since the last refresh", f * batches * s.batch_size * s.num_features)
-    yield Item("always", "small objects", _SMALL_OBJECTS)
+    yield Item("always", "small objects", SMALL_OBJECTS)
 
 
 def _spool(s: Setting) -> Iterator[Item]:
@@ -130,8 +162,14 @@ def _training(s: Setting) -> Iterator[Item]:
     # Records and what is copied out of them; with two streams the rows of the first are there already.
     ahead = f * (s.num_columns + s.num_targets) if s.algorithm == "minimax" else 0
     yield Item("reading rows", "the next rows and their numbers", rows * (2 * s.row_bytes + _INDEX_BYTES + ahead))
-    yield Item("step", "outputs of the layers", f * m * (s.num_columns + sum(s.hidden)))
-    back = 3 * f * m * max(s.hidden)  # the gradient in the features, and two on the way back
+    kept = 2 if s.keeps_layer_inputs else 1
+    yield Item("step", "outputs of the layers", f * m * (s.num_columns + kept * sum(s.hidden)))
+    if s.num_frequencies:
+        # Angles, cosines, and what is joined and turned row by row.
+        cosines = s.num_columns * (2 * s.num_frequencies + 2 * s.embedding_width)
+        yield Item("step", "cosines of the columns", f * m * cosines)
+    # The gradient in the features, and two on the way back; then two in the cosines.
+    back = f * m * max(3 * max(s.hidden), s.network_inputs + 2 * s.num_columns * s.num_frequencies)
     if s.algorithm == "lagged":
         yield Item("step", "gradients of the rows", back)
         yield Item("refresh", "features side by side", f * max(s.block, s.initial_batches) * b * d)
@@ -143,7 +181,7 @@ def _training(s: Setting) -> Iterator[Item]:
         )
         yield Item("tracking", "features of the batch", f * b * d)
         # Few rows are multiplied at once, more of them block by block into a matrix and its mirror image.
-        yield Item("tracking", "Gram matrix of the batch", 8 * b * d if b <= 64 else 8 * (2 * d + _GRAM_BLOCK_ROWS) * d)
+        yield Item("tracking", "Gram matrix of the batch", 8 * b * d if b <= 64 else 8 * (2 * d + GRAM_BLOCK_ROWS) * d)
     else:
         yield Item("step", "gradients of the rows, dual matrix", back + 2 * f * d**2)
         yield Item("projection", "factor or eigenvectors", 5 * 8 * d**2)
@@ -163,15 +201,22 @@ def _prediction(s: Setting) -> Iterator[Item]:
 
 def _chunk(phase: str, s: Setting, features: int) -> Iterator[Item]:
     """One chunk on its way through a float64 copy of the network, and the features of the one before."""
-    widths = (s.num_columns, *s.hidden)
-    # Input and output of one layer or activation.
-    widest = max(max(one + other, 2 * other) for one, other in zip(widths, s.hidden, strict=False))
     yield Item(phase, "network in float64", 8 * s.num_parameters)
     yield Item(phase, "rows of the chunk", s.chunk_size * (2 * s.row_bytes + 8 * s.num_columns))
-    yield Item(phase, "chunk in the network", s.chunk_size * 8 * (widest + features * s.num_features))
+    yield Item(phase, "chunk in the network", s.chunk_size * 8 * (widest_layer(s) + features * s.num_features))
+
+
+def widest_layer(s: Setting) -> int:
+    """Numbers per row of one layer's or activation's input and output, where they are most."""
+    widths = (s.network_inputs, *s.hidden)
+    widest = max(max(one + other, 2 * other) for one, other in zip(widths, s.hidden, strict=False))
+    if not s.num_frequencies:
+        return widest
+    # Angles and cosines; then the mixed cosines, joined with the columns, and turned row by row.
+    return max(widest, s.num_columns * max(2 * s.num_frequencies, s.num_frequencies + 3 * s.embedding_width))
 
 
 def _sums(s: Setting) -> int:
     """FeatureStatistics of one chunk: the joint Gram matrix, its mirror image, a copy, and a block of rows."""
     width = s.num_features + s.num_targets
-    return 8 * (3 * width**2 + _GRAM_BLOCK_ROWS * width)
+    return 8 * (3 * width**2 + GRAM_BLOCK_ROWS * width)

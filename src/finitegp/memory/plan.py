@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from .bill import ALGORITHMS, Item, Setting, items_of
 from .byte_sizes import format_bytes, parse_bytes
@@ -15,8 +15,31 @@ _GATHERED = (32, 16, 8, 4, 2, 1)
 _BATCHES = (256, 128, 64, 32)
 _FEATURES = (128, 96, 64, 48, 32, 24, 16, 8)
 _SMALLEST_MICRO_BATCH = 8
+# The phases and the parts that each of them settles.
+_PARTS = (
+    ("spool", "chunk_size"),
+    ("exact pass", "chunk_size"),
+    ("prediction", "chunk_size"),
+    ("reading rows", "gathered_batches"),
+    ("refresh", "gathered_batches"),
+    ("step", "gathered_batches"),
+    ("step", "micro_batch_size"),
+)
 # Share of the peak that is kept free: predictions are that good.
 _RESERVE = 0.1
+
+
+class Described(Protocol):
+    """What a plan is about: of one network, or of a whole fit."""
+
+    def describe(self) -> str:
+        """In a line."""
+
+    def training_arguments(self) -> dict[str, Any]:
+        """What ``train`` has to be given."""
+
+
+SettingT = TypeVar("SettingT", bound=Described)
 
 
 class MemoryBudgetError(MemoryError):
@@ -27,13 +50,13 @@ class MemoryBudgetError(MemoryError):
             smallest of all, which needs a larger budget.
     """
 
-    def __init__(self, message: str, plan: MemoryPlan) -> None:
+    def __init__(self, message: str, plan: MemoryPlan[Any]) -> None:
         super().__init__(message)
         self.plan = plan
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class MemoryPlan(Generic[SettingT]):
     """A setting, and the memory that it needs above that of the interpreter with its libraries.
 
     Attributes:
@@ -42,7 +65,7 @@ class MemoryPlan:
         budget: What was asked for, in bytes.
     """
 
-    setting: Setting
+    setting: SettingT
     items: tuple[Item, ...]
     budget: int
 
@@ -70,22 +93,13 @@ class MemoryPlan:
 
     def training_arguments(self) -> dict[str, Any]:
         """What :func:`finitegp.train` has to be given for the plan to hold."""
-        s = self.setting
-        return {
-            "batch_size": s.batch_size,
-            "micro_batch_size": s.micro_batch_size if s.micro_batch_size < s.batch_size else None,
-            "gathered_batches": s.gathered_batches,
-            "initial_batches": s.initial_batches,
-        }
+        return self.setting.training_arguments()
 
     def __str__(self) -> str:
-        s = self.setting
         lines = [
             f"Memory budget {format_bytes(self.budget)}, planned peak {format_bytes(self.total)} (with a reserve "
             f"{format_bytes(self.limit)}), above the interpreter with its libraries",
-            f"  {s.num_columns} columns, layers {' x '.join(map(str, s.hidden))}, {s.algorithm}: batches of "
-            f"{s.batch_size} in parts of {s.micro_batch_size}, {s.gathered_batches} read at once, chunks of "
-            f"{s.chunk_size}",
+            f"  {self.setting.describe()}",
         ]
         for phase in ("always", *self.phases):
             total = "" if phase == "always" else f"{format_bytes(self.phases[phase]):>10}  with what is always there"
@@ -108,7 +122,7 @@ def plan_memory(
     keep_best: bool = False,
     float_bytes: int = 4,
     reading_bytes: int = 0,
-) -> MemoryPlan:
+) -> MemoryPlan[Setting]:
     """Choose batch size, micro-batch, chunk size, gathered batches and width of the network for a memory budget.
 
     The rows are taken to be on disk (:class:`~finitegp.data.SpooledSource`), so their number does not matter. What is
@@ -172,9 +186,9 @@ def plan_memory(
     )
 
 
-def _best(fixed: Setting, budget: int, hidden: tuple[int, ...] | None, batch_size: int | None) -> MemoryPlan:
+def _best(fixed: Setting, budget: int, hidden: tuple[int, ...] | None, batch_size: int | None) -> MemoryPlan[Setting]:
     """The first candidate that fits, or the smallest of all."""
-    smallest: MemoryPlan | None = None
+    smallest: MemoryPlan[Setting] | None = None
     for setting in _candidates(fixed, hidden, batch_size):
         plan = _with_parts(setting, budget)
         if plan.fits:
@@ -193,32 +207,46 @@ def _candidates(fixed: Setting, hidden: tuple[int, ...] | None, batch_size: int 
             yield replace(fixed, hidden=layers, batch_size=batch, micro_batch_size=batch)
 
 
-def _with_parts(setting: Setting, budget: int) -> MemoryPlan:
-    """The largest parts that fit; each phase has its own, so that one after the other is settled."""
-    for phase, name, sizes in (
-        ("spool", "chunk_size", _CHUNKS),
-        ("exact pass", "chunk_size", _CHUNKS),
-        ("prediction", "chunk_size", _CHUNKS),
-        ("reading rows", "gathered_batches", _GATHERED),
-        ("refresh", "gathered_batches", _GATHERED),
-        ("step", "gathered_batches", _GATHERED),
-        ("step", "micro_batch_size", _halves(setting.batch_size)),
-    ):
-        for size in sizes:
+def _with_parts(setting: Setting, budget: int) -> MemoryPlan[Setting]:
+    parts = largest_parts(setting, _PARTS, lambda candidate: _plan(candidate, budget).phases, budget)
+    return _plan(parts, budget)
+
+
+def largest_parts(
+    setting: Setting,
+    parts: Sequence[tuple[str, str]],
+    phases: Callable[[Setting], dict[str, int]],
+    budget: int,
+) -> Setting:
+    """The largest parts that fit; each phase has its own, so that one after the other is settled.
+
+    Args:
+        setting: Has the largest parts.
+        parts: Names of a phase and of a part that it depends on, in the order in which they are settled.
+        phases: The bytes of each phase with some setting.
+        budget: In bytes.
+    """
+    sizes = {
+        "chunk_size": _CHUNKS,
+        "gathered_batches": _GATHERED,
+        "micro_batch_size": _halves(setting.batch_size),
+    }
+    for phase, name in parts:
+        for size in sizes[name]:
             if size > getattr(setting, name):
                 continue
             setting = replace(setting, **{name: size})  # type: ignore[arg-type]
-            if _plan(setting, budget).phases.get(phase, 0) * (1.0 + _RESERVE) <= budget:
+            if phases(setting).get(phase, 0) * (1.0 + _RESERVE) <= budget:
                 break
-    return _plan(setting, budget)
+    return setting
 
 
-def _halves(batch_size: int) -> list[int]:
+def _halves(batch_size: int) -> Sequence[int]:
     sizes = [batch_size]
     while sizes[-1] > _SMALLEST_MICRO_BATCH:
         sizes.append(-(-sizes[-1] // 2))
     return sizes
 
 
-def _plan(setting: Setting, budget: int) -> MemoryPlan:
+def _plan(setting: Setting, budget: int) -> MemoryPlan[Setting]:
     return MemoryPlan(setting, tuple(items_of(setting)), budget)

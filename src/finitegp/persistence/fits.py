@@ -25,6 +25,7 @@ Header = dict[str, Any]
 Tensors = dict[str, Tensor]
 Scaler = Standardizer | RobustScaler
 _PROBE_ROWS = 4
+_MAX_CHUNK = 1 << 24
 # Far above rounding on another processor, far below what a different module gives.
 _PROBE_TOLERANCE = 1e-6
 
@@ -39,6 +40,7 @@ def encode_fit(fit: AutoFit, prefix: str = "") -> tuple[Header, Tensors]:
         "noise": _describe(model.noise),
         "noise_variance": posterior.noise_variance,
         "num_data": posterior.statistics.num_data,
+        "chunk_size": fit.fitted.chunk_size,
         "record": plain_json(fit.record),
     }
     for role, scaler in (("inputs_scaler", fit.inputs_scaler), ("target_scaler", fit.target_scaler)):
@@ -88,7 +90,10 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
     record = header["record"]
     if not isinstance(record, dict):
         raise ModelFileError("its record is not a table of names and values")
-    return AutoFit(FittedGP(model, posterior), inputs_scaler, target_scaler, record)
+    chunk_size = header.get("chunk_size", 4096)  # files of older releases do not say
+    if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or not 1 <= chunk_size <= _MAX_CHUNK:
+        raise ModelFileError(f"its chunk_size is {str(chunk_size)[:60]!r} instead of a number of rows")
+    return AutoFit(FittedGP(model, posterior, chunk_size=chunk_size), inputs_scaler, target_scaler, record)
 
 
 def _describe(module: nn.Module) -> Header:

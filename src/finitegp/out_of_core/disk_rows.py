@@ -1,0 +1,197 @@
+"""Scaled rows on disk, and which of them are for what: tests, calibration, training."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..automatic.residual_noise import relative_variance
+from ..automatic.table import Table
+from ..data import ArraySource, IndexedSource, Rows, ScaledSource, Scaling, SpooledSource, StreamSource, spool
+from ..data.permutation import RandomPermutation
+from ..data.scaling import Standardizer
+from ..data.spool import CoarseError
+from ..errors import DataError
+from ..noise import InputNoise
+
+Progress = Callable[[str], None]
+
+
+class DiskRows:
+    """Rows of any source, standardised in one pass and spooled in another, in a random order that takes no memory.
+
+    Attributes:
+        data: The scaled rows on disk.
+        inputs_scaler: What scaled the inputs.
+        target_scaler: What scaled the target.
+        order: The random order; which row is for what depends on its place in it.
+    """
+
+    def __init__(self, data: SpooledSource, inputs: Standardizer, target: Standardizer, *, seed: int) -> None:
+        self.data = data
+        self.inputs_scaler = inputs
+        self.target_scaler = target
+        self.order = RandomPermutation(data.num_data, seed)
+
+    @classmethod
+    def prepare(
+        cls,
+        source: Any,
+        *,
+        chunk_size: int,
+        seed: int,
+        center: bool = True,
+        directory: str | Path | None = None,
+        progress: Progress | None = None,
+    ) -> DiskRows:
+        """Two passes over the source: one measures the columns, one writes the scaled rows.
+
+        Args:
+            source: A source of rows without weights and with one target; counts are kept.
+            chunk_size: Rows in memory at once.
+            seed: Determines the random order.
+            center: Whether the target's mean is subtracted.
+            directory: Where the spool is kept; by default in a temporary directory, until the result is deleted.
+            progress: Called with a word on each finished part.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="finitegp-rows-") if directory is None else directory)
+        try:
+            with _in_chunks(source, chunk_size):
+                if isinstance(source, StreamSource):
+                    # A stream may be readable only once; its rows are rounded when they have been scaled.
+                    source = spool(source, folder / "stream", input_dtype="float64", chunk_size=chunk_size)
+                scaling = Scaling.measure(source)
+                inputs, target = _scalers(scaling, center=center)
+                _tell(progress, "columns measured")
+                scaled = ScaledSource(source, Scaling(inputs, Standardizer(target.mean[None], target.scale[None])))
+                place = folder / "scaled"
+                try:
+                    data = spool(scaled, place, chunk_size=chunk_size, overwrite=directory is None)
+                except CoarseError:  # outliers far beyond all other values
+                    data = spool(scaled, place, input_dtype="float64", chunk_size=chunk_size, overwrite=True)
+            if data.has_weights:
+                raise DataError("Weights of rows cannot be used here: give counts, or leave them out.")
+        except BaseException:
+            if directory is None:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if directory is None:
+            weakref.finalize(data, shutil.rmtree, folder, ignore_errors=True)
+        _tell(progress, f"{data.num_data} rows on disk")
+        return cls(data, inputs, target, seed=seed)
+
+    def __len__(self) -> int:
+        return self.data.num_data
+
+    def table(self, start: int, stop: int) -> Table:
+        """The scaled rows at these places of the random order, in memory."""
+        rows = self.data.gather(np.sort(self.order(np.arange(start, stop))))
+        counts = None if rows.counts is None else rows.counts.numpy()
+        return Table(rows.inputs.double().numpy(), rows.targets[:, 0].numpy(), counts)
+
+    def in_original_units(self, table: Table) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Inputs and targets of scaled rows as they were, but for the rounding of the spool."""
+        return self.inputs_scaler.inverse(table.inputs), self.target_scaler.inverse(table.targets)
+
+    def source(self, table: Table) -> ArraySource:
+        """The same rows as models take them, in chunks of the size of the spool's."""
+        return ArraySource(table.inputs, table.targets, counts=table.counts, chunk_size=self.data.chunk_size)
+
+
+class RandomRows(IndexedSource):
+    """Some rows of another source, picked by their places in a random order; nothing is kept in memory.
+
+    The places are counted from ``start`` to the end of the order, and from ``offset`` on around this circle.
+
+    Args:
+        data: Where the rows are.
+        order: The random order of all of its rows.
+        start: Places before this one are never picked.
+        count: How many rows there are.
+        offset: Where they begin.
+        noise: If given, a row has the weight ``v(x)^-power`` for its noise scale ``v``.
+        power: Of these weights.
+
+    Example:
+        >>> data = DiskRows.prepare(ArraySource(np.arange(10.0)[:, None], np.arange(10)), chunk_size=4, seed=0)
+        >>> rows = RandomRows(data.data, data.order, start=2, count=8)
+        >>> len(rows.gather(np.arange(8)).inputs.unique()), sum(len(part.inputs) for part in rows)
+        (8, 8)
+    """
+
+    def __init__(
+        self,
+        data: IndexedSource,
+        order: RandomPermutation,
+        *,
+        start: int,
+        count: int,
+        offset: int = 0,
+        noise: InputNoise | None = None,
+        power: float = 0.0,
+    ) -> None:
+        if not 0 < count <= order.size - start:
+            raise ValueError(f"count must lie from 1 to {order.size - start}, but is {count}.")
+        self._data = data
+        self._order = order
+        self._start = start
+        self._offset = offset
+        self._noise = noise
+        self._power = power
+        self.num_data = count
+        # What sampling has to know; of all rows instead of some, which makes no difference that matters.
+        self.num_targets = data.num_targets
+        self.target_mean_square = data.target_mean_square
+        self.mean_count = data.mean_count
+        self.column_names = data.column_names
+        self.chunk_size: int = getattr(data, "chunk_size", 4096)
+
+    def __iter__(self) -> Iterator[Rows]:
+        for first in range(0, self.num_data, self.chunk_size):
+            yield self.gather(np.arange(first, min(first + self.chunk_size, self.num_data)))
+
+    def gather(self, indices: npt.NDArray[np.int64]) -> Rows:
+        """The rows of these numbers, in this order."""
+        places = self._start + (self._offset + indices) % (self._order.size - self._start)
+        rows = self._data.gather(self._order(places))
+        if self._noise is None:
+            return rows
+        variance = relative_variance(self._noise, rows.inputs.numpy(), self.chunk_size)
+        return rows._replace(weights=torch.from_numpy(variance**-self._power))
+
+
+def _scalers(scaling: Scaling, *, center: bool) -> tuple[Standardizer, Standardizer]:
+    if len(scaling.targets.mean) != 1:
+        raise DataError(f"targets must be one column, but are {len(scaling.targets.mean)}: fit one model per column.")
+    mean, scale = scaling.targets.mean[0], scaling.targets.scale[0]
+    if center:
+        return scaling.inputs, Standardizer(mean=mean, scale=scale)
+    # The mean square is variance and squared mean.
+    return scaling.inputs, Standardizer(mean=np.zeros(()), scale=np.hypot(mean, scale))
+
+
+@contextmanager
+def _in_chunks(source: Any, chunk_size: int) -> Iterator[None]:
+    """The source gives out at most so many rows at once, inside."""
+    before = getattr(source, "chunk_size", None)
+    if before is not None:
+        source.chunk_size = min(before, chunk_size)
+    try:
+        yield
+    finally:
+        if before is not None:
+            source.chunk_size = before
+
+
+def _tell(progress: Progress | None, word: str) -> None:
+    if progress is not None:
+        progress(word)

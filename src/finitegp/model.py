@@ -312,7 +312,7 @@ class FittedGP:
             self.posterior.predict(features, log_scale, return_covariance=return_covariance)
             for features, log_scale in self._features(inputs, chunk_size)
         ]
-        return _concatenate(parts)
+        return concatenate_predictions(parts)
 
     @torch.no_grad()
     def predict_chunks(self, data: Any) -> Iterator[Prediction]:
@@ -349,7 +349,7 @@ class FittedGP:
             features, log_scale = self.model.checked_forward(rows)
             targets = rows.targets.to(features.device)
             parts.append(self.posterior.leave_one_out(features, targets, log_scale))
-        return _concatenate(parts)
+        return concatenate_predictions(parts)
 
     def update(self, data: Any) -> FittedGP:
         """The posterior with more rows, at a cost that does not depend on how many there were before."""
@@ -385,7 +385,8 @@ class FittedGP:
             yield self.model.checked_forward(rows)
 
 
-def _concatenate(parts: list[Prediction]) -> Prediction:
+def concatenate_predictions(parts: list[Prediction]) -> Prediction:
+    """Predictions of the rows of all parts, one after the other; a covariance is that of the first part."""
     return Prediction(
         mean=torch.cat([part.mean for part in parts]),
         epistemic_variance=torch.cat([part.epistemic_variance for part in parts]),

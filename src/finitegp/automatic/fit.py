@@ -14,7 +14,7 @@ from torch import Tensor
 from ..data import ArraySource
 from ..data.scaling import RobustScaler, Standardizer
 from ..errors import DataError
-from ..model import FittedGP
+from ..model import FittedGP, concatenate_predictions
 from ..posterior import Prediction
 from .conformal import conformal_multiplier, conformal_record
 from .kernel_fit import fit_kernels
@@ -44,8 +44,15 @@ class AutoFit:
 
     def predict(self, inputs: Any, *, return_covariance: bool = False) -> Prediction:
         """Predict new observations in the target's units; optionally with the covariance of the noise-free function."""
-        scaled = self.inputs_scaler.transform(inputs)
-        return self.in_target_units(self.fitted.predict(scaled, return_covariance=return_covariance))
+        size = len(inputs) if return_covariance else self.fitted.chunk_size
+        # At least one part, so that no rows are refused by who can name what is wrong.
+        parts = [
+            self.fitted.predict(
+                self.inputs_scaler.transform(inputs[start : start + size]), return_covariance=return_covariance
+            )
+            for start in range(0, max(len(inputs), 1), max(size, 1))
+        ]
+        return self.in_target_units(parts[0] if len(parts) == 1 else concatenate_predictions(parts))
 
     def interval(self, inputs: Any, coverage: float = 0.9, *, method: str = "gaussian") -> tuple[Tensor, Tensor]:
         """Lower and upper ends of the intervals that hold new observations with this probability.

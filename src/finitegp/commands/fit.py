@@ -5,15 +5,25 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import typer
 
 from ..errors import DataError
-from .options import Delimiter, Effort, Encoding, Force, Json, Missing, Tables
-from .speaking import Speaker, check_output, check_share, columns_table, open_tables, score_all, scores_table
+from .fit_on_disk import BLOCK_BYTES, CHUNK_ROWS, SampledRows, fit_on_disk, too_small
+from .options import Delimiter, Effort, Encoding, Force, Json, Memory, Missing, Tables
+from .speaking import (
+    Speaker,
+    check_output,
+    check_share,
+    check_size,
+    columns_table,
+    open_tables,
+    score_all,
+    scores_table,
+)
 
 if TYPE_CHECKING:
     from ..data.columns import TableEncoder
@@ -23,6 +33,8 @@ Array = npt.NDArray[np.float64]
 # Scores of fewer rows say next to nothing, and the rows are missed in training.
 _FEWEST_HELD_OUT = 5
 _FEWEST_ROWS = 2
+# With a memory budget, so few rows are as well kept in memory, where a kernel can be fitted to them.
+_ROWS_IN_MEMORY = 1500
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -32,15 +44,9 @@ finitegp fit diamonds.csv --target price
 finitegp fit january.csv.gz february.csv.gz --target sales --missing impute --drop id -o sales.finitegp
 
 finitegp fit measurements.parquet --target yield --effort high --json > scores.json
+
+finitegp fit sensors/ --target power --memory 64MB
 """
-
-
-class _Rows(NamedTuple):
-    """Inputs and targets of some rows, and their numbers in the table."""
-
-    inputs: Array
-    targets: Array
-    numbers: npt.NDArray[np.int64]
 
 
 def fit(
@@ -60,6 +66,7 @@ def fit(
         Path | None, typer.Option("--report", help="The report to write; by default beside the model, ending in .html.")
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
+    memory: Memory = None,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf8",
     force: Force = False,
@@ -72,6 +79,10 @@ def fit(
     """
     speaker = Speaker(as_json)
     check_share("--test-fraction", test_fraction, zero=True)
+    sizes = {}
+    if memory is not None:
+        check_size("--memory", memory)
+        sizes = {"chunk_size": CHUNK_ROWS, "block_size": BLOCK_BYTES}
     with speaker.guard():
         from ..data.columns import TableEncoder
         from ..data.targets import target_values
@@ -80,19 +91,35 @@ def fit(
         report_path = None if no_report else check_output(report or output.with_suffix(".html"), force=force)
         if report_path == output:
             raise DataError(f"Model and report would both be {output}: give one of them another name.")
-        table = open_tables(tables, delimiter, encoding)
+        table = open_tables(tables, delimiter, encoding, **sizes)
         for note in table.notes:
             speaker.note(note)
         if table.num_rows < _FEWEST_ROWS:
             raise DataError(
                 f"The table has {table.num_rows} row, but at least {_FEWEST_ROWS} are needed to learn from."
             )
-        targets = target_values(table, target)
-        encoder = TableEncoder.fit(table, missing=missing.value, exclude=[target, *(drop or [])])
-        speaker.say(f"{table.num_rows} rows; target {target!r}, {_range(targets)}")
-        speaker.show(columns_table(encoder))
-        training, held_out = _split(_encode(table, encoder, targets, speaker), test_fraction, seed, speaker)
-        model, seconds = _train(training, effort.value, seed, speaker)
+        chosen = [target, *(drop or [])]
+        if memory is None or table.num_rows <= _ROWS_IN_MEMORY:
+            targets = target_values(table, target)
+            encoder = TableEncoder.fit(table, missing=missing.value, exclude=chosen)
+            speaker.say(f"{table.num_rows} rows; target {target!r}, {_range(targets)}")
+            speaker.show(columns_table(encoder))
+            training, held_out = _split(_encode(table, encoder, targets, speaker), test_fraction, seed, speaker)
+            model, seconds = _train(training, effort.value, seed, speaker, memory)
+        else:
+            encoder = TableEncoder.fit(table, missing=missing.value, exclude=chosen)
+            speaker.say(f"{table.num_rows} rows; target {target!r}")
+            speaker.show(columns_table(encoder))
+            model, training, held_out, seconds = fit_on_disk(
+                table,
+                encoder,
+                target,
+                memory,
+                effort=effort.value,
+                test_fraction=test_fraction,
+                seed=seed,
+                speaker=speaker,
+            )
         scores: list[dict[str, Any]] = []
         if len(held_out.targets):
             scores = _score(model, training, held_out, seed)
@@ -110,6 +137,7 @@ def fit(
             "effort": effort.value,
             "seed": seed,
             "seconds": seconds,
+            "memory": memory,
         }
         _save(model, encoder, target, summary, output)
         _show_result(speaker, summary, output, report_path)
@@ -120,17 +148,17 @@ def fit(
         )
 
 
-def _encode(table: TableReader, encoder: TableEncoder, targets: Array, speaker: Speaker) -> _Rows:
+def _encode(table: TableReader, encoder: TableEncoder, targets: Array, speaker: Speaker) -> SampledRows:
     from ..data.columns import TransformReport
 
     found = TransformReport(source=table)
     inputs = encoder.transform(table, found)
     for line in found.lines():
         speaker.note(line)
-    return _Rows(inputs, targets, np.arange(len(targets)))
+    return SampledRows(inputs, targets, np.arange(len(targets)))
 
 
-def _split(rows: _Rows, test_fraction: float, seed: int, speaker: Speaker) -> tuple[_Rows, _Rows]:
+def _split(rows: SampledRows, test_fraction: float, seed: int, speaker: Speaker) -> tuple[SampledRows, SampledRows]:
     """Rows to train on, and rows to score with."""
     count = len(rows.targets)
     held_out = int(test_fraction * count)
@@ -144,23 +172,30 @@ def _split(rows: _Rows, test_fraction: float, seed: int, speaker: Speaker) -> tu
         speaker.note("No rows are held out, so there are no scores and no report.")
     order = np.random.default_rng(seed).permutation(count)
     parts = np.sort(order[held_out:]), np.sort(order[:held_out])
-    training, test = (_Rows(rows.inputs[part], rows.targets[part], rows.numbers[part]) for part in parts)
+    training, test = (SampledRows(rows.inputs[part], rows.targets[part], rows.numbers[part]) for part in parts)
     if float(np.ptp(training.targets)) == 0.0:
         raise DataError("The target is the same in all rows that are left for training: add rows, or hold fewer out.")
     return training, test
 
 
-def _train(training: _Rows, effort: str, seed: int, speaker: Speaker) -> tuple[Any, float]:
+def _train(
+    training: SampledRows, effort: str, seed: int, speaker: Speaker, memory: str | None = None
+) -> tuple[Any, float]:
     from ..estimator import GPRegressor
+    from ..memory import MemoryBudgetError
 
     started = time.perf_counter()
-    model = GPRegressor(effort=effort, random_state=seed, verbose=not speaker.as_json)
-    model.fit(training.inputs, training.targets)
+    model = GPRegressor(effort=effort, random_state=seed, verbose=not speaker.as_json, memory_budget=memory)
+    try:
+        model.fit(training.inputs, training.targets)
+    except MemoryBudgetError as error:
+        speaker.say(str(error.plan))
+        raise DataError(too_small(error)) from None
     model.verbose = False
     return model, time.perf_counter() - started
 
 
-def _score(model: Any, training: _Rows, held_out: _Rows, seed: int) -> list[dict[str, Any]]:
+def _score(model: Any, training: SampledRows, held_out: SampledRows, seed: int) -> list[dict[str, Any]]:
     """The model, and the two that it has to beat, on rows that none of them has seen."""
     from ..report.baselines import predict_linear
 
@@ -175,8 +210,8 @@ def _score(model: Any, training: _Rows, held_out: _Rows, seed: int) -> list[dict
 
 def _report(
     model: Any,
-    training: _Rows,
-    held_out: _Rows,
+    training: SampledRows,
+    held_out: SampledRows,
     encoder: TableEncoder,
     target: str,
     path: Path,

@@ -49,3 +49,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for s
 Target = Annotated[
     str | None, typer.Option("--target", "-t", help="The column with the truth, if the model does not know its name.")
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Keep to this much memory, such as 64MB, besides the program itself; rows stay on disk.",
+        show_default=False,
+    ),
+]

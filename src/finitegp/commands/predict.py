@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import DataError
-from .options import Delimiter, Encoding, Force, Interval, Json, Model, Tables
-from .speaking import Speaker, check_output, check_share, open_tables
+from .fit_on_disk import BLOCK_BYTES, CHUNK_ROWS, keep_to_budget
+from .options import Delimiter, Encoding, Force, Interval, Json, Memory, Model, Tables
+from .speaking import Speaker, check_output, check_share, check_size, open_tables
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -17,6 +18,8 @@ EXAMPLES = """
 finitegp predict price.finitegp new.csv -o predicted.csv
 
 finitegp predict price.finitegp parts/ -o predicted.parquet --coverage 0.95
+
+finitegp predict price.finitegp parts/ -o predicted.parquet --memory 64MB
 """
 WORDS = {
     "or use --missing impute to put in the median or the most frequent value": "or fit the model with --missing impute"
@@ -33,6 +36,7 @@ def predict(
     interval: Annotated[
         Interval, typer.Option(help="From the standard deviation, or as counted on rows that training did not see.")
     ] = Interval.gaussian,
+    memory: Memory = None,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf8",
     force: Force = False,
@@ -40,10 +44,13 @@ def predict(
 ) -> None:
     """Write a table with columns for the predicted mean, its standard deviation and an interval.
 
-    The columns are found by name. Tables of any length are read and written in pieces.
+    The columns are found by name. Tables of any length are read and written in pieces. A model that was fitted with
+    --memory keeps to the same budget, unless another is given.
     """
     speaker = Speaker(as_json)
     check_share("--coverage", coverage)
+    if memory is not None:
+        check_size("--memory", memory)
     with speaker.guard(WORDS):
         import pyarrow as pa
 
@@ -54,7 +61,12 @@ def predict(
         check_ending(output)
         check_output(output, force=force, inputs=[model, *tables])
         loaded = TableModel.load(model)
-        table = open_tables(tables, delimiter, encoding)
+        budget = memory or loaded.regressor.memory_budget
+        if budget is None:
+            table = open_tables(tables, delimiter, encoding)
+        else:
+            table = open_tables(tables, delimiter, encoding, chunk_size=CHUNK_ROWS, block_size=BLOCK_BYTES)
+            keep_to_budget(loaded.regressor, budget, table, speaker)
         prefix = loaded.target or "target"
         added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper")]
         taken = [name for name in added if name in table.column_names]

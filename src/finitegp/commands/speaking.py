@@ -93,14 +93,21 @@ class Speaker:
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) and not str(error):
         return "There is not enough memory: use fewer rows or columns, or a machine with more."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     return " ".join(str(error).split())
 
 
-def open_tables(paths: Sequence[Path], delimiter: str | None, encoding: str) -> TableReader:
+def open_tables(
+    paths: Sequence[Path],
+    delimiter: str | None,
+    encoding: str,
+    *,
+    chunk_size: int | None = None,
+    block_size: int = 1 << 20,
+) -> TableReader:
     """The tables as one, after checks of how they are to be read."""
     from ..data.tables import TableReader
 
@@ -112,7 +119,7 @@ def open_tables(paths: Sequence[Path], delimiter: str | None, encoding: str) -> 
     except LookupError:
         message = f"there is no encoding {encoding!r}; common ones are utf8, latin-1, cp1252, utf-16."
         raise typer.BadParameter(message, param_hint="--encoding") from None
-    return TableReader(paths, delimiter=delimiter, encoding=encoding)
+    return TableReader(paths, delimiter=delimiter, encoding=encoding, chunk_size=chunk_size, block_size=block_size)
 
 
 def check_output(path: Path, *, force: bool, inputs: Sequence[Path] = ()) -> Path:
@@ -124,6 +131,16 @@ def check_output(path: Path, *, force: bool, inputs: Sequence[Path] = ()) -> Pat
         if not force:
             raise DataError(f"{path} exists already: give another name with --output, or use --force to replace it.")
     return path
+
+
+def check_size(option: str, value: str) -> int:
+    """A number of bytes, or a usage error."""
+    from ..memory import parse_bytes
+
+    try:
+        return parse_bytes(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def check_share(option: str, value: float, *, zero: bool = False) -> float:

@@ -25,12 +25,19 @@ def log_density(fit: AutoFit) -> float:
     return _in_target_units(fit, negative_log_marginal_likelihood(posterior.statistics, posterior.noise_variance))
 
 
-def log_density_of_rows(fit: AutoFit, inputs: Array, targets: Array, counts: Array | None) -> float | None:
-    """The same while the rows are at hand, which helps where row sums cancel; None if it still cannot be trusted."""
+def log_density_or_none(fit: AutoFit) -> float | None:
+    """The same; None if it cannot be trusted."""
     try:
         return log_density(fit)
     except NumericalError:
-        pass
+        return None
+
+
+def log_density_of_rows(fit: AutoFit, inputs: Array, targets: Array, counts: Array | None) -> float | None:
+    """The same while the rows are at hand, which helps where row sums cancel; None if it still cannot be trusted."""
+    found = log_density_or_none(fit)
+    if found is not None:
+        return found
     data = ArraySource(fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets), counts=counts)
     try:
         return _in_target_units(fit, fit.fitted.model.likelihood(data))

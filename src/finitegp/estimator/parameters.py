@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..automatic import EFFORTS
+from ..memory import parse_bytes
 from .given import ALGORITHMS, FEATURE_MAPS, GivenSettings
 
 
@@ -45,11 +46,21 @@ def check_parameters(regressor: Any) -> None:
     fraction: Any = regressor.validation_fraction
     if not (isinstance(fraction, numbers.Real) and 0.0 < float(fraction) < 0.5):
         raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {fraction!r}.")
+    if regressor.memory_budget is not None:
+        try:
+            parse_bytes(regressor.memory_budget)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"memory_budget must be None or a size: {error}") from None
     _check_combinations(regressor)
 
 
 def _check_combinations(regressor: Any) -> None:
     automatic = is_automatic(regressor)
+    if regressor.memory_budget is not None and not automatic:
+        raise ValueError(
+            "memory_budget is for the automatic fit: leave feature_map and algorithm at 'auto', or plan the memory of "
+            "a given network with finitegp.memory.plan_memory and train it with finitegp.train."
+        )
     if automatic and regressor.early_stopping is True:
         raise ValueError(
             "early_stopping=True needs a given feature_map or algorithm, such as feature_map='mlp': the automatic fit "

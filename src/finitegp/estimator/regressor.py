@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import platform
 import time
 import warnings
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import sklearn
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
@@ -23,11 +21,13 @@ from ..automatic import AutoFit, fit_auto
 from ..data import ArraySource
 from ..errors import DataError
 from ..posterior import Prediction
-from .evidence import log_density, log_density_of_rows
+from .evidence import log_density, log_density_of_rows, log_density_or_none
 from .given import fit_given, fit_without_learning, refit_noise
 from .parameters import check_parameters, chosen_settings, given_settings, is_automatic
 from .progress import stage_progress
 from .rows import merge_equal_rows, to_numpy
+from .summary import training_summary
+from .within_memory import fit_arrays_within_memory
 
 Array = npt.NDArray[np.float64]
 
@@ -63,6 +63,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         verbose: Draw a progress bar.
         warm_start: Whether a second ``fit`` starts from the features, noise and scaling of the first. Given features
             are trained on; automatic ones are kept, and only noise and posterior come from the new rows.
+        memory_budget: Such as ``"64MB"``: the automatic fit and predictions take at most so much memory besides the
+            rows that are given and what is returned; rows go through a file in the temporary directory. See
+            :func:`~finitegp.out_of_core.fit_within_memory`, also for rows that are not in memory at all.
 
     Attributes:
         fits_: One :class:`~finitegp.automatic.AutoFit` per target column: posterior, scalers, record.
@@ -104,6 +107,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         device: str | torch.device = "cpu",
         verbose: bool | int = False,
         warm_start: bool = False,
+        memory_budget: str | int | None = None,
     ) -> None:
         self.feature_map = feature_map
         self.algorithm = algorithm
@@ -119,6 +123,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         self.device = device
         self.verbose = verbose
         self.warm_start = warm_start
+        self.memory_budget = memory_budget
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GPRegressor:
         """Fit to ``X`` ``(rows, columns)`` and ``y`` ``(rows,)`` or ``(rows, targets)``; one model per target.
@@ -146,19 +151,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             rows = merge_equal_rows(inputs, targets[:, column], counts)
             label = "fit" if targets.shape[1] == 1 else f"fit target {column + 1} of {targets.shape[1]}"
             fit = self._fit_one(*rows, None if before is None else before[column], seed, label)
-            fits.append(replace(fit, record=fit.record | {"log_marginal_likelihood": log_density_of_rows(fit, *rows)}))
+            bounded = self.memory_budget is not None
+            density = log_density_or_none(fit) if bounded else log_density_of_rows(fit, *rows)
+            fits.append(replace(fit, record=fit.record | {"log_marginal_likelihood": density}))
+        total = float(len(inputs) if counts is None else counts.sum())
+        seconds = time.perf_counter() - started
         self.fits_ = fits
-        self.training_summary_ = {
-            "rows": len(inputs),
-            "total_weight": float(len(inputs) if counts is None else counts.sum()),
-            "rows_added": 0,
-            "rows_forgotten": 0,
-            "columns": int(self.n_features_in_),
-            "targets": len(fits),
-            "seconds": time.perf_counter() - started,
-            "versions": _versions(),
-            "fits": [fit.record for fit in fits],
-        }
+        self.training_summary_ = training_summary(fits, rows=len(inputs), total_weight=total, seconds=seconds)
         return self
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
@@ -321,17 +320,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             )
         if not automatic:
             return fit_given(inputs, targets, counts, given_settings(self, len(inputs), seed), start)
+        options: dict[str, Any] = {
+            "effort": self.effort,
+            "noise": self.noise,
+            "center": self.normalize_y,
+            "settings": chosen_settings(self),
+            "seed": seed,
+        }
         with stage_progress(label, shown=bool(self.verbose)) as progress:
-            return fit_auto(
-                inputs,
-                targets,
-                counts=counts,
-                effort=self.effort,
-                noise=self.noise,
-                center=self.normalize_y,
-                settings=chosen_settings(self),
-                seed=seed,
-                progress=progress,
+            if self.memory_budget is None:
+                return fit_auto(inputs, targets, counts=counts, progress=progress, **options)
+            return fit_arrays_within_memory(
+                inputs, targets, counts, self.memory_budget, shown=bool(self.verbose), progress=progress, **options
             )
 
     def _change(self, X: Any, y: Any, sample_weight: Any, *, add: bool) -> GPRegressor:
@@ -401,15 +401,3 @@ def _same_scaler(one: Any, other: Any) -> bool:
         return False
     mine, theirs = vars(one), vars(other)
     return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
-
-
-def _versions() -> dict[str, str]:
-    from .. import __version__
-
-    return {
-        "finitegp": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "scikit-learn": sklearn.__version__,
-        "python": platform.python_version(),
-    }

@@ -5,20 +5,28 @@ from .bill import Item, Setting
 from .byte_sizes import format_bytes, parse_bytes
 from .fit_bill import FitSetting
 from .fit_plan import FitPlan, plan_fit
+from .kernel_plan import KernelPlan, KernelSetting, plan_kernel_fit
 from .libraries import load_libraries
 from .plan import MemoryBudgetError, MemoryPlan, plan_memory
+from .prediction_plan import PredictionPlan, PredictionSetting, plan_prediction
 
 __all__ = [
     "FitPlan",
     "FitSetting",
     "Item",
+    "KernelPlan",
+    "KernelSetting",
     "MemoryBudgetError",
     "MemoryPlan",
+    "PredictionPlan",
+    "PredictionSetting",
     "Setting",
     "format_bytes",
     "load_libraries",
     "parse_bytes",
     "plan_fit",
+    "plan_kernel_fit",
     "plan_memory",
+    "plan_prediction",
     "return_freed_memory",
 ]

@@ -67,7 +67,7 @@ def plan_fit(
         embedding_width: Its outputs per column.
         noise_networks: Networks for the noise; 0 for constant noise.
         noise_hidden: Their width.
-        test_fraction: The share of rows held out for scores, as far as memory allows.
+        test_fraction: The share of rows held out for scores, as far as memory allows; none if ``num_data`` is None.
         reading_bytes: What reading the table takes (``TableReader.reading_bytes``).
         columns_bytes: What finding the types of its columns takes.
 
@@ -98,10 +98,9 @@ def plan_fit(
         embedding_width=embedding_width,
         keeps_layer_inputs=True,
     )
-    held_out = _held_out_rows(size, num_columns, num_data)
-    tests = 0
-    if test_fraction > 0.0:
-        tests = held_out if num_data is None else min(int(test_fraction * num_data), held_out)
+    affordable = _affordable_rows(size, num_columns)
+    held_out = affordable if num_data is None else max(min(affordable, num_data // 10), 1)
+    tests = 0 if num_data is None else min(affordable, int(test_fraction * num_data))
     wanted = FitSetting(
         network,
         members,
@@ -127,11 +126,12 @@ def plan_fit(
     )
 
 
-def _held_out_rows(budget: int, num_columns: int, num_data: int | None) -> int:
+def _affordable_rows(budget: int, num_columns: int) -> int:
+    """How many rows may be held out."""
     for rows in _HELD_OUT_ROWS:
         if 24 * rows * (num_columns + 4) <= _SHARE_OF_HELD_OUT_ROWS * budget:
             break
-    return rows if num_data is None else max(min(rows, num_data // 10), 1)
+    return rows
 
 
 def _candidates(wanted: FitSetting) -> Iterator[FitSetting]:

@@ -10,7 +10,7 @@ from .bill import ALGORITHMS, Item, Setting, items_of
 from .byte_sizes import format_bytes, parse_bytes
 
 # What is tried, best first. Chunks, gathered batches and micro-batches do not change results; the others do.
-_CHUNKS = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
+CHUNKS = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
 _GATHERED = (32, 16, 8, 4, 2, 1)
 _BATCHES = (256, 128, 64, 32)
 _FEATURES = (128, 96, 64, 48, 32, 24, 16, 8)
@@ -227,7 +227,7 @@ def largest_parts(
         budget: In bytes.
     """
     sizes = {
-        "chunk_size": _CHUNKS,
+        "chunk_size": CHUNKS,
         "gathered_batches": _GATHERED,
         "micro_batch_size": _halves(setting.batch_size),
     }

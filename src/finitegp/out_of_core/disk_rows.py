@@ -23,6 +23,10 @@ from ..data.spool import CoarseError
 from ..errors import DataError
 from ..noise import InputNoise
 
+NO_WEIGHTS = "Weights of rows cannot be used by the automatic fit: give counts, or leave them out."
+# Mean square of standardised targets below which they can only be rounding errors.
+_NO_SPREAD = 1e-12
+
 Progress = Callable[[str], None]
 
 
@@ -79,7 +83,9 @@ class DiskRows:
                 except CoarseError:  # outliers far beyond all other values
                     data = spool(scaled, place, input_dtype="float64", chunk_size=chunk_size, overwrite=True)
             if data.has_weights:
-                raise DataError("Weights of rows cannot be used here: give counts, or leave them out.")
+                raise DataError(NO_WEIGHTS)
+            if center and data.target_mean_square < _NO_SPREAD:
+                raise DataError(f"All targets are {float(target.mean):.6g}: there is nothing to learn.")
         except BaseException:
             if directory is None:
                 shutil.rmtree(folder, ignore_errors=True)

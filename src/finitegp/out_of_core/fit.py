@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..automatic import EFFORTS, AutoFit, AutoSettings
+from ..automatic import EFFORTS, AutoFit, AutoSettings, fit_auto
 from ..automatic.calibration import LeftOutResiduals, calibrate_posterior
 from ..automatic.network_fit import join_models
 from ..automatic.residual_noise import ResidualNoise, fit_residual_noise, relative_variance
@@ -18,13 +18,24 @@ from ..automatic.table import Table
 from ..data import as_source
 from ..errors import DataError
 from ..likelihood import optimal_noise
-from ..memory import FitPlan, FitSetting, plan_fit, return_freed_memory
+from ..memory import (
+    FitPlan,
+    FitSetting,
+    KernelPlan,
+    KernelSetting,
+    MemoryBudgetError,
+    format_bytes,
+    parse_bytes,
+    plan_fit,
+    plan_kernel_fit,
+    return_freed_memory,
+)
 from ..memory.fit_bill import NOISE_SHARE
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise
 from ..posterior import WeightPosterior
 from ..statistics import FeatureStatistics, sum_statistics
-from .disk_rows import DiskRows
+from .disk_rows import NO_WEIGHTS, DiskRows
 from .networks import TrainedNetworks, refine_networks, train_networks
 from .settings import settings_for
 
@@ -42,7 +53,7 @@ def fit_within_memory(
     seed: int = 0,
     directory: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
-    on_plan: Callable[[FitPlan], object] | None = None,
+    on_plan: Callable[[FitPlan | KernelPlan], object] | None = None,
 ) -> AutoFit:
     """Fit an exact GP to rows of any source, in memory that is planned beforehand and does not grow with the rows.
 
@@ -51,7 +62,8 @@ def fit_within_memory(
     those of one exact GP, whose row sums are taken in one pass over all rows; residuals of held-out rows say how noisy
     which rows are; a second pass takes the sums with that noise; held-out rows calibrate; the posterior is that of all
     rows, the held-out ones too. A network is trained for as many steps as the effort allows, however many rows there
-    are; the passes read all of them.
+    are; the passes read all of them. Tables of up to 1500 rows are fitted as :func:`~finitegp.automatic.fit_auto` does,
+    where the budget has room for that.
 
     Freed memory is given back to the system from the first call on (:func:`~finitegp.memory.return_freed_memory`).
 
@@ -84,6 +96,12 @@ def fit_within_memory(
     source = as_source(data)
     columns, rows_known = describe_source(source)
     chosen = chosen_settings(effort, noise, settings, num_columns=columns, num_data=rows_known)
+    small = plan_small(budget, chosen, num_columns=columns, num_data=rows_known)
+    if small is not None:
+        if on_plan is not None:
+            on_plan(small)
+        return_freed_memory()
+        return _fit_small(source, effort=effort, noise=noise, center=center, settings=settings, seed=seed, budget=small)
     plan = plan_for(budget, chosen, num_columns=columns, num_data=rows_known, source=source)
     if on_plan is not None:
         on_plan(plan)
@@ -149,6 +167,40 @@ def plan_for(
     )
 
 
+def plan_small(
+    budget: str | int, settings: AutoSettings, *, num_columns: int, num_data: int | None
+) -> KernelPlan | None:
+    """The plan of a kernel for a small table, if it is one and the budget has room; otherwise None.
+
+    Raises:
+        MemoryBudgetError: If there is no room, and there are too few rows for networks.
+    """
+    if num_data is None or num_data > settings.small_rows:
+        return None
+    # The kernel, a linear trend with its constant, and an intercept.
+    kernel = KernelSetting(num_data, num_columns, settings.fourier_features + num_columns + 2)
+    plan = plan_kernel_fit(parse_bytes(budget), kernel)
+    if not plan.fits and num_data < _FEWEST_ROWS:
+        raise MemoryBudgetError(
+            f"A budget of {format_bytes(plan.budget)} is too small: so few rows are fitted by a kernel, which needs "
+            f"{format_bytes(plan.limit)}. The nearest plan:\n{plan}",
+            plan,
+        )
+    return plan if plan.fits else None
+
+
+def _fit_small(source: Any, *, budget: KernelPlan, **options: Any) -> AutoFit:
+    """A few rows, which are as well in memory."""
+    parts = list(source)
+    inputs, targets = (np.concatenate([part[index].numpy() for part in parts]) for index in range(2))
+    if any(part.weights is not None for part in parts):
+        raise DataError(NO_WEIGHTS)
+    counts = None if parts[0].counts is None else np.concatenate([part.counts.numpy() for part in parts])
+    fit = fit_auto(inputs, targets, counts=counts, processes=1, **options)
+    memory = {"budget": budget.budget, "planned": budget.total, "setting": budget.setting.describe()}
+    return replace(fit, record=fit.record | {"memory": memory})
+
+
 def fit_disk_rows(
     rows: DiskRows,
     plan: FitPlan,
@@ -166,8 +218,8 @@ def fit_disk_rows(
     if count < _FEWEST_ROWS:
         raise DataError(f"A fit within a memory budget needs at least {_FEWEST_ROWS} rows, but there are {count}.")
     setting = plan.setting
-    tests = min(setting.test_rows, count // 4)
-    held_out = min(setting.held_out_rows, count // 10)
+    tests = setting.test_rows
+    held_out = min(setting.held_out_rows, (count - tests) // 10)
     middle = tests + max(1, int(NOISE_SHARE * held_out)) if settings.input_noise else tests
     for_noise, validation = rows.table(tests, middle), rows.table(middle, tests + held_out)
     settings = _as_planned(settings, setting)

@@ -1,0 +1,143 @@
+"""``finitegp fit --memory``: rows go from the table to disk, never all of them into memory."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError
+from .speaking import Speaker
+
+if TYPE_CHECKING:
+    from ..data.columns import TableEncoder
+    from ..data.tables import TableReader
+    from ..memory import FitPlan
+    from ..out_of_core import DiskRows
+
+# Rows of the table that are decoded at once.
+CHUNK_ROWS = 8192
+# Bytes of a CSV file that are read at once; a row must fit.
+BLOCK_BYTES = 1 << 18
+# Training rows that the report and the linear baseline see.
+_SAMPLE_ROWS = 5000
+# What is kept of each column while its type is found: a sample of values with their hashes.
+_BYTES_PER_COLUMN = 3 * 8 * 16_384
+
+
+class SampledRows(NamedTuple):
+    """Inputs and targets of some rows, and their numbers in the table."""
+
+    inputs: npt.NDArray[np.float64]
+    targets: npt.NDArray[np.float64]
+    numbers: npt.NDArray[np.int64]
+
+
+class DiskFit(NamedTuple):
+    """A model, and rows to judge it with."""
+
+    model: Any
+    training_sample: SampledRows
+    held_out: SampledRows
+    seconds: float
+
+
+def fit_on_disk(
+    table: TableReader,
+    encoder: TableEncoder,
+    target: str,
+    budget: str,
+    *,
+    effort: str,
+    test_fraction: float,
+    seed: int,
+    speaker: Speaker,
+) -> DiskFit:
+    """The regressor, a sample of its training rows, and the held-out rows, after the bill was shown."""
+    from ..data.table_source import TableSource
+    from ..estimator.progress import stage_progress
+    from ..estimator.summary import as_regressor
+    from ..memory import MemoryBudgetError, return_freed_memory
+    from ..out_of_core import DiskRows, fit_disk_rows
+    from ..out_of_core.fit import chosen_settings, plan_for
+
+    source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)
+    size: dict[str, int] = {"num_columns": source.input_dim, "num_data": source.num_data}
+    settings = chosen_settings(effort, "auto", None, **size)
+    try:
+        plan = plan_for(
+            budget,
+            settings,
+            source=source,
+            test_fraction=test_fraction,
+            columns_bytes=_BYTES_PER_COLUMN * len(table.column_names),
+            **size,
+        )
+    except MemoryBudgetError as error:
+        speaker.say(str(error.plan))
+        raise DataError(too_small(error)) from None
+    speaker.say(str(plan))
+    wanted = int(test_fraction * source.num_data)
+    if wanted == 0:
+        speaker.note("No rows are held out, so there are no scores and no report.")
+    if plan.setting.test_rows < wanted:
+        speaker.note(
+            f"{plan.setting.test_rows} rows are held out for the scores instead of {wanted}: they are kept in memory."
+        )
+    started = time.perf_counter()
+    return_freed_memory()
+    with stage_progress("fit", shown=not speaker.as_json) as progress:
+        rows = DiskRows.prepare(source, chunk_size=plan.setting.chunk_size, seed=seed, progress=progress)
+        if source.report is not None:
+            for line in source.report.lines():
+                speaker.note(line)
+        fit = fit_disk_rows(rows, plan, settings, seed=seed, progress=progress)
+    seconds = time.perf_counter() - started
+    fit.record.update({"effort": effort, "seed": seed, "seconds": seconds})
+    model = as_regressor(fit, effort=effort, random_state=seed, memory_budget=budget)
+    return DiskFit(model, _sample(rows, plan), _rows(rows, 0, plan.setting.test_rows), seconds)
+
+
+def keep_to_budget(regressor: Any, budget: str | int, table: TableReader, speaker: Speaker) -> None:
+    """Let a model predict in chunks that keep to a memory budget; the bill is shown."""
+    from ..memory import MemoryBudgetError, plan_prediction, return_freed_memory
+    from ..out_of_core.prediction import prediction_setting
+
+    (fit,) = regressor.fits_
+    setting = prediction_setting(
+        fit.fitted,
+        regressor.n_features_in_,
+        table_columns=len(table.column_names),
+        table_rows=CHUNK_ROWS,
+        reading_bytes=table.reading_bytes,
+    )
+    try:
+        plan = plan_prediction(budget, setting)
+    except MemoryBudgetError as error:
+        speaker.say(str(error.plan))
+        raise DataError(too_small(error)) from None
+    speaker.say(str(plan))
+    return_freed_memory()
+    fit.fitted.chunk_size = plan.setting.chunk_size
+
+
+def too_small(error: MemoryError) -> str:
+    """A refusal in a line, with the option to use."""
+    from ..memory import MemoryBudgetError, format_bytes
+
+    assert isinstance(error, MemoryBudgetError)
+    sentence = str(error).split(". ")[0]
+    megabytes = format_bytes(error.plan.limit + 50_000)  # rounded up
+    return f"{sentence}. Use --memory {megabytes} or more."
+
+
+def _sample(rows: DiskRows, plan: FitPlan) -> SampledRows:
+    first = plan.setting.test_rows + plan.setting.held_out_rows
+    return _rows(rows, first, min(first + min(_SAMPLE_ROWS, plan.setting.held_out_rows), len(rows)))
+
+
+def _rows(rows: DiskRows, start: int, stop: int) -> SampledRows:
+    numbers = np.sort(rows.order(np.arange(start, stop)))
+    return SampledRows(*rows.in_original_units(rows.table(start, stop)), numbers)

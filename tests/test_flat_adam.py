@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from finitegp import FeatureGP, Lagged, train
+from finitegp.callbacks import Checkpoint
+from finitegp.features import MLPFeatures
 from finitegp.flat_adam import FlatAdamW
 
 
@@ -52,3 +56,22 @@ def test_a_parameter_without_gradient_is_named() -> None:
         optimizer.step()
     with pytest.raises(ValueError, match="at least one parameter"):
         FlatAdamW([], learning_rate=0.1)
+
+
+def test_a_run_resumes_to_the_bit(tmp_path: Path) -> None:
+    inputs = torch.linspace(-1, 1, 60)[:, None]
+    data = inputs, torch.sin(3 * inputs[:, 0])
+
+    def run(epochs: int, resume: Path | None = None) -> dict[str, torch.Tensor]:
+        model = FeatureGP(MLPFeatures(1, hidden=(8, 8), seed=0), noise_variance=0.1)
+        algorithm = Lagged(model, num_data=60, block=2, window=4)
+        optimizer = FlatAdamW(algorithm.parameter_groups()[0]["params"], learning_rate=0.01)
+        callbacks = [Checkpoint(tmp_path / "run.safetensors")] if resume is None else []
+        train(algorithm, optimizer, data, epochs=epochs, batch_size=20, callbacks=callbacks, resume=resume)
+        return algorithm.state_dict()
+
+    whole = run(6)
+    run(3)
+    again = run(6, resume=tmp_path / "run.safetensors")
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    assert not torch.equal(whole["model.feature_map.layers.0.weight"], run(3)["model.feature_map.layers.0.weight"])

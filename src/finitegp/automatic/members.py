@@ -261,7 +261,7 @@ def train_network(
     optimizer = FlatAdamW(group["params"], learning_rate=rate, weight_decay=weight_decay)
     run = train(
         algorithm,
-        cast(torch.optim.Optimizer, optimizer),  # it has all that is used here: there are no checkpoints
+        cast(torch.optim.Optimizer, optimizer),  # it has all that is used of one
         data,
         epochs=epochs,
         batch_size=batch_size,

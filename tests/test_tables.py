@@ -219,6 +219,7 @@ def test_win_counts_of_a_small_example():
     assert "| NLML, linear | 2 | 0 | 1 | 0 | 1 | 1 | 0 |" in text
     assert "| NLML, linear | lagged | 3 | 1 | 1 | 1 |" in text
     assert "| NLML, linear | lagged | 2 | 1 | 0 | 1 |" in text
+    assert "at or below the best published mean in 1 of 3 tables: bike (lagged -2.000 against -1.482)." in text
 
 
 # What is shown.

@@ -29,10 +29,6 @@ _MAX_ROUNDING = 1e-3
 Progress = Callable[[int, int | None], object]
 
 
-class CoarseError(DataError):
-    """Rounding to float32 would take away what distinguishes the values of a column."""
-
-
 class SpooledSource(IndexedSource):
     """Rows in a spool; opened with :func:`open_spool` or made by :func:`spool`.
 
@@ -308,7 +304,7 @@ def _refuse_coarse(inputs: Moments, names: list[str] | None) -> None:
     coarse = np.flatnonzero((rounding > _MAX_ROUNDING * np.sqrt(inputs.variance)) & (inputs.smallest < inputs.largest))
     if len(coarse):
         labels = [str(number) if names is None else names[number] for number in coarse]
-        raise CoarseError(
+        raise DataError(
             f"float32 is too coarse for the columns {listed(labels)}, whose values vary little against their size: "
             "standardise the columns before they are spooled (ScaledSource), or use input_dtype='float64'."
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from .bill import Setting
 from .byte_sizes import format_bytes, parse_bytes
 from .fit_bill import FitSetting, fit_items
-from .plan import MemoryBudgetError, MemoryPlan, largest_parts
+from .plan import MemoryBudgetError, MemoryPlan, largest_parts, smallest_parts
 
 # What is tried, best first.
 _SHARES_OF_WIDTH = (1.0, 0.75, 0.5, 0.375, 0.25, 0.125, 0.0625)
@@ -156,8 +156,13 @@ def _candidates(wanted: FitSetting) -> Iterator[FitSetting]:
 
 
 def _with_parts(fit: FitSetting, budget: int) -> FitPlan:
+    """The largest parts that fit; if not even the smallest do, the plan with those."""
+
     def plan_with(network: Setting) -> FitPlan:
         setting = replace(fit, network=network)
         return MemoryPlan(setting, tuple(fit_items(setting)), budget)
 
+    least = plan_with(smallest_parts(fit.network))
+    if not least.fits:
+        return least
     return plan_with(largest_parts(fit.network, _PARTS, lambda network: plan_with(network).phases, budget))

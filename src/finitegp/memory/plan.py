@@ -241,6 +241,12 @@ def largest_parts(
     return setting
 
 
+def smallest_parts(setting: Setting) -> Setting:
+    """The same results from the smallest parts."""
+    micro = _halves(setting.batch_size)[-1]
+    return replace(setting, chunk_size=CHUNKS[-1], gathered_batches=_GATHERED[-1], micro_batch_size=micro)
+
+
 def _halves(batch_size: int) -> Sequence[int]:
     sizes = [batch_size]
     while sizes[-1] > _SMALLEST_MICRO_BATCH:

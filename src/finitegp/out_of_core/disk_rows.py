@@ -19,7 +19,6 @@ from ..automatic.table import Table
 from ..data import ArraySource, IndexedSource, Rows, ScaledSource, Scaling, SpooledSource, StreamSource, spool
 from ..data.permutation import RandomPermutation
 from ..data.scaling import Standardizer
-from ..data.spool import CoarseError
 from ..errors import DataError
 from ..noise import InputNoise
 
@@ -77,11 +76,7 @@ class DiskRows:
                 inputs, target = _scalers(scaling, center=center)
                 _tell(progress, "columns measured")
                 scaled = ScaledSource(source, Scaling(inputs, Standardizer(target.mean[None], target.scale[None])))
-                place = folder / "scaled"
-                try:
-                    data = spool(scaled, place, chunk_size=chunk_size, overwrite=directory is None)
-                except CoarseError:  # outliers far beyond all other values
-                    data = spool(scaled, place, input_dtype="float64", chunk_size=chunk_size, overwrite=True)
+                data = spool(scaled, folder / "scaled", chunk_size=chunk_size)
             if data.has_weights:
                 raise DataError(NO_WEIGHTS)
             if center and data.target_mean_square < _NO_SPREAD:

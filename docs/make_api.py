@@ -17,7 +17,12 @@ PAGE = Path(__file__).parent / "api.md"
 
 #: Section, then modules with the names that are shown of them; ``"*"`` stands for all of ``__all__`` not yet shown.
 CONTENTS: dict[str, dict[str, list[str]]] = {
-    "Estimator": {"finitegp": ["GPRegressor"], "finitegp.automatic": ["fit_auto", "AutoFit", "AutoSettings"]},
+    "Estimator": {
+        "finitegp": ["GPRegressor"],
+        "finitegp.automatic": ["fit_auto", "AutoFit", "AutoSettings"],
+        "finitegp.out_of_core": ["fit_within_memory"],
+        "finitegp.estimator.summary": ["as_regressor"],
+    },
     "Tables": {
         "finitegp.table_model": ["TableModel", "PredictedChunk"],
         "finitegp.sites": ["SiteStatistics"],

@@ -14,7 +14,7 @@ from .speaking import Speaker
 if TYPE_CHECKING:
     from ..data.columns import TableEncoder
     from ..data.tables import TableReader
-    from ..memory import FitPlan
+    from ..memory.fit_plan import FitPlan
     from ..out_of_core import DiskRows
 
 # Rows of the table that are decoded at once.

@@ -4,21 +4,18 @@ from .allocator import return_freed_memory
 from .bill import Item, Setting
 from .byte_sizes import format_bytes, parse_bytes
 from .fit_bill import FitSetting
-from .fit_plan import FitPlan, plan_fit
-from .kernel_plan import KernelPlan, KernelSetting, plan_kernel_fit
+from .fit_plan import plan_fit
+from .kernel_plan import KernelSetting, plan_kernel_fit
 from .libraries import load_libraries
 from .plan import MemoryBudgetError, MemoryPlan, plan_memory
-from .prediction_plan import PredictionPlan, PredictionSetting, plan_prediction
+from .prediction_plan import PredictionSetting, plan_prediction
 
 __all__ = [
-    "FitPlan",
     "FitSetting",
     "Item",
-    "KernelPlan",
     "KernelSetting",
     "MemoryBudgetError",
     "MemoryPlan",
-    "PredictionPlan",
     "PredictionSetting",
     "Setting",
     "format_bytes",

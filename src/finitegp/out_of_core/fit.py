@@ -19,9 +19,7 @@ from ..data import as_source
 from ..errors import DataError
 from ..likelihood import optimal_noise
 from ..memory import (
-    FitPlan,
     FitSetting,
-    KernelPlan,
     KernelSetting,
     MemoryBudgetError,
     format_bytes,
@@ -31,6 +29,8 @@ from ..memory import (
     return_freed_memory,
 )
 from ..memory.fit_bill import NOISE_SHARE
+from ..memory.fit_plan import FitPlan
+from ..memory.kernel_plan import KernelPlan
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise
 from ..posterior import WeightPosterior

@@ -23,9 +23,14 @@ FORMAT = "finitegp-checkpoint-1"
 def save_checkpoint(
     path: Path, run: TrainingRun, torch_scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
 ) -> None:
-    """Write everything that the run needs to go on; the old file stays whole until the new one is complete."""
+    """Write everything that the run needs to go on; the old file stays whole until the new one is complete.
+
+    All ranks of a run call this, and the first one writes.
+    """
     tensors = {f"algorithm.{name}": tensor for name, tensor in run.algorithm.state_dict().items()}
     tensors |= {f"pending.{name}": tensor for name, tensor in run.algorithm.pending_state().items()}
+    if not run.ranks.is_first:
+        return
     state = run.optimizer.state_dict()
     plain_state: dict[str, dict[str, Any]] = {}
     for index, entries in state["state"].items():

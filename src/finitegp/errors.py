@@ -1,4 +1,4 @@
-"""The errors this library raises: bad data, and numbers that cannot be trusted."""
+"""The errors this library raises: bad data, numbers that cannot be trusted, other processes that were lost."""
 
 from __future__ import annotations
 
@@ -17,3 +17,7 @@ class ModelFileError(DataError):
 
 class NumericalError(ArithmeticError):
     """A result would not be reliable in floating point; the message says why and what to change."""
+
+
+class LostRankError(RuntimeError):
+    """Another process of a distributed run was lost or failed; the message says how to go on."""

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from .data import ArraySource, Rows, as_source
+from .data.shares import WHOLE, Share
+from .distributed import ALONE, Ranks
 from .errors import DataError, FeatureMapError
 from .features import count_features
 from .features.pullback import forward_with_pullback, has_pullback
@@ -23,7 +25,7 @@ from .likelihood import (
 )
 from .noise import ConstantNoise, NoiseModel
 from .posterior import Prediction, WeightPosterior
-from .statistics import FeatureStatistics, sum_statistics
+from .statistics import FeatureStatistics
 
 # Above this estimated relative rounding error, the NLML is evaluated with a second pass over the rows.
 _ONE_PASS_TOLERANCE = 1e-10
@@ -204,14 +206,16 @@ class FeatureGP(nn.Module):
         return copy.deepcopy(self).to(torch.float64).eval()
 
     @torch.no_grad()
-    def statistics(self, data: Any) -> FeatureStatistics:
-        """The row sums of the data in one pass, in memory that does not depend on the number of rows."""
-        exact = self.exact_copy()
-        return sum_statistics(part for part in exact.partial_statistics(data))
+    def statistics(self, data: Any, *, ranks: Ranks = ALONE) -> FeatureStatistics:
+        """The row sums of the data in one pass, in memory that does not depend on the number of rows.
 
-    def partial_statistics(self, data: Any) -> Iterator[FeatureStatistics]:
+        Each of several ``ranks`` reads its share of the rows; all of them get the sums over all rows.
+        """
+        return ranks.sum_statistics(self.exact_copy().partial_statistics(data, share=ranks.share))
+
+    def partial_statistics(self, data: Any, *, share: Share = WHOLE) -> Iterator[FeatureStatistics]:
         """The row sums of each chunk in turn, in the model's own float type (:meth:`statistics` uses float64)."""
-        for rows in as_source(data):
+        for rows in as_source(data).part(share):
             features, log_scale = self.checked_forward(rows)
             try:
                 yield FeatureStatistics.from_batch(features, rows.targets, log_scale, counts=rows.counts)
@@ -219,21 +223,22 @@ class FeatureGP(nn.Module):
                 raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
 
     @torch.no_grad()
-    def likelihood(self, data: Any) -> MarginalLikelihood:
+    def likelihood(self, data: Any, *, ranks: Ranks = ALONE) -> MarginalLikelihood:
         """The exact negative log marginal likelihood of the data with its named terms.
 
-        One pass over the rows, and a second one where the noise is so small that the first would cancel.
+        One pass over the rows, and a second one where the noise is so small that the first would cancel. Each of
+        several ``ranks`` reads its share of the rows.
 
         Raises:
             NumericalError: If even two passes in float64 cannot give four digits.
         """
         exact = self.exact_copy()
         source = as_source(data)
-        statistics = sum_statistics(exact.partial_statistics(source))
+        statistics = ranks.sum_statistics(exact.partial_statistics(source, share=ranks.share))
         noise_variance = exact.noise_variance
         # A module may cast to a coarser type inside; then the value is only as good as its features.
         coarse = exact.feature_dtype if exact.feature_dtype is not None else torch.float64
-        rounding = 0.0 if coarse == torch.float64 else torch.finfo(coarse).eps
+        rounding = ranks.largest(0.0 if coarse == torch.float64 else torch.finfo(coarse).eps)
         value = negative_log_marginal_likelihood(
             statistics, noise_variance, feature_rounding=rounding, tolerance=math.inf
         )
@@ -241,14 +246,17 @@ class FeatureGP(nn.Module):
             return value
         weights = WeightPosterior(statistics, noise_variance).weight_mean
         residual_squares = 0.0
-        for rows in source:
-            features, log_scale = exact.checked_forward(rows)
-            residuals = features.to(torch.float64) @ weights - rows.targets.to(features.device)
-            if log_scale is not None:
-                residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
-            if rows.counts is not None:
-                residuals = residuals * rows.counts.to(residuals).sqrt()[:, None]
-            residual_squares += float(residuals.square().sum())
+        with ranks.working() as beat:
+            for rows in source.part(ranks.share):
+                features, log_scale = exact.checked_forward(rows)
+                residuals = features.to(torch.float64) @ weights - rows.targets.to(features.device)
+                if log_scale is not None:
+                    residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
+                if rows.counts is not None:
+                    residuals = residuals * rows.counts.to(residuals).sqrt()[:, None]
+                residual_squares += float(residuals.square().sum())
+                beat()
+        residual_squares = ranks.add_number(residual_squares)
         return negative_log_marginal_likelihood(
             statistics,
             noise_variance,
@@ -256,25 +264,26 @@ class FeatureGP(nn.Module):
             feature_rounding=rounding,
         )
 
-    def nlml(self, data: Any) -> float:
+    def nlml(self, data: Any, *, ranks: Ranks = ALONE) -> float:
         """The exact negative log marginal likelihood per row."""
-        return self.likelihood(data).nlml
+        return self.likelihood(data, ranks=ranks).nlml
 
-    def optimize_noise(self, data: Any, *, optimize_output_scale: bool = False) -> NoiseOptimum:
+    def optimize_noise(self, data: Any, *, optimize_output_scale: bool = False, ranks: Ranks = ALONE) -> NoiseOptimum:
         """Set the noise variance (and output scale) to its exact optimum for the present features, in one pass."""
-        optimum = optimal_noise(self.statistics(data), optimize_output_scale=optimize_output_scale)
+        optimum = optimal_noise(self.statistics(data, ranks=ranks), optimize_output_scale=optimize_output_scale)
         self.noise.set_variance(optimum.noise_variance)
         if optimize_output_scale:
             self.set_output_scale(self.output_scale * optimum.output_scale)
         return optimum
 
-    def condition(self, data: Any, *, optimize_noise: bool = False) -> FittedGP:
+    def condition(self, data: Any, *, optimize_noise: bool = False, ranks: Ranks = ALONE) -> FittedGP:
         """The exact posterior given the data: one pass. Later changes of this model do not reach the result.
 
-        ``optimize_noise`` first sets the noise variance as :meth:`optimize_noise` does, within the same pass.
+        ``optimize_noise`` first sets the noise variance as :meth:`optimize_noise` does, within the same pass. Each of
+        several ``ranks`` reads its share of the rows; all of them get the posterior of all rows.
         """
         exact = self.exact_copy().requires_grad_(False)
-        statistics = sum_statistics(exact.partial_statistics(data))
+        statistics = ranks.sum_statistics(exact.partial_statistics(data, share=ranks.share))
         if optimize_noise:
             for model in (self, exact):
                 model.noise.set_variance(optimal_noise(statistics).noise_variance)

@@ -12,6 +12,7 @@ from torch import Tensor
 from .algorithms.base import Algorithm
 from .data.sampling import BatchSampler
 from .data.source_sampling import SourceSampler
+from .distributed import ALONE, Ranks
 from .schedules import Schedule
 
 
@@ -52,6 +53,7 @@ class TrainingRun:
         stop_reason: Set by a callback to end training after this epoch.
         seconds: Training time, over all resumed parts.
         diverged: Whether training met numbers it could not use.
+        ranks: The processes that share the run; for exact passes in callbacks.
     """
 
     algorithm: Algorithm
@@ -69,6 +71,7 @@ class TrainingRun:
     stop_reason: str | None = None
     seconds: float = 0.0
     diverged: bool = False
+    ranks: Ranks = ALONE
 
     @property
     def steps_per_epoch(self) -> int:

@@ -74,6 +74,7 @@ class FeatureStatistics:
         log_noise_scale: Tensor | None = None,
         *,
         counts: Tensor | None = None,
+        check: bool = True,
     ) -> FeatureStatistics:
         """The sums over one batch of rows.
 
@@ -82,6 +83,7 @@ class FeatureStatistics:
             targets: ``(rows,)`` or ``(rows, t)``.
             log_noise_scale: ``(rows,)``, the logarithm of each row's noise scale ``v``; None means one for all rows.
             counts: ``(rows,)``, how many equal rows each row stands for; None means one.
+            check: Whether values that are not finite are an error; otherwise :meth:`is_finite` tells of them.
 
         Raises:
             DataError: For shapes that do not fit, and for values that are not finite (naming the row).
@@ -121,7 +123,7 @@ class FeatureStatistics:
             log_scale_sum=log_scale_sum,
             num_data=num_data,
         )
-        if not statistics.is_finite():
+        if check and not statistics.is_finite():
             _raise_not_finite(features, targets)
         return statistics
 
@@ -198,6 +200,16 @@ class FeatureStatistics:
         for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
             mine.add_(theirs)
         return replace(self, num_data=self.num_data + other.num_data)
+
+    def flatten(self) -> Tensor:
+        """All sums in one new vector, the number of rows last: one message, or one entry of a file."""
+        rows = self.gram.new_tensor([self.num_data])
+        return torch.cat([*(tensor.reshape(-1) for tensor in self._tensors()), rows])
+
+    def unflatten(self, values: Tensor) -> FeatureStatistics:
+        """Statistics of this shape out of what :meth:`flatten` gave."""
+        pieces = iter(torch.split(values, [*(tensor.numel() for tensor in self._tensors()), 1]))
+        return self._map(lambda tensor: next(pieces).view(tensor.shape), float(values[-1]))
 
     def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.gram, self.projected_targets, self.target_sum_of_squares, self.log_scale_sum

@@ -18,6 +18,7 @@ from .checkpoint import load_checkpoint
 from .data import Rows
 from .data.sampling import GATHERED_BATCHES
 from .data.source_sampling import make_sampler
+from .distributed import ALONE, Ranks
 from .errors import DataError, NumericalError
 from .run import TrainingRun, copy_state
 from .schedules import Schedule
@@ -43,6 +44,7 @@ def train(
     initial_batches: int = 20,
     resume: str | Path | None = None,
     restore_best: bool = True,
+    ranks: Ranks = ALONE,
 ) -> TrainingRun:
     """Train a model with any algorithm and any torch optimizer.
 
@@ -68,6 +70,9 @@ def train(
             does not exist, training starts from the beginning. On the CPU the resumed run equals the uninterrupted one
             to the bit.
         restore_best: At the end, go back to the best state that a callback recorded.
+        ranks: The processes that make each step together (:func:`~finitegp.distributed.join_ranks`), each with its
+            part of every batch: the same run to rounding, whatever their number. All of them call ``train`` with the
+            same arguments, and all of them end with the same model.
 
     Returns:
         The finished :class:`TrainingRun`, with its history.
@@ -97,6 +102,7 @@ def train(
             "over the rows of a batch."
         )
     algorithm.micro_batch_size = micro_batch_size
+    algorithm.share_steps(ranks)
     model = algorithm.model
     sampler = make_sampler(
         data,
@@ -106,6 +112,8 @@ def train(
         dtype=model.dtype,
         device=model.device,
         gathered_batches=gathered_batches,
+        share=ranks.share,
+        spooler=ranks.spool,
     )
     if sampler.num_data != algorithm.num_data:
         raise DataError(f"The algorithm was made for {algorithm.num_data} rows, but the data have {sampler.num_data}.")
@@ -116,13 +124,20 @@ def train(
         )
     torch_scheduler = schedule if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else None
     factor = None if schedule is None or isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else schedule
-    run = TrainingRun(algorithm, optimizer, sampler, epochs, factor)
+    run = TrainingRun(algorithm, optimizer, sampler, epochs, factor, ranks=ranks)
+    callbacks = [callback for callback in callbacks if callback.every_rank or ranks.is_first]
     learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
     noise_limit = 1e4 * (sampler.target_mean_square + 1e-300)
 
-    if resume is not None and Path(resume).exists():
-        load_checkpoint(Path(resume), run, torch_scheduler)
-    else:
+    ranks.copy_from_first(algorithm.state_dict().values())
+    resumed = resume is not None and Path(resume).exists()
+    if resumed:
+        load_checkpoint(Path(str(resume)), run, torch_scheduler)
+    ranks.check_same(
+        "What is trained (step of the checkpoint, rows, batch size, seed)",
+        [run.step, sampler.num_data, sampler.batch_size, seed],
+    )
+    if not resumed:
         # Stream -1 is read by no step.
         algorithm.initialize(list(islice(sampler.epoch(0, stream=-1), initial_batches)))
     initial_state = copy_state(algorithm)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Rows
+from ..distributed import ALONE, Ranks
 from ..likelihood import RowGradients
 from ..model import FeatureGP
 
@@ -47,6 +48,7 @@ class Algorithm(nn.Module, ABC):
     Attributes:
         micro_batch_size: Pass at most so many rows of a batch through the feature map at once, to save memory; None
             passes all. ``train`` sets it.
+        ranks: The processes that make each step together. :meth:`share_steps` sets it.
     """
 
     #: How many separately drawn batches one step takes.
@@ -55,6 +57,9 @@ class Algorithm(nn.Module, ABC):
     #: Whether the gradient of a batch is the mean over its rows (plus what no row changes), so that it can be made
     #: from parts of the batch.
     has_mean_gradient: bool = True
+
+    #: Whether the algorithm keeps the same state on several ranks, each of which has a part of every batch.
+    supports_ranks: bool = False
 
     def __init__(
         self,
@@ -76,6 +81,26 @@ class Algorithm(nn.Module, ABC):
         self.num_features = model.count_features(input_dim)
         self.minimum_log_noise = math.log(minimum_noise_variance)
         self.micro_batch_size: int | None = None
+        self.ranks = ALONE
+
+    def share_steps(self, ranks: Ranks) -> None:
+        """Make the steps together with other ranks: each gets a part of every batch and ends with the same state."""
+        if ranks.world_size > 1:
+            name = type(self).__name__
+            if not self.has_mean_gradient:
+                raise ValueError(
+                    f"{name} as it is set cannot be trained on several ranks: its gradient is not a mean over the rows "
+                    "of a batch. Use Lagged, or one process."
+                )
+            if not self.supports_ranks:
+                raise ValueError(f"{name} cannot be trained on several ranks: use Lagged, or one process.")
+            for module in self.model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+                    raise ValueError(
+                        f"The model has a {type(module).__name__}, which would see only a rank's own rows: use a layer "
+                        "that takes each row by itself, such as LayerNorm, or call eval() on it."
+                    )
+        self.ranks = ranks
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """What a torch optimizer should train; an entry ``rate`` is a factor on the group's learning rate.
@@ -107,6 +132,17 @@ class Algorithm(nn.Module, ABC):
             torch.cat(scales) if scales else None,
             torch.stack([part.loss for part in found]) @ shares,
         )
+
+    def shared_gradient(self, batch: Rows) -> BatchGradient:
+        """:meth:`gradient` of a whole batch of which ``batch`` is this rank's part, perhaps without rows.
+
+        The features that it leaves are those of the part; gradients and loss are of the whole.
+        """
+        rows = len(batch.inputs)
+        found = self.gradient_in_parts(batch if rows else stand_in(batch))
+        loss = self.ranks.mean_gradients(self.parameters(), found.loss, rows)
+        log_scale = found.log_noise_scale
+        return BatchGradient(found.features[:rows], None if log_scale is None else log_scale[:rows], loss)
 
     def accumulate_gradients(self, batch: Rows, gradient: Callable[[Rows], _Found]) -> list[_Found]:
         """Call ``gradient`` for each micro-batch and leave the mean over rows in ``.grad``; a list of its results."""
@@ -141,7 +177,7 @@ class Algorithm(nn.Module, ABC):
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
         """One step with ``batches_per_step`` batches; returns the loss of the first."""
         optimizer.zero_grad()
-        found = self.gradient_in_parts(batches[0])
+        found = self.shared_gradient(batches[0])
         optimizer.step()
         self.project()
         self.track(batches[0], found)
@@ -153,6 +189,14 @@ class Algorithm(nn.Module, ABC):
 
     def load_pending_state(self, state: dict[str, Tensor]) -> None:
         """Take back what :meth:`pending_state` gave."""
+
+
+def stand_in(batch: Rows) -> Rows:
+    """One row of the shape of a batch without rows."""
+    weights = None if batch.weights is None else batch.weights.new_ones(1)
+    return Rows(
+        batch.inputs.new_zeros(1, batch.inputs.shape[1]), batch.targets.new_zeros(1, len(batch.targets.T)), weights
+    )
 
 
 def weight_gradient(

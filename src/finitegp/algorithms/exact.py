@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import ArraySource, Rows, as_source
-from ..data.sources import DataSource
+from ..data import ArraySource, Rows, Source, as_source
+from ..distributed import ALONE, Ranks
 from ..likelihood import (
     MarginalLikelihood,
     log_noise_gradient,
@@ -20,7 +20,6 @@ from ..likelihood import (
     row_gradients,
 )
 from ..model import FeatureGP
-from ..statistics import sum_statistics
 from .base import Algorithm, BatchGradient
 from .few_rows import solve_few_rows
 
@@ -38,14 +37,15 @@ class ExactGradient:
     gradient_norm: float
 
 
-def exact_gradient(model: FeatureGP, data: Any) -> ExactGradient:
+def exact_gradient(model: FeatureGP, data: Any, *, ranks: Ranks = ALONE) -> ExactGradient:
     r"""Set ``.grad`` of every parameter to the exact gradient of the **total** NLML.
 
     Pass one sums the statistics and solves :math:`w = F^{-1}c`, :math:`P = F^{-1}`. Pass two pushes
     :math:`(Zw - y)w'/s + ZP` back through the feature map, chunk by chunk. The result equals automatic
     differentiation of the dense formula. The model runs in its own float type and in evaluation mode, so that both
     passes see the same function; use a float64 model for gradients of full accuracy. Fewer rows than features are
-    solved through an n x n matrix instead.
+    solved through an n x n matrix instead. Each of several ``ranks`` reads its share of the rows in both passes; all of
+    them get the whole gradient.
 
     Example:
         >>> model = FeatureGP(torch.nn.Linear(2, 3), noise_variance=0.5).double()
@@ -59,34 +59,41 @@ def exact_gradient(model: FeatureGP, data: Any) -> ExactGradient:
     try:
         likelihood = _few_rows_gradient(model, source)
         if likelihood is None:
-            likelihood = _two_pass_gradient(model, source)
+            likelihood = _two_pass_gradient(model, source, ranks)
     finally:
         model.train(was_training)
     squares = [float(p.grad.double().square().sum()) for p in model.parameters() if p.grad is not None]
     return ExactGradient(likelihood=likelihood, gradient_norm=math.sqrt(math.fsum(squares)))
 
 
-def _two_pass_gradient(model: FeatureGP, source: DataSource) -> MarginalLikelihood:
+def _two_pass_gradient(model: FeatureGP, source: Source, ranks: Ranks) -> MarginalLikelihood:
     with torch.no_grad():
-        statistics = sum_statistics(model.partial_statistics(source))
+        statistics = ranks.sum_statistics(model.partial_statistics(source, share=ranks.share))
     noise_variance = model.noise_variance
     factor = regularized_gram_factor(statistics, noise_variance)
     weights = factor.solve(statistics.projected_targets)
     inverse_gram = factor.inverse()
     model.zero_grad(set_to_none=True)
     residual_squares = 0.0
-    for rows in source:
-        features, log_scale = model.checked_forward(rows)
-        whitened = features.detach() @ inverse_gram.to(features)
-        residual_squares += _push(rows, features, log_scale, weights, whitened, noise_variance)
+    with ranks.working() as beat:
+        for rows in source.part(ranks.share):
+            features, log_scale = model.checked_forward(rows)
+            whitened = features.detach() @ inverse_gram.to(features)
+            residual_squares += _push(rows, features, log_scale, weights, whitened, noise_variance)
+            beat()
+    residual_squares = ranks.add_number(residual_squares)
+    ranks.add_gradients(list(model.parameters()))
     _set_noise_gradient(model, residual_squares, float(inverse_gram.trace()), statistics.num_data, weights)
     return negative_log_marginal_likelihood(
         statistics, noise_variance, residual_sum_of_squares=residual_squares, tolerance=math.inf
     )
 
 
-def _few_rows_gradient(model: FeatureGP, source: DataSource) -> MarginalLikelihood | None:
-    """The same from one pass where all rows are one chunk and fewer than the features; None elsewhere."""
+def _few_rows_gradient(model: FeatureGP, source: Source) -> MarginalLikelihood | None:
+    """The same from one pass where all rows are one chunk and fewer than the features; None elsewhere.
+
+    So few rows are not worth sharing out: each of several ranks takes them all.
+    """
     if not (isinstance(source, ArraySource) and len(source) <= source.chunk_size):
         return None
     (rows,) = source
@@ -158,6 +165,7 @@ class Exact(Algorithm):
     """
 
     batches_per_step = 0
+    supports_ranks = True
 
     def __init__(
         self,
@@ -179,7 +187,7 @@ class Exact(Algorithm):
 
     def gradient(self, batch: Rows | None = None) -> BatchGradient:
         """The exact gradient of the NLML per row; ``batch`` is not used."""
-        found = exact_gradient(self.model, self.source)
+        found = exact_gradient(self.model, self.source, ranks=self.ranks)
         for parameter in self.model.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(self.num_data)

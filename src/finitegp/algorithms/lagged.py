@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Rows
-from ..errors import DataError, NumericalError
+from ..distributed import Ranks
+from ..errors import NumericalError
 from ..likelihood import row_gradients
 from ..linalg import cholesky
 from ..model import FeatureGP
@@ -63,6 +64,8 @@ class Lagged(Algorithm):
         >>> algorithm.step([batch], optimizer) > 0
         True
     """
+
+    supports_ranks = True
 
     def __init__(
         self,
@@ -130,6 +133,15 @@ class Lagged(Algorithm):
             self._pending.append((features, batch.targets, log_scale))
         self._refresh(solve_weights=True)
 
+    def share_steps(self, ranks: Ranks) -> None:
+        """Make the steps together with other ranks, which add up their statistics once per block."""
+        if ranks.world_size > 1 and self._compiled_step is not None:
+            raise ValueError(
+                "Lagged(compiled=True) cannot be trained on several ranks: gradient and optimizer are one compiled "
+                "function, between which the ranks would have to average. Leave out compiled=True."
+            )
+        super().share_steps(ranks)
+
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients from one batch with the weights and inverse of the last refresh."""
         traced = self.model.trace(batch.inputs, batch.weights)
@@ -178,20 +190,20 @@ class Lagged(Algorithm):
             self._take_up(found.features, batch.targets, found.log_noise_scale)
 
     def pending_state(self) -> dict[str, Tensor]:
-        """The batches since the last refresh."""
+        """The batches since the last refresh, whole also where several ranks have parts of them."""
         state = {}
         if self._pending_residuals:
             state["residuals"] = torch.stack(self._pending_residuals)
         if self._pending:
-            state["sizes"] = torch.tensor([len(part[0]) for part in self._pending])
             for index, name in enumerate(("features", "targets", "log_scales")):
-                parts = [part[index] for part in self._pending if part[index] is not None]
+                parts = [self.ranks.gather_rows(part[index]) for part in self._pending if part[index] is not None]  # type: ignore[arg-type]
                 if parts:
-                    state[name] = torch.cat(parts)  # type: ignore[arg-type]
+                    state["sizes"] = torch.tensor([len(part) for part in parts])
+                    state[name] = torch.cat(parts)
         return state
 
     def load_pending_state(self, state: dict[str, Tensor]) -> None:
-        """Take back the batches since the last refresh."""
+        """Take back the batches since the last refresh, of which several ranks keep a part each."""
         device = self.model.device
         self._pending, self._pending_residuals = [], []
         if "residuals" in state:
@@ -202,7 +214,9 @@ class Lagged(Algorithm):
         features, targets = (torch.split(state[name].to(device), sizes) for name in ("features", "targets"))
         has_scales = "log_scales" in state
         scales = torch.split(state["log_scales"].to(device), sizes) if has_scales else [None] * len(sizes)
-        self._pending = list(zip(features, targets, scales, strict=True))
+        for parts in zip(features, targets, scales, strict=True):
+            own = self.ranks.share.cut(len(parts[0]))
+            self._pending.append(tuple(None if part is None else part[own] for part in parts))  # type: ignore[arg-type]
 
     def _take_up(self, features: Tensor, targets: Tensor, log_scale: Tensor | None) -> None:
         self._pending.append((features, targets, log_scale))
@@ -215,10 +229,13 @@ class Lagged(Algorithm):
         targets = torch.cat([part[1] for part in self._pending])
         scales = [part[2] for part in self._pending]
         log_scale = None if scales[0] is None else torch.cat([s for s in scales if s is not None])
-        try:
-            found = FeatureStatistics.from_batch(features, targets, log_scale)
-        except DataError as error:  # the rows were checked when they were read: it is the features that went wrong
-            raise NumericalError(f"The features of the last {len(self._pending)} batches: {error}") from error
+        # Checked when added up: all ranks find the same.
+        found = self.ranks.add_statistics(FeatureStatistics.from_batch(features, targets, log_scale, check=False))
+        if not found.is_finite():
+            raise NumericalError(
+                f"The features of the last {len(self._pending)} batches are not finite, or so large that their squares "
+                "overflow."
+            )
         forget = 1.0 - min(len(self._pending) / self.window, 1.0)
         self.tracked_gram.mul_(forget).add_(found.gram)
         self.tracked_projection.mul_(forget).add_(found.projected_targets)

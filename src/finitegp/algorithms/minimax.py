@@ -12,7 +12,7 @@ from ..data import Rows
 from ..likelihood import row_gradients
 from ..linalg import cholesky, from_eigen, gram_float64, is_positive_definite, symmetric_eigen
 from ..model import FeatureGP
-from .base import Algorithm, BatchGradient, weight_gradient
+from .base import Algorithm, BatchGradient, stand_in, weight_gradient
 
 
 class Minimax(Algorithm):
@@ -51,6 +51,7 @@ class Minimax(Algorithm):
     """
 
     batches_per_step = 2
+    supports_ranks = True
 
     def __init__(
         self,
@@ -182,7 +183,9 @@ class Minimax(Algorithm):
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
         """Descent with the first batch, projection, ascent with the second, projection."""
         loss = super().step(batches[:1], optimizer)
-        self.accumulate_gradients(batches[1], self.dual_gradient)
+        rows = len(batches[1].inputs)
+        self.accumulate_gradients(batches[1] if rows else stand_in(batches[1]), self.dual_gradient)
+        self.ranks.mean_gradients([self.dual_matrix], torch.zeros(()), rows)
         self._step_dual(optimizer)
         with torch.no_grad():
             norm = float(torch.linalg.vector_norm(self.dual_matrix))
@@ -244,7 +247,8 @@ class Minimax(Algorithm):
     def _batch_gram(self, features: Tensor, log_scale: Tensor | None) -> Tensor:
         """The unbiased estimate of ``F / n`` from one batch."""
         row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.detach().double())
-        estimate = gram_float64(features, row_scale=row_scale).div_(len(features))
+        estimate, rows = self.ranks.add_rows(gram_float64(features, row_scale=row_scale), len(features))
+        estimate.div_(rows)
         estimate.diagonal().add_(self.model.noise_variance / self.num_data)
         return estimate
 

@@ -37,6 +37,8 @@ class SCGD(Algorithm):
         minimum_noise_variance: The noise variance is kept at or above this.
     """
 
+    supports_ranks = True
+
     def __init__(
         self,
         model: FeatureGP,
@@ -105,13 +107,18 @@ class SCGD(Algorithm):
         rate = self.tracking_rate if isinstance(self.tracking_rate, float) else float(self.steps) ** -0.5
         rate, log_scale = float(rate), found.log_noise_scale
         row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.double())
-        weight = rate * self.num_data / len(found.features)
-        update_gram(self.tracked_gram, found.features, keep=1.0 - rate, weight=weight, row_scale=row_scale)
+        if self.ranks.world_size == 1:
+            weight = rate * self.num_data / len(found.features)
+            update_gram(self.tracked_gram, found.features, keep=1.0 - rate, weight=weight, row_scale=row_scale)
+        else:
+            gram, rows = self.ranks.add_rows(gram_float64(found.features, row_scale=row_scale), len(found.features))
+            self.tracked_gram.mul_(1.0 - rate).add_(gram, alpha=rate * self.num_data / rows)
         self.tracked_gram.diagonal().add_(rate * self.model.noise_variance)
 
     def _batch_estimate(self, features: Tensor, log_scale: Tensor | None) -> Tensor:
         """The unbiased estimate of ``F`` from one batch."""
         row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.double())
-        estimate = gram_float64(features, row_scale=row_scale).mul_(self.num_data / len(features))
+        estimate, rows = self.ranks.add_rows(gram_float64(features, row_scale=row_scale), len(features))
+        estimate.mul_(self.num_data / rows)
         estimate.diagonal().add_(self.model.noise_variance)
         return estimate

@@ -12,6 +12,10 @@ class Callback:
     have measured for the epoch. ``on_step`` costs time at every step and is only called where it is overridden.
     """
 
+    #: Whether several ranks of a run all have this callback: yes if it measures, as exact passes are shared (give them
+    #: ``ranks=run.ranks``), or may stop the run; no if it only reports.
+    every_rank: bool = True
+
     def on_start(self, run: TrainingRun) -> None:
         """Before the first step, also of a resumed run."""
 

@@ -33,7 +33,7 @@ class ExactNLML(Callback):
         if run.epoch % self.every and run.epoch != run.epochs:
             run.metrics.pop("nlml", None)
             return
-        value = run.algorithm.model.nlml(run.sampler.data) + self.offset
+        value = run.algorithm.model.nlml(run.sampler.data, ranks=run.ranks) + self.offset
         run.metrics["nlml"] = value
         if self.keep_best:
             run.record_best("nlml", value)
@@ -65,7 +65,7 @@ class Validation(Callback):
             run.metrics.pop("validation_nlpd", None)
             run.metrics.pop("validation_rmse", None)
             return
-        fitted = run.algorithm.model.condition(run.sampler.data)
+        fitted = run.algorithm.model.condition(run.sampler.data, ranks=run.ranks)
         density, squares, count = 0.0, 0.0, 0
         for rows in self.source:
             prediction = fitted.predict(rows.inputs)
@@ -97,6 +97,11 @@ class BiasMeter(Callback):
         if every < 1:
             raise ValueError(f"every must be at least 1, but is {every}.")
         self.every = every
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Refuse several ranks, none of which sees whole batches."""
+        if run.ranks.world_size > 1:
+            raise ValueError("BiasMeter needs whole batches: use one process, or leave it out on several ranks.")
 
     def on_epoch(self, run: TrainingRun) -> None:
         """Measure if it is time."""

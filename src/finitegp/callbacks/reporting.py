@@ -23,6 +23,8 @@ class ProgressBar(Callback):
         console: Where to draw; standard error by default.
     """
 
+    every_rank = False
+
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
         self._progress: Progress | None = None
@@ -94,6 +96,8 @@ class JsonLinesLog(Callback):
         settings: Written into every line, for example the dataset and the seed.
     """
 
+    every_rank = False
+
     def __init__(self, path: str | Path, settings: dict[str, Any] | None = None) -> None:
         self.path = Path(path)
         self.settings = settings or {}
@@ -115,6 +119,8 @@ class TensorBoardLog(Callback):
     Args:
         directory: Where the event files go.
     """
+
+    every_rank = False
 
     def __init__(self, directory: str | Path) -> None:
         try:

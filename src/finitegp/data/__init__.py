@@ -3,6 +3,7 @@
 from .moments import Moments
 from .npy_files import NpySource
 from .scaled_source import ScaledSource, Scaling
+from .shares import Share
 from .source_sampling import NotUniformWarning
 from .sources import ArraySource, DataSource, IndexedSource, IterableSource, Rows, Source, as_source
 from .spool import SpooledSource, open_spool, spool
@@ -19,6 +20,7 @@ __all__ = [
     "Rows",
     "ScaledSource",
     "Scaling",
+    "Share",
     "Source",
     "SpooledSource",
     "StreamSource",

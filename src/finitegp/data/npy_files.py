@@ -14,6 +14,7 @@ import torch
 from ..errors import DataError
 from .moments import SourceMeasure
 from .row_files import Array, RowFile
+from .shares import WHOLE, Share
 from .sources import IndexedSource, Rows, check_finite, check_positive
 
 
@@ -73,8 +74,14 @@ class NpySource(IndexedSource):
         self.target_mean_square, self.mean_count = measured.target_mean_square, measured.mean_count
 
     def __iter__(self) -> Iterator[Rows]:
-        for start in range(0, self.num_data, self.chunk_size):
-            yield self._rows(lambda file, start=start: file.read(start, start + self.chunk_size), start)
+        return self.part(WHOLE)
+
+    def part(self, share: Share) -> Iterator[Rows]:
+        """One pass over a share of the rows, which are neighbours."""
+        own = share.cut(self.num_data)
+        for start in range(own.start, own.stop, self.chunk_size):
+            stop = min(start + self.chunk_size, own.stop)
+            yield self._rows(lambda file, start=start, stop=stop: file.read(start, stop), start)
 
     def gather(self, indices: npt.NDArray[np.int64]) -> Rows:
         """The rows of these numbers, in this order."""

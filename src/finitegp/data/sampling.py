@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
+from .shares import WHOLE, Share
 from .sources import Rows, as_source
 
 # Batches gathered at once: large enough that indexing costs nothing per step, small enough to stay in cache.
@@ -33,6 +34,7 @@ class BatchSampler:
         seed: Determines all batches.
         dtype: The float type of the batches.
         device: Where the batches are.
+        share: Give out this share of each batch; the batches are drawn as if there were one share.
 
     Attributes:
         data: The rows as they were given, for exact passes.
@@ -54,6 +56,7 @@ class BatchSampler:
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        share: Share = WHOLE,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, but is {batch_size}.")
@@ -73,6 +76,7 @@ class BatchSampler:
         self.batch_size = min(batch_size, self.num_data)
         self.sampling = sampling
         self.seed = seed
+        self.share = share
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -98,13 +102,14 @@ class BatchSampler:
         size = self.batch_size
         gathered = size * GATHERED_BATCHES
         for start in range(skip * size, len(order), gathered):
-            index = order[start : start + gathered].to(self.inputs.device)
-            inputs = torch.split(self.inputs[index], size)
-            targets = torch.split(self.targets[index], size)
+            own = [part[self.share.cut(len(part))] for part in torch.split(order[start : start + gathered], size)]
+            index, sizes = torch.cat(own).to(self.inputs.device), [len(part) for part in own]
+            inputs = torch.split(self.inputs[index], sizes)
+            targets = torch.split(self.targets[index], sizes)
             if self.weights is None:
                 yield from map(Rows, inputs, targets)
             else:
-                yield from map(Rows, inputs, targets, torch.split(self.weights[index], size))
+                yield from map(Rows, inputs, targets, torch.split(self.weights[index], sizes))
 
 
 def check_alike(parts: Sequence[Rows]) -> None:

@@ -12,6 +12,7 @@ import torch
 from ..errors import DataError
 from .moments import Moments
 from .scaling import Standardizer
+from .shares import WHOLE, Share
 from .sources import Rows, Source, as_source
 
 
@@ -77,8 +78,12 @@ class ScaledSource(Source):
             self.locate = self._source.locate
 
     def __iter__(self) -> Iterator[Rows]:
+        return self.part(WHOLE)
+
+    def part(self, share: Share) -> Iterator[Rows]:
+        """One pass over a share of the rows, as the other source shares them out."""
         width = len(self.scaling.inputs.mean)
-        for inputs, targets, weights, counts in self._source:
+        for inputs, targets, weights, counts in self._source.part(share):
             if inputs.shape[1] != width:
                 raise DataError(f"The scaling is for {width} input columns, but there are {inputs.shape[1]}.")
             yield Rows(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from .moments import SourceMeasure
 from .permutation import RandomPermutation
 from .sampling import GATHERED_BATCHES, BatchSampler, check_alike, mix_seed, relative_weights
+from .shares import WHOLE, Share
 from .sources import ArraySource, IndexedSource, IterableSource, Rows, Source, as_source
 from .spool import spool_temporarily
 
@@ -41,10 +42,18 @@ class SourceSampler(ABC):
         batch_size: Rows per batch; the last batch of an epoch may be smaller.
         sampling: How the batches are drawn.
         seed: Determines all batches.
+        share: Which share of each batch is given out; the batches are drawn as if there were one share.
     """
 
     def __init__(
-        self, data: Source, batch_size: int, sampling: str, seed: int, dtype: torch.dtype, device: torch.device | str
+        self,
+        data: Source,
+        batch_size: int,
+        sampling: str,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        share: Share,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, but is {batch_size}.")
@@ -56,6 +65,7 @@ class SourceSampler(ABC):
         self.batch_size = min(batch_size, self.num_data)
         self.sampling = sampling
         self.seed = seed
+        self.share = share
         self._kind: dict[str, Any] = {"dtype": dtype, "device": device}
 
     def __len__(self) -> int:
@@ -66,15 +76,14 @@ class SourceSampler(ABC):
     def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0) -> Iterator[Rows]:
         """The batches of one epoch from number ``skip`` on; ``stream`` tells apart batches drawn side by side."""
 
-    def _batches(self, rows: Rows) -> Iterator[Rows]:
+    def _batches(self, rows: Rows, sizes: list[int]) -> Iterator[Rows]:
         """Rows cut into batches, in the type of the model; counts become weights, as in :class:`BatchSampler`."""
-        size = self.batch_size
-        inputs, targets = (torch.split(part.to(**self._kind), size) for part in (rows.inputs, rows.targets))
+        inputs, targets = (torch.split(part.to(**self._kind), sizes) for part in (rows.inputs, rows.targets))
         weights = relative_weights(rows, self._mean_count)
         if weights is None:
             yield from map(Rows, inputs, targets)
         else:
-            yield from map(Rows, inputs, targets, torch.split(weights.to(**self._kind), size))
+            yield from map(Rows, inputs, targets, torch.split(weights.to(**self._kind), sizes))
 
 
 class IndexedSampler(SourceSampler):
@@ -93,6 +102,7 @@ class IndexedSampler(SourceSampler):
         dtype: The float type of the batches.
         device: Where the batches are.
         gathered_batches: Batches read from disk at once. Makes no difference to the batches.
+        share: Read and give out this share of each batch; the batches are drawn as if there were one share.
     """
 
     def __init__(
@@ -105,12 +115,13 @@ class IndexedSampler(SourceSampler):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         gathered_batches: int = GATHERED_BATCHES,
+        share: Share = WHOLE,
     ) -> None:
         if sampling not in ("shuffle", "independent"):
             raise ValueError(f"sampling must be 'shuffle' or 'independent', but is {sampling!r}.")
         if gathered_batches < 1:
             raise ValueError(f"gathered_batches must be at least 1, but is {gathered_batches}.")
-        super().__init__(data, batch_size, sampling, seed, dtype, device)
+        super().__init__(data, batch_size, sampling, seed, dtype, device, share)
         self._source = data
         self.gathered_batches = gathered_batches
 
@@ -121,11 +132,18 @@ class IndexedSampler(SourceSampler):
         for first in range(skip, len(self), self.gathered_batches):
             numbers = range(first, min(first + self.gathered_batches, len(self)))
             if permutation is None:
-                indices = np.concatenate([self._independent(key, number) for number in numbers])
+                own = [batch[self.share.cut(len(batch))] for batch in (self._independent(key, n) for n in numbers)]
+                indices = np.concatenate(own)
             else:
-                stop = min(numbers.stop * self.batch_size, self.num_data)
-                indices = permutation(np.arange(first * self.batch_size, stop))
-            yield from self._batches(self._source.gather(indices))
+                own = [self._positions(number) for number in numbers]
+                indices = permutation(np.concatenate(own))
+            yield from self._batches(self._source.gather(indices), [len(part) for part in own])
+
+    def _positions(self, number: int) -> npt.NDArray[np.int64]:
+        """Where in the permuted rows the own share of a batch is."""
+        start = number * self.batch_size
+        own = self.share.cut(min(self.batch_size, self.num_data - start))
+        return np.arange(start + own.start, start + own.stop)
 
     def _permutation(self, key: int) -> Any:
         if self.num_data > _KEPT_PERMUTATION:
@@ -152,6 +170,7 @@ class BlockSampler(SourceSampler):
         seed: Determines all batches.
         dtype: The float type of the batches.
         device: Where the batches are.
+        share: Give out this share of each batch; all rows are read nevertheless.
     """
 
     def __init__(
@@ -162,8 +181,9 @@ class BlockSampler(SourceSampler):
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        share: Share = WHOLE,
     ) -> None:
-        super().__init__(data, batch_size, "block", seed, dtype, device)
+        super().__init__(data, batch_size, "block", seed, dtype, device, share)
         warnings.warn(
             "sampling='block' does not draw rows uniformly: gradients are not unbiased, and if neighbouring rows are "
             "alike, as in a sorted file, training may go wrong. Use 'shuffle' or 'independent' where that matters.",
@@ -183,10 +203,14 @@ class BlockSampler(SourceSampler):
             rows = _joined(rest + pool)
             order = torch.randperm(len(rows.inputs), generator=generator)
             whole = len(order) - len(order) % self.batch_size
-            yield from self._batches(_picked(rows, order[:whole]))
+            yield from self._shared(_picked(rows, order[:whole]))
             rest = [_picked(rows, order[whole:])] if whole < len(order) else []
         for rows in rest:
-            yield from self._batches(rows)
+            yield from self._shared(rows)
+
+    def _shared(self, rows: Rows) -> Iterator[Rows]:
+        own = [part[self.share.cut(len(part))] for part in torch.split(torch.arange(len(rows.inputs)), self.batch_size)]
+        return self._batches(_picked(rows, torch.cat(own)), [len(part) for part in own])
 
     def _blocks(self, generator: torch.Generator) -> Iterator[Rows]:
         source = self.data
@@ -210,16 +234,19 @@ def make_sampler(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     gathered_batches: int = GATHERED_BATCHES,
+    share: Share = WHOLE,
+    spooler: Callable[..., IndexedSource] = spool_temporarily,
 ) -> BatchSampler | SourceSampler:
     """The sampler for a source: in memory for arrays and lists of chunks; from disk for all others.
 
     A source that can only be read in order (tables, streams) is first spooled into a temporary file, unless
-    ``sampling="block"``.
+    ``sampling="block"``; ``spooler(source, input_dtype=...)`` does it. Each batch is drawn whole, and of its rows
+    ``share`` is given out.
     """
     source = as_source(data)
     if sampling not in ("shuffle", "independent", "block"):
         raise ValueError(f"sampling must be 'shuffle', 'independent' or 'block', but is {sampling!r}.")
-    kind: dict[str, Any] = {"seed": seed, "dtype": dtype, "device": device}
+    kind: dict[str, Any] = {"seed": seed, "dtype": dtype, "device": device, "share": share}
     if isinstance(source, ArraySource | IterableSource) or not isinstance(source, Source):
         if sampling == "block":
             raise ValueError(
@@ -230,7 +257,7 @@ def make_sampler(
     if sampling == "block":
         return BlockSampler(source, batch_size, **kind)
     if not isinstance(source, IndexedSource):
-        source = spool_temporarily(source, input_dtype="float64" if dtype == torch.float64 else "float32")
+        source = spooler(source, input_dtype="float64" if dtype == torch.float64 else "float32")
     return IndexedSampler(source, batch_size, sampling=sampling, gathered_batches=gathered_batches, **kind)
 
 

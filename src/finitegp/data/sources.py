@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from torch.utils.data import IterableDataset
 
 from ..errors import DataError
 from .naming import row_label
+from .shares import WHOLE, Share
 
 # How many parts rows may have: inputs and targets, then weights, then counts.
 _NUMBERS_OF_PARTS = (2, 3, 4)
@@ -54,6 +56,13 @@ class Source(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[Rows]:
         """One pass over all rows, in order, every value checked."""
+
+    def part(self, share: Share) -> Iterator[Rows]:
+        """One pass over a share of the rows: each row is in one share.
+
+        Where rows cannot be skipped, as here, all are read, and every so many-th chunk is given out.
+        """
+        return islice(self, share.index, None, share.count)
 
     def fingerprint(self) -> dict[str, Any] | None:
         """What determines the rows besides the contents of :meth:`files`, for JSON; None if nobody can tell."""
@@ -148,8 +157,13 @@ class ArraySource(Source):
         return self.num_data
 
     def __iter__(self) -> Iterator[Rows]:
-        for start in range(0, self.num_data, self.chunk_size):
-            yield self.rows(start, start + self.chunk_size)
+        return self.part(WHOLE)
+
+    def part(self, share: Share) -> Iterator[Rows]:
+        """One pass over a share of the rows, which are neighbours."""
+        own = share.cut(self.num_data)
+        for start in range(own.start, own.stop, self.chunk_size):
+            yield self.rows(start, min(start + self.chunk_size, own.stop))
 
     def rows(self, start: int, stop: int, *, first_row: int = 0) -> Rows:
         """Rows ``start`` to ``stop``, checked; errors count rows from ``first_row``."""
@@ -205,7 +219,7 @@ class IterableSource(Source):
         self.num_data = first_row
 
 
-def as_source(data: Any, *, chunk_size: int = 4096) -> DataSource:
+def as_source(data: Any, *, chunk_size: int = 4096) -> Source:
     """A data source from what users have: a source, ``(inputs, targets[, weights[, counts]])``, or a re-iterable."""
     if isinstance(data, Source):
         return data

@@ -21,6 +21,7 @@ from .manifests import FORMAT, MANIFEST, changed_file, checksum_of, file_state, 
 from .moments import Moments
 from .naming import listed, row_label
 from .row_files import Array, RowFile
+from .shares import WHOLE, Share
 from .sources import IndexedSource, Rows, Source, as_source
 
 # Rounding to float32 may move a value by at most this share of its column's standard deviation.
@@ -70,8 +71,13 @@ class SpooledSource(IndexedSource):
         return self.num_data
 
     def __iter__(self) -> Iterator[Rows]:
-        for start in range(0, self.num_data, self.chunk_size):
-            yield self._rows(self._file.read(start, start + self.chunk_size))
+        return self.part(WHOLE)
+
+    def part(self, share: Share) -> Iterator[Rows]:
+        """One pass over a share of the rows, which are neighbours."""
+        own = share.cut(self.num_data)
+        for start in range(own.start, own.stop, self.chunk_size):
+            yield self._rows(self._file.read(start, min(start + self.chunk_size, own.stop)))
 
     def gather(self, indices: npt.NDArray[np.int64]) -> Rows:
         """The rows of these numbers, in this order."""
@@ -180,11 +186,13 @@ def open_spool(directory: str | os.PathLike[str], *, chunk_size: int = 4096, ver
     return source
 
 
-def spool_temporarily(data: Any, *, input_dtype: str = "float32", chunk_size: int = 4096) -> SpooledSource:
+def spool_temporarily(
+    data: Any, *, input_dtype: str = "float32", chunk_size: int = 4096, progress: Progress | None = None
+) -> SpooledSource:
     """A spool that is deleted together with the source that is returned."""
     directory = tempfile.mkdtemp(prefix="finitegp-spool-")
     try:
-        source = spool(data, directory, input_dtype=input_dtype, chunk_size=chunk_size)
+        source = spool(data, directory, input_dtype=input_dtype, chunk_size=chunk_size, progress=progress)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise

@@ -17,6 +17,7 @@ from ..errors import DataError
 from .arrow_values import family, number_values, plain
 from .columns import TableEncoder, TransformReport
 from .naming import listed, unknown_column
+from .shares import WHOLE, Share
 from .sources import Rows, Source, check_rows
 from .tables import TableReader
 from .targets import target_values
@@ -109,16 +110,21 @@ class TableSource(Source):
         return self.num_data
 
     def __iter__(self) -> Iterator[Rows]:
+        return self.part(WHOLE)
+
+    def part(self, share: Share) -> Iterator[Rows]:
+        """One pass over a share of the rows, which are neighbours; Parquet files are read only where these are."""
         self.report = None if self.encoder is None else TransformReport(source=self.table)
-        row = 0
-        for batch in self.table:
+        own = share.cut(self.num_data)
+        row = own.start
+        for batch in self.table.rows(own.start, own.stop):
             # Slices keep the memory of a chunk's features small, however many rows the reader gives at once.
             for start in range(0, batch.num_rows, self.chunk_size):
                 part = batch.slice(start, self.chunk_size)
                 yield self._rows(part, row)
                 row += part.num_rows
-        if row != self.num_data:
-            raise DataError(f"The table changed between passes: {self.num_data} rows before, {row} rows now.")
+        if row != own.stop:
+            raise DataError(f"The table changed between passes: {own.stop} rows before, {row} rows now.")
 
     def locate(self, row: int) -> tuple[Path, int]:
         """The file that holds a row, and the number of the row in that file."""

@@ -124,13 +124,24 @@ class TableReader:
         return self.num_rows
 
     def __iter__(self) -> Iterator[Any]:
-        for file, state in zip(self._files, self._states, strict=True):
+        return self.rows(0, self.num_rows)
+
+    def rows(self, start: int, stop: int) -> Iterator[Any]:
+        """Chunks of the rows from ``start`` to ``stop``; row groups of Parquet files before and after are not read."""
+        for file, state, first in zip(self._files, self._states, self._starts, strict=False):
             if _state(file.path) != state:
                 raise DataError(f"{file.path} changed since it was opened: open the table anew.")
-            for batch in file.batches() if isinstance(file, CsvFile) else file.batches(self.chunk_size):
+            own_start, own_stop = max(start - first, 0), min(stop - first, file.num_rows)
+            if own_start >= own_stop:
+                continue
+            if isinstance(file, CsvFile):
+                batches = _cut(file.batches(), own_start, own_stop)
+            else:
+                batches = file.batches(self.chunk_size, own_start, own_stop)
+            for batch in batches:
                 batch = _conform(batch, self.schema)
-                for start in range(0, batch.num_rows, self.chunk_size):
-                    yield batch.slice(start, self.chunk_size)
+                for offset in range(0, batch.num_rows, self.chunk_size):
+                    yield batch.slice(offset, self.chunk_size)
 
     def read(self) -> Any:
         """The whole table in memory, a ``pyarrow.Table``."""
@@ -229,23 +240,36 @@ class _ParquetFile:
         chunk = min(chunk_size, max(sum(self._group_rows[group] for group in run) for run in runs)) * row_bytes
         return int(_PARQUET_BYTES + _GROUP_COPIES * largest + _CHUNK_COPIES * chunk)
 
-    def batches(self, size: int) -> Iterator[Any]:
-        """The rows in record batches."""
+    def batches(self, size: int, start: int, stop: int) -> Iterator[Any]:
+        """The rows from ``start`` to ``stop`` in record batches."""
         seen = 0
         try:
             with pq.ParquetFile(self.path, buffer_size=_PARQUET_BUFFER) as file:
                 # A few row groups at a time and without threads: otherwise Arrow's memory grows with the file.
                 for groups in _runs_of_row_groups(self._group_rows, size):
-                    found = file.iter_batches(
-                        batch_size=size, row_groups=groups, columns=list(self.types), use_threads=False
-                    )
-                    for batch in found:
-                        seen += batch.num_rows
-                        yield batch
+                    rows = sum(self._group_rows[group] for group in groups)
+                    if start < seen + rows and seen < stop:
+                        found = file.iter_batches(
+                            batch_size=size, row_groups=groups, columns=list(self.types), use_threads=False
+                        )
+                        yield from _cut(found, start - seen, stop - seen)
+                    seen += rows
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{self.path} is damaged after row {seen} ({_sentence(error)}): fetch or write it again."
             ) from None
+
+
+def _cut(batches: Iterator[Any], start: int, stop: int) -> Iterator[Any]:
+    """Of the rows of record batches those from ``start`` to ``stop``."""
+    seen = 0
+    for batch in batches:
+        first, last = max(start - seen, 0), min(stop - seen, batch.num_rows)
+        if first < last:
+            yield batch.slice(first, last - first)
+        seen += batch.num_rows
+        if seen >= stop:
+            return
 
 
 def _runs_of_row_groups(group_rows: Sequence[int], size: int) -> Iterator[list[int]]:

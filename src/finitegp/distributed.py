@@ -1,0 +1,368 @@
+"""``Ranks``: the processes that share one run. The only place that knows of other processes.
+
+Everything that the ranks tell one another is a sum over rows, so that a rank needs nothing but its share of the rows:
+statistics of exact passes and gradients of batches are added up over ranks, and afterwards all ranks hold the same.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .data.shares import Share
+from .data.spool import Progress, SpooledSource, open_spool, spool, spool_temporarily
+from .errors import DataError, LostRankError
+from .statistics import FeatureStatistics, sum_statistics
+
+#: A rank that says nothing for so many seconds is taken for lost.
+TIMEOUT = 60.0
+
+# States of a rank in long work.
+_DONE, _WORKING, _FAILED = range(3)
+
+
+class Ranks:
+    """The processes of one run: which of them this is, and how they add up what each of them has.
+
+    Made by :func:`join_ranks`; ``Ranks()`` is one process alone, for which every method does the least. All ranks have
+    to call the same methods in the same order.
+
+    Attributes:
+        rank: The number of this process, from 0.
+        world_size: How many processes there are.
+        share: The share of rows that is this rank's.
+        pulse_seconds: How often a rank in long work tells the others that it is alive.
+
+    Example:
+        >>> alone = Ranks()
+        >>> alone.is_first, alone.share.cut(10)
+        (True, slice(0, 10, None))
+    """
+
+    def __init__(self, rank: int = 0, world_size: int = 1, *, pulse_seconds: float = TIMEOUT / 6) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must lie from 0 to world_size - 1 ({world_size - 1}), but is {rank}.")
+        self.rank = rank
+        self.world_size = world_size
+        self.share = Share(rank, world_size)
+        self.pulse_seconds = pulse_seconds
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the one that writes files and speaks."""
+        return self.rank == 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where a model of this rank should be: its own CUDA device where there is one."""
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+
+    def sum_statistics(self, parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
+        """The sum of all parts of all ranks, of which this rank may have none; each is made while it is added.
+
+        Raises:
+            DataError: If no rank has parts.
+        """
+        if self.world_size == 1:
+            return sum_statistics(parts)
+        total: FeatureStatistics | None = None
+        with self.working() as beat:
+            for part in parts:
+                total = part.clone() if total is None else total.accumulate(part)
+                beat()
+        own = (0, 0) if total is None else (total.num_features, total.num_targets)
+        shapes = {(int(d), int(t)) for d, t in self._gather(torch.tensor(own)).tolist() if d}
+        if not shapes:
+            raise DataError("There are no rows: the data are empty.")
+        if len(shapes) > 1:
+            raise DataError(f"The ranks have statistics of different shapes: {sorted(shapes)} features and targets.")
+        if total is None:
+            total = FeatureStatistics.zeros(*shapes.pop(), device=self.device)
+        return self.add_statistics(total)
+
+    def add_statistics(self, statistics: FeatureStatistics) -> FeatureStatistics:
+        """The sum of the statistics of all ranks, in one message."""
+        if self.world_size == 1:
+            return statistics
+        return statistics.unflatten(self._sum(statistics.flatten()))
+
+    def add_number(self, number: float) -> float:
+        """The sum of a number over ranks."""
+        if self.world_size == 1:
+            return number
+        return float(self._sum(torch.tensor(number, dtype=torch.float64)))
+
+    def largest(self, number: float) -> float:
+        """The largest of the ranks' numbers."""
+        if self.world_size == 1:
+            return number
+        return float(self._gather(torch.tensor(number, dtype=torch.float64)).max())
+
+    def add_rows(self, total: Tensor, rows: int) -> tuple[Tensor, float]:
+        """The sum over ranks of a sum over rows, and of the number of these rows, in one message."""
+        if self.world_size == 1:
+            return total, rows
+        flat = self._sum(torch.cat([total.reshape(-1), total.new_tensor([rows])]))
+        return flat[:-1].view(total.shape), float(flat[-1])
+
+    def mean_gradients(self, parameters: Iterable[Tensor], loss: Tensor, rows: int) -> Tensor:
+        r"""Make gradients that are means over this rank's rows into means over the rows of all ranks, and so the loss.
+
+        :math:`g(S) = \sum_r (b_r / b)\,g(S_r)`, in one message for all parameters. A rank without rows (``rows=0``)
+        needs gradients all the same, of the right shapes; their values make no difference.
+        """
+        if self.world_size == 1:
+            return loss
+        owners = [parameter for parameter in parameters if parameter.grad is not None]
+        # One type for all: float64 as soon as there is one, so that nothing is rounded.
+        kind = torch.float64 if any(p.grad.dtype == torch.float64 for p in owners) else torch.float32  # type: ignore[union-attr]
+        pieces = [parameter.grad.reshape(-1).to(kind) for parameter in owners]  # type: ignore[union-attr]
+        flat = torch.cat([*pieces, loss.detach().reshape(1).to(kind), loss.new_ones(1, dtype=kind)])
+        # Not a product with zero: stand-in values need not be finite.
+        flat = self._sum(flat.mul_(rows) if rows else flat.zero_())
+        flat.div_(flat[-1].clone())
+        for parameter, piece in zip(owners, torch.split(flat, [p.numel() for p in pieces] + [2]), strict=False):
+            parameter.grad = piece.view(parameter.shape).to(parameter.dtype)
+        return flat[-2].to(loss.dtype)
+
+    def add_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Add up gradients that are sums over rows; a rank without rows need not have any."""
+        if self.world_size == 1:
+            return
+        there = self._gather(torch.tensor([parameter.grad is not None for parameter in parameters]).long()).amax(dim=0)
+        owners = [parameter for parameter, present in zip(parameters, there.tolist(), strict=True) if present]
+        for parameter in owners:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad.copy_(self._sum(parameter.grad.double()))
+
+    def gather_rows(self, values: Tensor) -> Tensor:
+        """The rows of all ranks, one rank after another."""
+        if self.world_size == 1:
+            return values
+        sizes = self._gather(torch.tensor([len(values)])).flatten().tolist()
+        padded = values.new_zeros(max(sizes), *values.shape[1:])
+        padded[: len(values)] = values
+        found = [torch.empty_like(padded) for _ in range(self.world_size)]
+        self._call(dist.all_gather, found, padded)
+        return torch.cat([part[:size] for part, size in zip(found, sizes, strict=True)])
+
+    @torch.no_grad()
+    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors with those of the first rank."""
+        if self.world_size == 1:
+            return
+        for tensor in tensors:
+            copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+            self._call(dist.broadcast, copy, 0)
+            tensor.copy_(copy)
+
+    def tell(self, text: str) -> str:
+        """What the first rank says; what others say is not heard."""
+        if self.world_size == 1:
+            return text
+        written = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        length = torch.tensor([len(written)])
+        self.copy_from_first([length])
+        letters = written if self.is_first else torch.zeros(int(length), dtype=torch.uint8)
+        self.copy_from_first([letters])
+        return bytes(letters.tolist()).decode()
+
+    def check_same(self, what: str, numbers: Sequence[float]) -> None:
+        """An error on all ranks if they do not have the same numbers."""
+        if self.world_size == 1:
+            return
+        found = self._gather(torch.tensor(numbers, dtype=torch.float64))
+        if bool((found != found[0]).any()):
+            raise DataError(
+                f"{what} is not the same on all {self.world_size} ranks: all of them must run the same program and "
+                "see the same files, for example on a file system that the machines share."
+            )
+
+    @contextmanager
+    def working(self) -> Iterator[Callable[[], None]]:
+        """Long work of each rank by itself: at its end the ranks wait for one another, however long it takes.
+
+        Inside, call the function that this gives every few seconds: it tells the others that this rank is alive. If
+        work fails on one rank, the others hear of it and raise :class:`LostRankError`.
+        """
+        if self.world_size == 1:
+            yield lambda: None
+            return
+        last = time.monotonic()
+
+        def beat() -> None:
+            nonlocal last
+            if time.monotonic() - last >= self.pulse_seconds:
+                self._pulse(_WORKING)
+                last = time.monotonic()
+
+        try:
+            yield beat
+        except LostRankError:
+            raise
+        except Exception:
+            with suppress(LostRankError):
+                self._pulse(_FAILED)
+            raise
+        while self._pulse(_DONE):
+            pass
+
+    def first_does(self, work: Callable[[Callable[[], None]], str]) -> str:
+        """Let the first rank do something long while the others wait; all get the text that it returns.
+
+        ``work`` gets the function that it has to call every few seconds, as in :meth:`working`.
+        """
+        text = ""
+        with self.working() as beat:
+            if self.is_first:
+                text = work(beat)
+        return self.tell(text)
+
+    def spool(
+        self,
+        data: Any,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        input_dtype: str = "float32",
+        chunk_size: int = 4096,
+        progress: Progress | None = None,
+    ) -> SpooledSource:
+        """:func:`finitegp.data.spool`, by the first rank; the others wait and then read the same file.
+
+        Without ``directory`` the file is temporary: it goes when the first rank no longer holds the source.
+        """
+        own: list[SpooledSource] = []
+
+        def write(beat: Callable[[], None]) -> str:
+            def tell_progress(done: int, in_all: int | None) -> None:
+                beat()
+                if progress is not None:
+                    progress(done, in_all)
+
+            options: dict[str, Any] = {
+                "input_dtype": input_dtype,
+                "chunk_size": chunk_size,
+                "progress": tell_progress,
+            }
+            own.append(spool_temporarily(data, **options) if directory is None else spool(data, directory, **options))
+            return str(own[0].directory.resolve())
+
+        place = self.first_does(write)
+        with self.working():
+            if not own:
+                if not Path(place).is_dir():
+                    raise DataError(
+                        f"Rank {self.rank} does not see {place}, where the first rank has spooled the rows: on several "
+                        "machines, spool them beforehand with finitegp.data.spool into a directory that all machines "
+                        "see, and pass the spool."
+                    )
+                # The first rank has just written it: comparing checksums would be reading all rows once more.
+                own.append(open_spool(place, chunk_size=chunk_size, verify=False))
+        return own[0]
+
+    def _sum(self, tensor: Tensor) -> Tensor:
+        self._call(dist.all_reduce, tensor)
+        return tensor
+
+    def _gather(self, numbers: Tensor) -> Tensor:
+        """The numbers of each rank, ``(world_size, ...)``."""
+        found = [torch.empty_like(numbers) for _ in range(self.world_size)]
+        self._call(dist.all_gather, found, numbers)
+        return torch.stack(found)
+
+    def _pulse(self, state: int) -> bool:
+        """Tell the others this rank's state, and hear theirs; whether one is still working."""
+        states = self._gather(torch.tensor([state])).flatten().tolist()
+        if state != _FAILED and _FAILED in states:
+            raise LostRankError(
+                f"Rank {self.rank} stops because rank {states.index(_FAILED)} met an error, which that rank reports."
+            )
+        return _WORKING in states
+
+    def _call(self, collective: Callable[..., object], *arguments: Any) -> None:
+        try:
+            collective(*arguments)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise LostRankError(
+                _lost(f"Rank {self.rank} of {self.world_size} cannot reach another rank", reason)
+            ) from (error)
+
+
+#: One process alone.
+ALONE = Ranks()
+
+
+@contextmanager
+def join_ranks(*, timeout: float = TIMEOUT) -> Iterator[Ranks]:
+    """The ranks of this run, inside: those that ``torchrun`` started, or this process alone.
+
+    A script that trains with what this gives runs under ``python`` and under ``torchrun`` alike. Tensors on the CPU
+    are sent with gloo, those on CUDA devices with NCCL. A process group that exists already is used as it is.
+
+    Args:
+        timeout: Seconds after which a rank that says nothing is taken for lost. All others then stop with a
+            :class:`~finitegp.errors.LostRankError`, and the run can be resumed from its checkpoint.
+
+    Example:
+        >>> with join_ranks() as ranks:
+        ...     ranks.world_size
+        1
+    """
+    if not timeout > 0.0:
+        raise ValueError(f"timeout must be positive, but is {timeout}.")
+    if dist.is_available() and dist.is_initialized():
+        yield Ranks(dist.get_rank(), dist.get_world_size(), pulse_seconds=timeout / 6)
+        return
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1 or "RANK" not in os.environ:
+        yield ALONE
+        return
+    backend = "gloo"
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), pulse_seconds=timeout / 6)
+    try:
+        with _stopped_by_torchrun(ranks):
+            yield ranks
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _stopped_by_torchrun(ranks: Ranks) -> Iterator[None]:
+    """Turn the signal with which ``torchrun`` ends the other ranks of a lost one into an error that says so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise LostRankError(_lost(f"Rank {ranks.rank} of {ranks.world_size} was told to stop", "SIGTERM"))
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _lost(what: str, reason: str) -> str:
+    return (
+        f"{what} ({reason}): a rank was lost or has stopped with an error of its own. Start the run again: the last "
+        "checkpoint is whole, and train(..., resume=path) goes on from it, with this or another number of ranks."
+    )

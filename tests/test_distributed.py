@@ -1,0 +1,313 @@
+"""Several ranks: the same sums, gradients and runs as one process, to rounding; what happens when one is lost."""
+
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import ranks_jobs
+import torch
+from ranks_jobs import BATCH, ROWS
+from safetensors.torch import load_file
+from torch import nn
+
+from finitegp import FeatureGP, TrainingRun
+from finitegp.algorithms import BSGD, Lagged
+from finitegp.algorithms.base import Algorithm
+from finitegp.callbacks import BiasMeter
+from finitegp.data import Share, as_source
+from finitegp.data.sampling import BatchSampler
+from finitegp.data.source_sampling import make_sampler
+from finitegp.distributed import ALONE, Ranks, join_ranks
+from finitegp.schedules import make_optimizer
+from finitegp.training import train
+
+JOBS = Path(ranks_jobs.__file__)
+
+
+def free_port():
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return opened.getsockname()[1]
+
+
+def start_ranks(world_size, *arguments):
+    """Processes with the environment that torchrun gives, without the seconds that it takes to start."""
+    shared = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(world_size),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, str(JOBS), *map(str, arguments)],
+            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+
+
+def finish(processes, timeout=300):
+    """What the ranks wrote, and their exit codes."""
+    outputs = [process.communicate(timeout=timeout)[0] for process in processes]
+    return outputs, [process.returncode for process in processes]
+
+
+class Results:
+    """What several ranks found and said, in a directory of their own."""
+
+    def __init__(self, directory, world_size):
+        self.directory, self.world_size = directory, world_size
+        ranks_jobs.write_sources(directory)
+        outputs, codes = finish(start_ranks(world_size, "all", directory))
+        # The last rank ends by itself at the end.
+        assert codes == [0] * (world_size - 1) + [9], "\n".join(outputs)
+        self.found = [load_file(directory / f"{rank}.safetensors") for rank in range(world_size)]
+        self.said = [json.loads((directory / f"{rank}.json").read_text()) for rank in range(world_size)]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    return Results(tmp_path_factory.mktemp("two"), 2)
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    return Results(tmp_path_factory.mktemp("four"), 4)
+
+
+@pytest.fixture(params=["two", pytest.param("four", marks=pytest.mark.slow)])
+def results(request):
+    return request.getfixturevalue(request.param)
+
+
+def check_close(found, expected, tolerance):
+    assert expected
+    for name, value in expected.items():
+        error = float((found[name] - value).abs().max()) / max(1.0, float(value.abs().max()))
+        assert error <= tolerance, (name, error)
+
+
+class TestSameAsOne:
+    def test_ranks_are_the_same_to_the_bit(self, results):
+        first = results.found[0]
+        for other in results.found[1:]:
+            assert other.keys() == first.keys()
+            for name in first:
+                assert torch.equal(first[name], other[name]), name
+
+    def test_gradient_of_every_batch(self, results):
+        """Of all batches of two out of six rows, of one row, which leaves ranks without rows, and of all rows."""
+        expected = ranks_jobs.gradients(ALONE)
+        for name in ranks_jobs.ALGORITHMS:
+            assert len({label for label in expected if label.startswith(f"{name} True") and "loss" in label}) == 17
+        check_close(results.found[0], expected, 1e-10)
+
+    def test_exact_passes_from_every_source(self, results):
+        check_close(results.found[0], ranks_jobs.exact_passes(ALONE, results.directory), 1e-10)
+
+    @pytest.mark.parametrize("name", [*ranks_jobs.ALGORITHMS, "exact"])
+    def test_trained_state(self, results, name):
+        """22 steps with steps of plain gradient descent, so that rounding is not magnified; NLML and NLPD by epoch."""
+        expected = ranks_jobs.training(ALONE, name)
+        assert float((expected["measured"][0] - expected["measured"][-1]).abs().max()) > 1e-3  # it does learn
+        check_close(results.found[0], {f"{name} {key}": value for key, value in expected.items()}, 1e-9)
+
+    @pytest.mark.parametrize(("kind", "sampling"), [("parquet", "independent"), ("spool", "shuffle")])
+    def test_trained_from_disk(self, results, kind, sampling):
+        source = ranks_jobs.open_sources(results.directory)[kind]
+        expected = ranks_jobs.training(ALONE, "lagged", source=source, sampling=sampling)
+        check_close(results.found[0], {f"{kind} {sampling} {key}": value for key, value in expected.items()}, 1e-9)
+
+    def test_first_rank_writes_the_log(self, results):
+        lines = (results.directory / "log" / "log.jsonl").read_text().splitlines()
+        assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+
+    def test_resumes_alone_from_the_middle_of_a_block(self, results, tmp_path):
+        checkpoint = tmp_path / "checkpoint.safetensors"
+        shutil.copy(results.directory / "checkpoint.safetensors", checkpoint)
+        assert (
+            load_file(checkpoint)["pending.sizes"].tolist() == [BATCH] * 3
+        )  # whole batches of 15 steps in blocks of 4
+        resumed = ranks_jobs.training(ALONE, "lagged", checkpoint=checkpoint)
+        check_close(resumed, ranks_jobs.training(ALONE, "lagged"), 1e-9)
+
+
+class TestLostRanks:
+    def test_error_of_one_rank_stops_all(self, results):
+        """And afterwards they are still together."""
+        last = results.world_size - 1
+        for rank, said in enumerate(results.said):
+            if rank == last:
+                assert said["exact pass"].startswith("FeatureMapError")
+                assert "row" in said["exact pass"]
+            else:
+                assert said["exact pass"].startswith(f"LostRankError: Rank {rank} stops because rank {last} met")
+            expected = "LostRankError: " if rank else "ZeroDivisionError"
+            assert said["first"].startswith(expected)
+            assert "The number is not the same on all" in said["different"]
+            assert said["told"] == "grüße"
+            assert said["sum"] == sum(range(results.world_size))
+
+    def test_rank_that_vanishes_is_noticed(self, results):
+        for said in results.said[:-1]:
+            assert "cannot reach another rank" in said["lost"]
+            assert "resume=" in said["lost"]
+            assert said["seconds"] < 60.0
+
+
+def test_alone_without_torchrun():
+    with join_ranks() as ranks:
+        assert (ranks.rank, ranks.world_size, ranks.is_first) == (0, 1, True)
+    with pytest.raises(ValueError, match="timeout"), join_ranks(timeout=0.0):
+        pass
+    with pytest.raises(ValueError, match="rank must lie"):
+        Ranks(2, 2)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_shares_of_sources_are_all_rows_once(tmp_path, count):
+    ranks_jobs.write_sources(tmp_path)
+    for name, source in ranks_jobs.open_sources(tmp_path).items():
+        source = as_source(source)
+        whole = [torch.cat(parts) for parts in zip(*((rows.inputs, rows.targets) for rows in source), strict=True)]
+        shares = [[(rows.inputs, rows.targets) for rows in source.part(Share(index, count))] for index in range(count)]
+        found = [torch.cat(parts) for parts in zip(*itertools.chain(*shares), strict=True)]
+        if name in ("chunks", "stream"):  # whole chunks in turn: compared as sets of rows
+            whole, found = ([part[part[:, 0].argsort()] for part in parts] for parts in (whole, found))
+        else:
+            sizes = [sum(len(inputs) for inputs, _ in share) for share in shares]
+            assert max(sizes) - min(sizes) <= 1, name
+        for one, other in zip(whole, found, strict=True):
+            assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "sampling"),
+    [(kind, sampling) for kind in ("arrays", "spool") for sampling in ("shuffle", "independent")]
+    + [("spool", "block")],
+)
+@pytest.mark.filterwarnings("ignore::finitegp.data.NotUniformWarning")
+def test_shares_of_batches_are_the_batches(tmp_path, kind, sampling):
+    ranks_jobs.write_sources(tmp_path)
+    source = ranks_jobs.open_sources(tmp_path)[kind]
+    options = {"sampling": sampling, "seed": 3, "dtype": torch.float64}
+    whole = list(make_sampler(source, BATCH, **options).epoch(1, skip=2))
+    assert len(whole) == 9
+    shares = [make_sampler(source, BATCH, **options, share=Share(index, 4)).epoch(1, skip=2) for index in range(4)]
+    for batch, *parts in zip(whole, *shares, strict=True):
+        for name in ("inputs", "targets", "weights"):
+            assert torch.equal(getattr(batch, name), torch.cat([getattr(part, name) for part in parts]))
+
+
+class TestRefusals:
+    """Nothing is sent before these errors: no other process is needed to see them."""
+
+    ranks = Ranks(0, 2)
+
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (lambda model: BSGD(model, ROWS), "BSGD .* not a mean over the rows"),
+            (lambda model: Lagged(model, ROWS, include_current=True), "not a mean over the rows"),
+            (lambda model: Lagged(model, ROWS, compiled=True), "Leave out compiled=True"),
+            (lambda model: Unknown(model, ROWS), "Unknown cannot be trained on several ranks"),
+        ],
+    )
+    def test_algorithms(self, make, words):
+        algorithm = make(ranks_jobs.make_model())
+        with pytest.raises(ValueError, match=words):
+            train(algorithm, make_optimizer(algorithm), ranks_jobs.make_data(), epochs=1, ranks=self.ranks)
+
+    def test_batch_norm(self):
+        module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        algorithm = Lagged(FeatureGP(module), ROWS, input_dim=3)
+        with pytest.raises(ValueError, match="BatchNorm1d"):
+            algorithm.share_steps(self.ranks)
+        module.eval()
+        algorithm.share_steps(self.ranks)
+
+    def test_bias_meter(self):
+        algorithm = Lagged(ranks_jobs.make_model(), ROWS)
+        sampler = BatchSampler(ranks_jobs.make_data(), BATCH)
+        run = TrainingRun(algorithm, make_optimizer(algorithm), sampler, 1, ranks=self.ranks)
+        with pytest.raises(ValueError, match="BiasMeter needs whole batches"):
+            BiasMeter().on_start(run)
+
+
+class Unknown(Algorithm):
+    """An algorithm that knows nothing of ranks."""
+
+    def gradient(self, batch):
+        raise AssertionError
+
+
+@pytest.mark.slow
+def test_work_may_take_longer_than_the_timeout(tmp_path):
+    """One rank works for 2 s, the others for 0.5 s, and a rank that is silent for 1.5 s is taken for lost."""
+    outputs, codes = finish(start_ranks(2, "slow", tmp_path))
+    assert codes == [0, 0], outputs
+    assert json.loads((tmp_path / "0.json").read_text())["sum"] == 2.0
+
+
+def torchrun(world_size, *arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
+    return subprocess.run(
+        [*command, str(JOBS), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_killed_rank_ends_the_run_which_resumes_with_other_numbers_of_ranks(tmp_path):
+    started = time.monotonic()
+    done = torchrun(2, "killed", tmp_path)
+    print(done.stdout)
+    assert done.returncode != 0
+    assert time.monotonic() - started < 60.0
+    assert "LostRankError" in done.stdout
+    assert "goes on from it, with this or another number of ranks" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.safetensors"]  # whole, and no half of one
+    assert load_file(tmp_path / "checkpoint.safetensors")["pending.sizes"].tolist() == [BATCH] * 3
+    expected = ranks_jobs.training(ALONE, "lagged")
+    for world_size in (2, 3):
+        directory = tmp_path / str(world_size)
+        directory.mkdir()
+        shutil.copy(tmp_path / "checkpoint.safetensors", directory)
+        done = torchrun(world_size, "train", directory)
+        assert done.returncode == 0, done.stdout
+        check_close(load_file(directory / "0.safetensors"), expected, 1e-9)
+
+
+@pytest.mark.slow
+def test_frozen_rank_ends_the_run(tmp_path):
+    """A machine that says nothing, without closing its connections: here after five seconds."""
+    processes = start_ranks(2, "frozen", tmp_path)
+    try:
+        output = processes[0].communicate(timeout=120)[0]
+    finally:
+        processes[1].kill()
+        processes[1].communicate()
+    assert processes[0].returncode == 1
+    assert "LostRankError: Rank 0 of 2 cannot reach another rank" in output
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.safetensors"]
+    check_close(
+        ranks_jobs.training(ALONE, "lagged", checkpoint=tmp_path / "checkpoint.safetensors"),
+        ranks_jobs.training(ALONE, "lagged"),
+        1e-9,
+    )

@@ -7,6 +7,7 @@ statistics of exact passes and gradients of batches are added up over ranks, and
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -297,10 +298,10 @@ class Ranks:
         try:
             collective(*arguments)
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise LostRankError(
-                _lost(f"Rank {self.rank} of {self.world_size} cannot reach another rank", reason)
-            ) from (error)
+            # The first sentence, without the place in the code of gloo.
+            reason = re.sub(r"^\[[^\]]*\]\s*", "", " ".join(str(error).split())).split(". ")[0][:200]
+            what = f"Rank {self.rank} of {self.world_size} cannot reach another rank"
+            raise LostRankError(_lost(what, reason)) from error
 
 
 #: One process alone.
@@ -352,13 +353,17 @@ def _stopped_by_torchrun(ranks: Ranks) -> Iterator[None]:
         return
 
     def stop(*_: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise LostRankError(_lost(f"Rank {ranks.rank} of {ranks.world_size} was told to stop", "SIGTERM"))
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    except BaseException:
+        # This process is about to end with a message, which a signal must not cut off.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise
+    signal.signal(signal.SIGTERM, before)
 
 
 def _lost(what: str, reason: str) -> str:

@@ -4,11 +4,11 @@
     python benchmarks/distributed.py --ranks 2 4 8  # on a machine with eight cores
     python benchmarks/distributed.py --quick        # a look that is not for the record
 
-Starts itself under ``torchrun``, one thread per rank. The first rank measures alone, while the others sleep, and all of
-them together, in turn; medians over rounds, and the median of the ratios of a round. 17 columns, layers 128 x 128 x 128,
-``Lagged`` with AdamW at batches of 1024 rows. Exact passes are NLML in float64 from a spool on disk. *Strong* scaling is
-the same rows and batches shared out; *weak* scaling has as many rows and batches as many times as large as there are
-ranks. The message is the sum of all gradients over ranks, as in every step. Writes
+Starts itself under ``torchrun``, one thread per rank. The first rank measures alone, while the others sleep, and all
+of them together, in turn; medians over rounds, and the median of the ratios of a round. 17 columns, three layers of
+128, ``Lagged`` with AdamW at batches of 1024 rows. Exact passes are NLML in float64 from a spool on disk. *Strong*
+scaling is the same rows and batches shared out; *weak* scaling has as many rows and batches as many times as large as
+there are ranks. The message is the sum of all gradients over ranks, as in every step. Writes
 ``benchmarks/results/distributed.jsonl``.
 """
 

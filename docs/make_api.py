@@ -49,6 +49,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.schedules": ["make_optimizer", "constant", "cosine_decay", "theory_decay"],
         "finitegp.callbacks": ["*"],
     },
+    "Several processes": {"finitegp.distributed": ["join_ranks", "Ranks"], "finitegp.errors": ["LostRankError"]},
     "Sources of rows": {"finitegp.data.table_source": ["TableSource"], "finitegp.data": ["*"]},
     "Memory": {"finitegp.memory": ["*"]},
     "Mathematics": {

@@ -59,6 +59,9 @@ class Ranks:
         self.share = Share(rank, world_size)
         self.pulse_seconds = pulse_seconds
 
+    def __repr__(self) -> str:
+        return "Ranks()" if self.world_size == 1 else f"Ranks({self.rank}, {self.world_size})"
+
     @property
     def is_first(self) -> bool:
         """Whether this rank is the one that writes files and speaks."""

@@ -300,6 +300,8 @@ class Ranks:
     def _call(self, collective: Callable[..., object], *arguments: Any) -> None:
         try:
             collective(*arguments)
+        except LostRankError:  # of a signal
+            raise
         except RuntimeError as error:
             # The first sentence, without the place in the code of gloo.
             reason = re.sub(r"^\[[^\]]*\]\s*", "", " ".join(str(error).split())).split(". ")[0][:200]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from ..distributed import join_ranks
 from ..errors import DataError
 from .fit_on_disk import BLOCK_BYTES, CHUNK_ROWS, SampledRows, fit_on_disk, too_small
 from .options import Delimiter, Effort, Encoding, Force, Json, Memory, Missing, Tables
@@ -35,6 +36,8 @@ _FEWEST_HELD_OUT = 5
 _FEWEST_ROWS = 2
 # With a memory budget, so few rows are as well kept in memory, where a kernel can be fitted to them.
 _ROWS_IN_MEMORY = 1500
+# What each of several processes may use where nothing else is said.
+_MEMORY_OF_A_RANK = "1GB"
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -46,6 +49,8 @@ finitegp fit january.csv.gz february.csv.gz --target sales --missing impute --dr
 finitegp fit measurements.parquet --target yield --effort high --json > scores.json
 
 finitegp fit sensors/ --target power --memory 64MB
+
+torchrun --nproc-per-node 4 -m finitegp fit sensors/ --target power
 """
 
 
@@ -76,14 +81,25 @@ def fit(
 
     Numbers, text, dates and yes/no columns are turned into numbers; a summary shows how. The scores come from rows that
     the training did not see. Afterwards the model takes these in too, exactly and with its features kept, and is saved.
+
+    Under torchrun several processes fit together, with the rows on disk; the first one speaks and writes the files.
     """
     speaker = Speaker(as_json)
     check_share("--test-fraction", test_fraction, zero=True)
-    sizes = {}
     if memory is not None:
         check_size("--memory", memory)
-        sizes = {"chunk_size": CHUNK_ROWS, "block_size": BLOCK_BYTES}
-    with speaker.guard():
+    with speaker.guard(), join_ranks() as ranks:
+        if not ranks.is_first:
+            speaker.be_quiet()
+        elif ranks.world_size > 1:
+            speaker.say(f"{ranks.world_size} processes")
+        if ranks.world_size > 1 and memory is None:
+            memory = _MEMORY_OF_A_RANK
+            speaker.note(
+                f"Several processes keep the rows on disk: each of them may use {memory} of memory besides the program "
+                "itself; use --memory for another size."
+            )
+        sizes = {} if memory is None else {"chunk_size": CHUNK_ROWS, "block_size": BLOCK_BYTES}
         from ..data.columns import TableEncoder
         from ..data.targets import target_values
 
@@ -99,13 +115,18 @@ def fit(
                 f"The table has {table.num_rows} row, but at least {_FEWEST_ROWS} are needed to learn from."
             )
         chosen = [target, *(drop or [])]
-        if memory is None or table.num_rows <= _ROWS_IN_MEMORY:
+        small = table.num_rows <= _ROWS_IN_MEMORY
+        if small and ranks.world_size > 1:
+            speaker.note("So few rows are fitted by one process.")
+        if memory is None or (small and ranks.is_first):
             targets = target_values(table, target)
             encoder = TableEncoder.fit(table, missing=missing.value, exclude=chosen)
             speaker.say(f"{table.num_rows} rows; target {target!r}, {_range(targets)}")
             speaker.show(columns_table(encoder))
             training, held_out = _split(_encode(table, encoder, targets, speaker), test_fraction, seed, speaker)
             model, seconds = _train(training, effort.value, seed, speaker, memory)
+        elif small:
+            return
         else:
             encoder = TableEncoder.fit(table, missing=missing.value, exclude=chosen)
             speaker.say(f"{table.num_rows} rows; target {target!r}")
@@ -119,7 +140,10 @@ def fit(
                 test_fraction=test_fraction,
                 seed=seed,
                 speaker=speaker,
+                ranks=ranks,
             )
+        if not ranks.is_first:
+            return
         scores: list[dict[str, Any]] = []
         if len(held_out.targets):
             scores = _score(model, training, held_out, seed)

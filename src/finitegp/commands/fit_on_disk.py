@@ -14,6 +14,7 @@ from .speaking import Speaker
 if TYPE_CHECKING:
     from ..data.columns import TableEncoder
     from ..data.tables import TableReader
+    from ..distributed import Ranks
     from ..memory.fit_plan import FitPlan
     from ..out_of_core import DiskRows
 
@@ -54,14 +55,16 @@ def fit_on_disk(
     test_fraction: float,
     seed: int,
     speaker: Speaker,
+    ranks: Ranks,
 ) -> DiskFit:
     """The regressor, a sample of its training rows, and the held-out rows, after the bill was shown."""
     from ..data.table_source import TableSource
     from ..estimator.progress import stage_progress
     from ..estimator.summary import as_regressor
     from ..memory import MemoryBudgetError, return_freed_memory
-    from ..out_of_core import DiskRows, fit_disk_rows
+    from ..out_of_core import fit_disk_rows
     from ..out_of_core.fit import chosen_settings, plan_for
+    from ..out_of_core.shared_rows import prepare_rows
 
     source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)
     size: dict[str, int] = {"num_columns": source.input_dim, "num_data": source.num_data}
@@ -88,12 +91,12 @@ def fit_on_disk(
         )
     started = time.perf_counter()
     return_freed_memory()
-    with stage_progress("fit", shown=not speaker.as_json) as progress:
-        rows = DiskRows.prepare(source, chunk_size=plan.setting.chunk_size, seed=seed, progress=progress)
+    with stage_progress("fit", shown=not speaker.as_json and ranks.is_first) as progress:
+        rows = prepare_rows(source, ranks=ranks, chunk_size=plan.setting.chunk_size, seed=seed, progress=progress)
         if source.report is not None:
             for line in source.report.lines():
                 speaker.note(line)
-        fit = fit_disk_rows(rows, plan, settings, seed=seed, progress=progress)
+        fit = fit_disk_rows(rows, plan, settings, seed=seed, progress=progress, ranks=ranks)
     seconds = time.perf_counter() - started
     fit.record.update({"effort": effort, "seed": seed, "seconds": seconds})
     model = as_regressor(fit, effort=effort, random_state=seed, memory_budget=budget)

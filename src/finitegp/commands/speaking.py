@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..atomic import check_place
-from ..errors import DataError, NumericalError
+from ..errors import DataError, LostRankError, NumericalError
 
 if TYPE_CHECKING:
     from ..data.tables import TableReader
@@ -28,6 +28,8 @@ _WORDS = {
     ", or leave the column out with columns=[…]": ", or remove the column from all files",
     ", or name the columns to read with columns=[…]": "",
     "set force=True": "use --force",
+    "Start the run again: the last checkpoint is whole, and train(..., resume=path) goes on from it, with this or another "
+    "number of ranks.": "Start the command again, with as many processes as there are now.",
     "Pass delimiter='\\t'": "Use --delimiter tab",
     "Pass delimiter=": "Use --delimiter ",
     "pass its encoding, for example encoding='latin-1'": "use --encoding with its own, for example latin-1",
@@ -48,6 +50,10 @@ class Speaker:
         self.console = Console(quiet=as_json)
         self.errors = Console(stderr=True, quiet=as_json)
         self.notes: list[str] = []
+
+    def be_quiet(self) -> None:
+        """Say nothing any more but what went wrong: another process speaks."""
+        self.console.quiet = self.errors.quiet = True
 
     def say(self, text: str, place: Path | None = None) -> None:
         """A line for people, and the file that it speaks of."""
@@ -83,7 +89,7 @@ class Speaker:
             warnings.showwarning = show
             try:
                 yield
-            except (DataError, NumericalError, OSError, MemoryError, pa.ArrowException) as error:
+            except (DataError, NumericalError, LostRankError, OSError, MemoryError, pa.ArrowException) as error:
                 message = _message(error)
                 for python, command in {**_WORDS, **(words or {})}.items():
                     message = message.replace(python, command)

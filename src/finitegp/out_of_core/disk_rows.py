@@ -19,6 +19,7 @@ from ..automatic.table import Table
 from ..data import ArraySource, IndexedSource, Rows, ScaledSource, Scaling, SpooledSource, StreamSource, spool
 from ..data.permutation import RandomPermutation
 from ..data.scaling import Standardizer
+from ..data.shares import WHOLE, Share
 from ..errors import DataError
 from ..noise import InputNoise
 
@@ -157,8 +158,13 @@ class RandomRows(IndexedSource):
         self.chunk_size: int = getattr(data, "chunk_size", 4096)
 
     def __iter__(self) -> Iterator[Rows]:
-        for first in range(0, self.num_data, self.chunk_size):
-            yield self.gather(np.arange(first, min(first + self.chunk_size, self.num_data)))
+        return self.part(WHOLE)
+
+    def part(self, share: Share) -> Iterator[Rows]:
+        """One pass over a share of the rows."""
+        own = share.cut(self.num_data)
+        for first in range(own.start, own.stop, self.chunk_size):
+            yield self.gather(np.arange(first, min(first + self.chunk_size, own.stop)))
 
     def gather(self, indices: npt.NDArray[np.int64]) -> Rows:
         """The rows of these numbers, in this order."""

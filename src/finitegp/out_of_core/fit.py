@@ -16,6 +16,7 @@ from ..automatic.network_fit import join_models
 from ..automatic.residual_noise import ResidualNoise, fit_residual_noise, relative_variance
 from ..automatic.table import Table
 from ..data import as_source
+from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..likelihood import optimal_noise
 from ..memory import (
@@ -38,6 +39,7 @@ from ..statistics import FeatureStatistics, sum_statistics
 from .disk_rows import NO_WEIGHTS, DiskRows
 from .networks import TrainedNetworks, refine_networks, train_networks
 from .settings import settings_for
+from .shared_rows import prepare_rows
 
 _FEWEST_ROWS = 100
 
@@ -54,6 +56,7 @@ def fit_within_memory(
     directory: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
     on_plan: Callable[[FitPlan | KernelPlan], object] | None = None,
+    ranks: Ranks = ALONE,
 ) -> AutoFit:
     """Fit an exact GP to rows of any source, in memory that is planned beforehand and does not grow with the rows.
 
@@ -79,6 +82,9 @@ def fit_within_memory(
         directory: Where the rows are kept on disk; by default in a temporary directory, until the fit is done.
         progress: Called with a word on each finished part.
         on_plan: Called with the plan before any row is read; ``str(plan)`` is the bill.
+        ranks: The processes that fit together (:func:`~finitegp.distributed.join_ranks`): the first one writes the rows
+            to disk, all of them train and share the passes, and all of them return the same. The budget is that of
+            each process. A small table is fitted by each of them alone.
 
     Raises:
         MemoryBudgetError: If nothing fits; it has the smallest plan that would.
@@ -107,10 +113,16 @@ def fit_within_memory(
         on_plan(plan)
     started = time.perf_counter()
     return_freed_memory()
-    rows = DiskRows.prepare(
-        source, chunk_size=plan.setting.chunk_size, seed=seed, center=center, directory=directory, progress=progress
+    rows = prepare_rows(
+        source,
+        ranks=ranks,
+        chunk_size=plan.setting.chunk_size,
+        seed=seed,
+        center=center,
+        directory=directory,
+        progress=progress,
     )
-    fit = fit_disk_rows(rows, plan, chosen, seed=seed, progress=progress)
+    fit = fit_disk_rows(rows, plan, chosen, seed=seed, progress=progress, ranks=ranks)
     record = {"effort": effort, "seed": seed} | fit.record | {"seconds": time.perf_counter() - started}
     return replace(fit, record=record)
 
@@ -208,6 +220,7 @@ def fit_disk_rows(
     *,
     seed: int,
     progress: Callable[[str], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> AutoFit:
     """The stages of :func:`fit_within_memory` after the rows are on disk.
 
@@ -230,14 +243,13 @@ def fit_disk_rows(
         "memory": {"budget": plan.budget, "planned": plan.total, "setting": setting.describe()},
         "settings": settings.to_dict(),
     }
-    networks = train_networks(rows, validation, setting, settings, first=tests + held_out, seed=seed, progress=progress)
+    how: dict[str, Any] = {"first": tests + held_out, "seed": seed, "progress": progress, "ranks": ranks}
+    networks = train_networks(rows, validation, setting, settings, **how)
     record["race"] = networks.race
-    stages = _Stages(rows, setting, networks.settings, for_noise, validation, tests, seed, progress)
+    stages = _Stages(rows, setting, networks.settings, for_noise, validation, tests, seed, progress, ranks)
     best = stages.finish(networks)
     if networks.settings.refine_fraction > 0.0 and best.noise is not None and best.noise.depends_on_input:
-        refined = refine_networks(
-            networks, rows, best.noise.noise, setting, first=tests + held_out, seed=seed, progress=progress
-        )
+        refined = refine_networks(networks, rows, best.noise.noise, setting, **how)
         other = stages.finish(refined)
         nlpd = [each.found.get("calibration_nlpd", 0.0) for each in (best, other)]
         record["refinement"] = {"calibration_nlpd": nlpd, "kept": nlpd[1] < nlpd[0]}
@@ -279,6 +291,7 @@ class _Stages(NamedTuple):
     tests: int
     seed: int
     progress: Callable[[str], None] | None
+    ranks: Ranks
 
     def finish(self, networks: TrainedNetworks) -> _Finished:
         """One pass for constant noise; another one if the noise depends on the input."""
@@ -301,6 +314,8 @@ class _Stages(NamedTuple):
             seed=self.seed,
             chunk_size=chunk,
         )
+        # Each rank has found the same; to the bit, so that all go on alike.
+        self.ranks.copy_from_first(noise.noise.state_dict().values())
         self._tell("noise")
         model = join_models(networks.models, noise.noise)
         everything, seen = self._sums(model)
@@ -321,9 +336,12 @@ class _Stages(NamedTuple):
 
     def _sums(self, model: FeatureGP) -> tuple[FeatureStatistics, FeatureStatistics]:
         """Of all rows but the test rows, and without the held-out ones, too: sums subtract."""
-        held_out = sum_statistics(model.statistics(self.rows.source(part)) for part in self._held_out())
-        tests = model.statistics(self.rows.source(self.rows.table(0, self.tests))) if self.tests else None
-        everything = model.statistics(self.rows.data)
+        ranks = self.ranks
+        held_out = sum_statistics(model.statistics(self.rows.source(part), ranks=ranks) for part in self._held_out())
+        tests = None
+        if self.tests:
+            tests = model.statistics(self.rows.source(self.rows.table(0, self.tests)), ranks=ranks)
+        everything = model.statistics(self.rows.data, ranks=ranks)
         if tests is not None:
             everything = everything.accumulate(tests * -1.0)
         seen = everything - held_out

@@ -13,6 +13,7 @@ from ..automatic.members import count_epochs, make_network, train_network
 from ..automatic.processes import with_one_thread
 from ..automatic.settings import AutoSettings
 from ..automatic.table import Table
+from ..distributed import ALONE, Ranks
 from ..memory import FitSetting
 from ..model import FeatureGP
 from ..noise import InputNoise
@@ -56,6 +57,7 @@ def train_networks(
     first: int,
     seed: int,
     progress: Callable[[str], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrainedNetworks:
     """Race frequencies over a part of the steps, then weight decays over all of them; train all networks like that.
 
@@ -67,8 +69,9 @@ def train_networks(
         first: Rows at places of the random order before this one are not trained on.
         seed: Determines everything.
         progress: Called with a word on each finished network.
+        ranks: The processes that train them together.
     """
-    place: dict[str, Any] = {"rows": rows, "setting": setting, "first": first}
+    place: dict[str, Any] = {"rows": rows, "setting": setting, "first": first, "ranks": ranks}
 
     def tell(word: str) -> None:
         if progress is not None:
@@ -82,7 +85,7 @@ def train_networks(
         for scale in scales:
             tried = replace(settings, frequency_scale=scale)
             model, _ = _train(**place, settings=tried, weight_decay=decay, seed=seed * 1000, share=_RACE_SHARE)
-            errors.append(_error(model, rows, validation, setting, first))
+            errors.append(_error(model, rows, validation, setting, first, ranks))
             tell(f"frequencies {scale:g}")
         settings = replace(settings, frequency_scale=scales[errors.index(min(errors))])
         race["frequency_scale"] = settings.frequency_scale
@@ -94,7 +97,7 @@ def train_networks(
     for decay in decays:
         trained.append(_train(**place, settings=settings, weight_decay=decay, seed=seed * 1000))
         if len(decays) > 1:
-            errors.append(_error(trained[-1][0], rows, validation, setting, first))
+            errors.append(_error(trained[-1][0], rows, validation, setting, first, ranks))
             tell(f"weight decay {decay:g}")
     best = errors.index(min(errors)) if errors else 0
     decay, trained = decays[best], [trained[best]]
@@ -116,6 +119,7 @@ def refine_networks(
     first: int,
     seed: int,
     progress: Callable[[str], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrainedNetworks:
     r"""Train copies a little further with rows weighted by :math:`v(x)^{-p}`, as the automatic fit does in memory."""
     models, history = [], {}
@@ -130,6 +134,7 @@ def refine_networks(
             number=number,
             start=before,
             noise=noise,
+            ranks=ranks,
         )
         models.append(model)
         history[name] = measured + more
@@ -150,6 +155,7 @@ def _train(
     share: float = 1.0,
     start: FeatureGP | None = None,
     noise: InputNoise | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[FeatureGP, list[dict[str, Any]]]:
     """One network; beyond the steps that the settings allow, on a random part of the rows, another for each network."""
     rate = settings.learning_rate
@@ -186,6 +192,7 @@ def _train(
         rate=rate,
         weight_decay=weight_decay,
         seed=seed,
+        ranks=ranks,
         **arguments,
     )
     model.requires_grad_(False)
@@ -195,9 +202,10 @@ def _train(
     return model, [{"epoch": row["epoch"], "noise_variance": row["noise_variance"]} for row in run.history]
 
 
-def _error(model: FeatureGP, rows: DiskRows, validation: Table, setting: FitSetting, first: int) -> float:
+def _error(model: FeatureGP, rows: DiskRows, validation: Table, setting: FitSetting, first: int, ranks: Ranks) -> float:
     """The root mean squared error on validation rows, with the posterior of some training rows."""
     count = min(_RACE_ROWS, len(rows) - first)
-    fitted = model.condition(RandomRows(rows.data, rows.order, start=first, count=count), optimize_noise=True)
+    some = RandomRows(rows.data, rows.order, start=first, count=count)
+    fitted = model.condition(some, optimize_noise=True, ranks=ranks)
     mean = fitted.predict(validation.inputs, chunk_size=setting.chunk_size).mean
     return math.sqrt(validation.mean((mean - torch.from_numpy(validation.targets)).square().numpy()))

@@ -28,8 +28,8 @@ _WORDS = {
     ", or leave the column out with columns=[…]": ", or remove the column from all files",
     ", or name the columns to read with columns=[…]": "",
     "set force=True": "use --force",
-    "Start the run again: the last checkpoint is whole, and train(..., resume=path) goes on from it, with this or another "
-    "number of ranks.": "Start the command again, with as many processes as there are now.",
+    "Start the run again: the last checkpoint is whole, and train(..., resume=path) goes on from it, with this or "
+    "another number of ranks.": "Start the command again, with as many processes as there are now.",
     "Pass delimiter='\\t'": "Use --delimiter tab",
     "Pass delimiter=": "Use --delimiter ",
     "pass its encoding, for example encoding='latin-1'": "use --encoding with its own, for example latin-1",

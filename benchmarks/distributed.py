@@ -29,9 +29,10 @@ import torch
 from record import record
 
 from finitegp import FeatureGP, Lagged, train
+from finitegp.automatic import EFFORTS
+from finitegp.automatic.members import make_network
 from finitegp.data import open_spool, spool
 from finitegp.distributed import ALONE, Ranks, join_ranks
-from finitegp.features import MLPFeatures
 from finitegp.schedules import make_optimizer
 
 COLUMNS, HIDDEN, BATCH, SMALL_BATCH, BLOCK = 17, (128, 128, 128), 1024, 128, 20
@@ -55,8 +56,8 @@ def make_rows(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def make_model() -> FeatureGP:
-    """The network of all measurements."""
-    return FeatureGP(MLPFeatures(COLUMNS, HIDDEN, seed=0), noise_variance=0.1)
+    """The network of all measurements, which is one of the automatic fit's."""
+    return FeatureGP(make_network(COLUMNS, EFFORTS["medium"], seed=0), noise_variance=0.1)
 
 
 def exact_pass(data: Any) -> Work:

@@ -120,7 +120,7 @@ def refine_members(
 
     With constant noise, networks spend their effort where residuals are large, which is where the noise is. Full
     weights, ``p = 1``, are those of the likelihood and give the best density, but rows with much noise then hardly
-    count, and the squared error grows; a power of one half keeps both.
+    count, and the squared error grows; a power between one half and one keeps most of both.
 
     Args:
         members: What :func:`train_members` returned.

@@ -21,6 +21,7 @@ from torch import nn
 
 from finitegp import FeatureGP, InputNoise, exact_gradient
 from finitegp.algorithms import SCGD, Exact, Lagged, Minimax
+from finitegp.automatic import EFFORTS
 from finitegp.callbacks import Callback, Checkpoint, ExactNLML, JsonLinesLog, Validation
 from finitegp.data import ArraySource, NpySource, Rows, ScaledSource, Scaling, StreamSource, open_spool, spool
 from finitegp.data.table_source import TableSource
@@ -31,6 +32,18 @@ from finitegp.schedules import make_optimizer
 from finitegp.training import train
 
 ROWS, BATCH, EPOCHS = 301, 30, 2  # the last batch has one row: other ranks have none
+# A fit of two small networks in a second.
+QUICK = {
+    "members": 2,
+    "hidden": (16, 16),
+    "epochs": 2,
+    "min_steps": 60,
+    "max_steps": 80,
+    "weight_decays": (0.01,),
+    "noise_epochs": 2,
+    "noise_min_steps": 20,
+    "noise_networks": 2,
+}
 ALGORITHMS = {
     "lagged": (Lagged, {"block": 4, "window": 20}),
     "lagged trained": (Lagged, {"block": 4, "window": 20, "noise_update": "gradient", "weight_update": "both"}),
@@ -239,7 +252,17 @@ def slow_ranks(ranks):
     return ranks.add_number(1.0)
 
 
-def main(job, directory):
+def run_fit(*arguments):
+    """The command, which finds the other ranks by itself."""
+    from finitegp.cli import app
+
+    EFFORTS["low"] = EFFORTS["low"].with_changes(QUICK)
+    app(["fit", "--target", "y", "--effort", "low", *arguments])
+
+
+def main(job, directory, *arguments):
+    if job == "fit":
+        run_fit(directory, *arguments)
     directory = Path(directory)
     torch.set_num_threads(1)
     timeout = {"slow": 1.5, "frozen": 5.0}.get(job, 60.0)

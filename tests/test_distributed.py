@@ -10,6 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ranks_jobs
 import torch
@@ -20,12 +23,14 @@ from torch import nn
 from finitegp import FeatureGP, TrainingRun
 from finitegp.algorithms import BSGD, Lagged
 from finitegp.algorithms.base import Algorithm
+from finitegp.automatic import EFFORTS
 from finitegp.callbacks import BiasMeter
 from finitegp.data import Share, as_source
 from finitegp.data.sampling import BatchSampler
 from finitegp.data.source_sampling import make_sampler
 from finitegp.distributed import ALONE, Ranks, join_ranks
 from finitegp.schedules import make_optimizer
+from finitegp.table_model import TableModel
 from finitegp.training import train
 
 JOBS = Path(ranks_jobs.__file__)
@@ -311,3 +316,50 @@ def test_frozen_rank_ends_the_run(tmp_path):
         ranks_jobs.training(ALONE, "lagged"),
         1e-9,
     )
+
+
+@pytest.mark.slow
+class TestFitCommand:
+    """``torchrun finitegp fit``, but for its long settings."""
+
+    def test_same_model_as_one_process(self, tmp_path, monkeypatch):
+        inputs, targets, _ = ranks_jobs.make_data(2000)
+        table = pa.table({f"x{column}": inputs[:, column].numpy() for column in range(3)} | {"y": targets.numpy()})
+        pq.write_table(table, tmp_path / "rows.parquet", row_group_size=300)
+        done = torchrun(2, "fit", tmp_path / "rows.parquet", "--output", tmp_path / "two.finitegp")
+        assert done.returncode == 0, done.stdout
+        assert "2 processes" in done.stdout
+        assert "each of them may use 1GB of memory" in done.stdout
+        assert done.stdout.count("Memory budget 1000.0MB") == 1  # one of them speaks
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.parquet", "two.finitegp", "two.html"]
+
+        monkeypatch.setitem(EFFORTS, "low", EFFORTS["low"])  # the job changes it
+        arguments = tmp_path / "rows.parquet", "--memory", "1GB", "--output", tmp_path / "one.finitegp", "--no-report"
+        with pytest.raises(SystemExit) as ended:
+            ranks_jobs.run_fit(*map(str, arguments))
+        assert ended.value.code == 0
+        one, two = (TableModel.load(tmp_path / f"{name}.finitegp") for name in ("one", "two"))
+        (first,), (second,) = one.regressor.fits_, two.regressor.fits_
+        rows = [fit.fitted.posterior.statistics.num_data for fit in (first, second)]
+        assert rows == [2000, 2000]
+        # Adam in float32 magnifies rounding, but in so few steps not far.
+        means = [model.regressor.predict(inputs.numpy()) for model in (one, two)]
+        assert np.abs(means[0] - means[1]).max() < 0.02
+        assert np.abs(means[0] - targets.numpy()).mean() < 0.6
+
+    def test_few_rows_are_fitted_by_one_process(self, tmp_path):
+        inputs, targets, _ = ranks_jobs.make_data(40)
+        table = pa.table({f"x{column}": inputs[:, column].numpy() for column in range(3)} | {"y": targets.numpy()})
+        pq.write_table(table, tmp_path / "rows.parquet")
+        arguments = tmp_path / "rows.parquet", "--output", tmp_path / "model.finitegp", "--json"
+        done = torchrun(2, "fit", *arguments)
+        assert done.returncode == 0, done.stdout
+        assert "So few rows are fitted by one process." in done.stdout
+        assert (tmp_path / "model.finitegp").exists()
+
+    def test_error_ends_all(self, tmp_path):
+        (tmp_path / "rows.csv").write_text("x,y\n1,2\n2,\n" + "3,4\n" * 2000)
+        done = torchrun(2, "fit", tmp_path / "rows.csv", "--output", tmp_path / "model.finitegp")
+        assert done.returncode != 0
+        assert "missing" in done.stdout
+        assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]

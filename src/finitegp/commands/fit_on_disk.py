@@ -100,7 +100,8 @@ def fit_on_disk(
     seconds = time.perf_counter() - started
     fit.record.update({"effort": effort, "seed": seed, "seconds": seconds})
     model = as_regressor(fit, effort=effort, random_state=seed, memory_budget=budget)
-    return DiskFit(model, _sample(rows, plan), _rows(rows, 0, plan.setting.test_rows), seconds)
+    with ranks.working():  # the file goes with the first rank's `rows`: not before the others have read
+        return DiskFit(model, _sample(rows, plan), _rows(rows, 0, plan.setting.test_rows), seconds)
 
 
 def keep_to_budget(regressor: Any, budget: str | int, table: TableReader, speaker: Speaker) -> None:

@@ -7,7 +7,8 @@ Training and test rows are those of the tables' first split (column ``test0``). 
 own with one thread. finitegp reads the rows from a Parquet file, as ``finitegp fit --memory 256MB`` does; the peers get
 all rows as arrays, in the form that they take, and SVGP (with a network before its kernel) has at most
 ``--max-seconds`` processor seconds. Peaks are resident memory above the interpreter with its libraries, for the peers
-with the arrays. Seconds are processor seconds of reading, fit and prediction. Writes ``benchmarks/results/large_tables.jsonl``.
+with the arrays. Seconds are processor seconds of reading, fit and prediction. Writes
+``benchmarks/results/large_tables.jsonl``.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def main() -> None:
         for effort in arguments.effort:
             found.append(measure(rows, effort))
             print(json.dumps(found[-1]), flush=True)
-    print("written to", record("default_fit", found))
+    print("written to", record("default_fit", found, same=("rows", "effort")))
 
 
 if __name__ == "__main__":

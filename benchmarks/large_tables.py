@@ -143,7 +143,7 @@ def main() -> None:
                 print(json.dumps(row), flush=True)
                 found.append(row)
     place = {} if arguments.directory is None else {"directory": arguments.directory}
-    print("written to", record("large_tables", found, **place))
+    print("written to", record("large_tables", found, same=("table", "method"), **place))
 
 
 if __name__ == "__main__":

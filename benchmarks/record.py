@@ -11,9 +11,17 @@ from finitegp.experiments.environment import environment
 RESULTS = Path(__file__).parent / "results"
 
 
-def record(name: str, rows: list[dict[str, Any]], *, directory: Path = RESULTS) -> Path:
-    """Replace ``directory/name.jsonl`` by these rows, each completed with versions, commit and date."""
+def record(name: str, rows: list[dict[str, Any]], *, same: tuple[str, ...] = (), directory: Path = RESULTS) -> Path:
+    """Write these rows, each completed with versions, commit and date, into ``directory/name.jsonl``.
+
+    They replace what is there, or with ``same`` only those lines that agree with a new row in these fields.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.jsonl"
-    path.write_text("".join(json.dumps(row | environment()) + "\n" for row in rows))
+    lines = [json.dumps(row | environment()) for row in rows]
+    if same and path.exists():
+        new = {tuple(str(row[field]) for field in same) for row in rows}
+        old = path.read_text().splitlines()
+        lines = [line for line in old if tuple(str(json.loads(line)[field]) for field in same) not in new] + lines
+    path.write_text("".join(f"{line}\n" for line in lines))
     return path

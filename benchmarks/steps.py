@@ -1,7 +1,8 @@
 """Seconds of one training step of each algorithm against a plain network step, interleaved in one run.
 
-    python benchmarks/steps.py            # about five minutes
-    python benchmarks/steps.py --quick    # a rough look
+    python benchmarks/steps.py                          # about eight minutes
+    python benchmarks/steps.py --quick                  # a rough look
+    python benchmarks/steps.py --settings gaussian-16   # one of the settings; lines of the others stay
 
 The plain step is a PyTorch MLP with a linear output, mean squared error and fused Adam: same network body, same
 batches, same optimizer settings. Each measurement is the mean over a chunk of steps, so that the refreshes of Lagged
@@ -29,6 +30,8 @@ from finitegp.features import ComposedFeatures, FourierFeatures, MLPFeatures
 from finitegp.schedules import make_optimizer
 
 ROWS, INPUTS, CHUNK = 16_000, 17, 40
+# Kernel, batch size, rounds.
+SETTINGS = {"linear-32": ("linear", 32, 200), "linear-256": ("linear", 256, 60), "gaussian-16": ("gaussian", 16, 30)}
 Step = Callable[[int], object]
 
 
@@ -167,15 +170,16 @@ def measure(kernel: str, batch_size: int, rounds: int) -> list[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few rounds, nothing written")
+    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS, help="kernel and batch size")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     found = []
-    for kernel, batch_size, rounds in (("linear", 32, 200), ("linear", 256, 60), ("gaussian", 16, 30)):
+    for kernel, batch_size, rounds in (SETTINGS[name] for name in arguments.settings):
         found += measure(kernel, batch_size, max(rounds // 10, 3) if arguments.quick else rounds)
     for row in found:
         print(json.dumps(row))
     if not arguments.quick:
-        print("written to", record("steps", found))
+        print("written to", record("steps", found, same=("kernel", "batch_size")))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ Each setting runs in a process of its own, which first uses every library once (
 resident memory above that. glibc keeps freed blocks below a size that it raises as it goes: ``measured`` is after
 ``return_freed_memory()``, which fixes that size, as a memory budget asks for; ``measured_default`` is without.
 
-Writes ``benchmarks/results/memory.jsonl``.
+Then whole fits within a budget (``fit_within_memory``), with few steps: memory does not depend on their number.
+
+Writes ``benchmarks/results/memory.jsonl`` and ``benchmarks/results/memory_fits.jsonl``.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
@@ -25,10 +28,11 @@ import torch
 from record import record
 
 from finitegp import SCGD, FeatureGP, Lagged, Minimax, train
-from finitegp.data import spool
+from finitegp.data import NpySource, spool
 from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.features import MLPFeatures
 from finitegp.memory import load_libraries, plan_memory, return_freed_memory
+from finitegp.out_of_core import fit_within_memory
 from finitegp.schedules import make_optimizer
 
 # Budget, columns, and what is fixed.
@@ -44,6 +48,15 @@ SETTINGS = [
     ("256MB", 16, {"algorithm": "minimax", "hidden": (512, 512), "batch_size": 1024}),
 ]
 QUICK = SETTINGS[1:3]
+# Budget, columns, rows, effort.
+FITS = [
+    ("8MB", 8, 30_000, "low"),
+    ("24MB", 16, 30_000, "low"),
+    ("64MB", 16, 60_000, "medium"),
+    ("64MB", 60, 30_000, "medium"),
+    ("256MB", 9, 60_000, "medium"),
+]
+FEW_STEPS = {"max_steps": 150, "min_steps": 50, "epochs": 1, "noise_epochs": 1, "noise_min_steps": 100}
 
 
 class GeneratedRows:
@@ -97,8 +110,53 @@ def measure(budget: str, columns: int, fixed: dict[str, object], tight: bool) ->
     return {"planned": planned, "planned_total": plan.total, "measured": measured, "setting": asdict(s)}
 
 
+def measure_fit(budget: str, columns: int, rows: int, effort: str) -> dict[str, object]:
+    """Planned and measured peak of a whole fit and of predictions with it, in this process."""
+    torch.set_num_threads(1)
+    return_freed_memory()
+    load_libraries()
+    random = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as directory:
+        inputs = random.normal(size=(rows, columns)).astype(np.float32)
+        targets = np.sin(2.0 * inputs[:, 0]) + 0.1 * np.exp(0.5 * inputs[:, 1]) * random.normal(size=rows)
+        np.save(f"{directory}/inputs.npy", inputs)
+        np.save(f"{directory}/targets.npy", targets)
+        # What is loaded when a fit is made for the first time is no part of the budget.
+        fit_within_memory((inputs[:2000], targets[:2000]), "1GB", effort="low", settings=FEW_STEPS)
+        del inputs, targets
+        gc.collect()
+        source = NpySource(f"{directory}/inputs.npy", f"{directory}/targets.npy")
+        plans, measured = [], {}
+        reset_peak_memory()
+        baseline = resident_memory_bytes()
+
+        def mark(stage: str) -> None:
+            measured[stage] = max(measured.get(stage, 0), peak_memory_bytes() - baseline)
+            reset_peak_memory()
+
+        fit = fit_within_memory(source, budget, effort=effort, settings=FEW_STEPS, progress=mark, on_plan=plans.append)
+        mark("calibration")
+        source.chunk_size = fit.fitted.chunk_size
+        for _ in fit.fitted.predict_chunks(source):
+            pass
+        mark("prediction")
+    (plan,) = plans
+    return {
+        "planned": plan.phases,
+        "planned_total": plan.total,
+        "measured": measured,
+        "measured_total": max(measured.values()),
+        "ratio": max(measured.values()) / plan.total,
+        "setting": plan.setting.describe(),
+    }
+
+
 def run(budget: str, columns: int, fixed: dict[str, object], *, tight: bool) -> dict[str, object]:
-    command = [sys.executable, __file__, "--worker", json.dumps([budget, columns, fixed, tight])]
+    return run_worker("--worker", [budget, columns, fixed, tight])
+
+
+def run_worker(kind: str, arguments: list[object]) -> dict[str, object]:
+    command = [sys.executable, __file__, kind, json.dumps(arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
@@ -106,11 +164,26 @@ def run(budget: str, columns: int, fixed: dict[str, object], *, tight: bool) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worker", help="one setting, as JSON; used by the above")
+    parser.add_argument("--fit-worker", help="one whole fit, as JSON; used by the above")
+    parser.add_argument("--fits", action="store_true", help="only whole fits")
     parser.add_argument("--quick", action="store_true", help="only two settings")
     parser.add_argument("--directory", type=Path, help="where the results go")
     arguments = parser.parse_args()
     if arguments.worker:
         print(json.dumps(measure(*json.loads(arguments.worker))))
+        return
+    if arguments.fit_worker:
+        print(json.dumps(measure_fit(*json.loads(arguments.fit_worker))))
+        return
+    options = {} if arguments.directory is None else {"directory": arguments.directory}
+    found = []
+    for budget, columns, rows, effort in FITS[1:2] if arguments.quick else FITS:
+        row = run_worker("--fit-worker", [budget, columns, rows, effort])
+        found.append(row | {"budget": budget, "columns": columns, "rows": rows, "effort": effort})
+        planned, measured = row["planned_total"] / 1e6, row["measured_total"] / 1e6
+        print(f"{budget} {columns}: planned {planned:.1f} MB, measured {measured:.1f} MB, {row['ratio']:.2f}")
+    print("written to", record("memory_fits", found, **options))
+    if arguments.fits:
         return
     found = []
     for budget, columns, fixed in QUICK if arguments.quick else SETTINGS:
@@ -126,8 +199,7 @@ def main() -> None:
             for phase in row["measured"]
         )
         print(f"{budget} {columns} {fixed}: planned / measured / by default in MB: {phases}; {row['ratio']:.2f}")
-    path = record("memory", found, **({} if arguments.directory is None else {"directory": arguments.directory}))
-    print("written to", path)
+    print("written to", record("memory", found, **options))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Fits of rows on disk within a memory budget: plans, stages against references, estimator and commands."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -426,3 +428,85 @@ class TestCommands:
         assert "row 1234 of t.parquet" in result.stderr
         result = run("fit", "t.parquet", "-t", "Y", "--memory", "24MB", code=1)
         assert "did you mean 'y'?" in result.stderr
+
+
+LIMITED = """
+import json, resource, sys
+import numpy as np, torch
+from finitegp.automatic import EFFORTS
+from finitegp.data import NpySource
+from finitegp.memory import MemoryBudgetError, load_libraries, return_freed_memory
+from finitegp.out_of_core import fit_within_memory
+
+def virtual_data(key):
+    line = next(line for line in open("/proc/self/status") if line.startswith(key))
+    return 1024 * int(line.split()[1])
+
+torch.set_num_threads(1)
+return_freed_memory()
+directory, columns = sys.argv[1], 8
+random = np.random.default_rng(0)
+inputs = random.normal(size=(20_000, columns)).astype(np.float32)
+targets = np.sin(2 * inputs[:, 0]) + 0.3 * np.exp(0.5 * inputs[:, 1]) * random.normal(size=20_000)
+np.save(directory + "/inputs.npy", inputs)
+np.save(directory + "/targets.npy", targets)
+options = {"effort": "low", "settings": {"max_steps": 120, "min_steps": 60, "noise_min_steps": 100, "noise_epochs": 1}}
+load_libraries(tables=False)
+# What is loaded when a fit is made for the first time is no part of the budget.
+fit_within_memory((inputs[:2000, :2], targets[:2000]), "64MB", **options)
+source = NpySource(directory + "/inputs.npy", directory + "/targets.npy")
+del inputs, targets
+plans = []
+
+def refused(budget):
+    class Stop(Exception):
+        pass
+
+    def stop(plan):
+        plans.append(plan)
+        raise Stop
+
+    try:
+        fit_within_memory(source, budget, on_plan=stop, **options)
+    except MemoryBudgetError:
+        return True
+    except Stop:
+        return False
+
+low, high = 10**6, 10**9
+while high - low > 10_000:  # the smallest budget that is not refused
+    middle = (low + high) // 2
+    low, high = (middle, high) if refused(middle) else (low, middle)
+budgets = [high, 24 * 10**6]
+found = []
+for budget in budgets:
+    assert not refused(budget)
+    plan = plans[-1]
+    before = virtual_data("VmData")
+    resource.setrlimit(resource.RLIMIT_DATA, (before + plan.limit, resource.RLIM_INFINITY))
+    fit = fit_within_memory(source, budget, **options)
+    rows = sum(len(part.mean) for part in fit.fitted.predict_chunks(source))
+    try:
+        block = np.ones(plan.limit, dtype=np.uint8)  # the limit is there
+        limited = False
+    except MemoryError:
+        limited = True
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    found.append({"rows": rows, "limited": limited, "budget": budget, "features": plan.setting.num_features})
+    del fit
+print(json.dumps({"found": found, "refused": refused(low)}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sets RLIMIT_DATA")
+def test_a_whole_fit_finishes_under_a_hard_limit_set_from_its_plan(tmp_path):
+    arguments = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout)
+    assert result["refused"]
+    for found in result["found"]:
+        assert found["limited"]
+        assert found["rows"] == 20_000
+    assert result["found"][0]["features"] < result["found"][1]["features"]

@@ -87,6 +87,8 @@ def fit_items(fit: FitSetting) -> Iterator[Item]:
     yield Item("always", "held-out rows", 8 * rows * (s.num_columns + 4))
     # Those before they are refined stay until it is known whether it paid.
     yield Item("always", "finished networks", 2 * s.float_bytes * fit.members * s.num_parameters)
+    if fit.refined:
+        yield Item("always", "sums from before the refinement", 8 * fit.num_features**2)
     yield Item("always", "small objects", SMALL_OBJECTS)
     if s.reading_bytes:
         yield Item("spool", "decoded part of the table", s.reading_bytes)
@@ -96,6 +98,9 @@ def fit_items(fit: FitSetting) -> Iterator[Item]:
     chunk = s.chunk_size * (5 * 8 * (s.num_columns + s.num_targets) + s.row_bytes)
     yield Item("spool", "chunk and its records", chunk)
     yield from _training(s)
+    if fit.refined:
+        rows = min(s.chunk_size, s.gathered_batches * s.batch_size)
+        yield Item("training: reading rows", "weights of rows by noise networks", 4 * rows * _noise_widest(fit))
     if fit.noise_networks:
         yield from _noise(fit)
     yield from _exact_pass(fit)
@@ -128,18 +133,18 @@ def _noise(fit: FitSetting) -> Iterator[Item]:
 
 def _exact_pass(fit: FitSetting) -> Iterator[Item]:
     width = fit.num_features + fit.network.num_targets
-    # Features of the networks, joined or scaled, and those of the chunk before.
+    # Features of the networks, these joined or scaled, and those of the chunk before.
     yield from _chunk("exact pass", fit, 3)
     # The sum so far; of a chunk the joint Gram matrix, its mirror image and a copy; a block of rows; sums of held-out
-    # rows and of test rows, and those of the networks before they are refined.
+    # rows and of test rows.
     matrices = 6 if fit.test_rows else 5
-    yield Item("exact pass", "sums", 8 * ((matrices + fit.refined) * width**2 + GRAM_BLOCK_ROWS * width))
+    yield Item("exact pass", "sums", 8 * (matrices * width**2 + GRAM_BLOCK_ROWS * width))
 
 
 def _calibration(fit: FitSetting) -> Iterator[Item]:
     yield from _chunk("calibration", fit, 4)
     # Sums of all rows, and without those held out; the regularised matrix, and its factor twice.
-    yield Item("calibration", "sums and their factors", (5 + fit.refined) * 8 * fit.num_features**2)
+    yield Item("calibration", "sums and their factors", 5 * 8 * fit.num_features**2)
 
 
 def _prediction(fit: FitSetting) -> Iterator[Item]:
@@ -150,9 +155,17 @@ def _prediction(fit: FitSetting) -> Iterator[Item]:
 def _chunk(phase: str, fit: FitSetting, features: int) -> Iterator[Item]:
     """A chunk on its way through float64 copies of all networks."""
     s = fit.network
-    noise = s.num_columns * (2 * _NOISE_FREQUENCIES + _NOISE_WIDTH) + 2 * fit.noise_hidden if fit.noise_networks else 0
     parameters = fit.members * s.num_parameters + fit.noise_networks * fit.noise_parameters
     yield Item(phase, "networks in float64", 8 * parameters)
     yield Item(phase, "rows of the chunk", s.chunk_size * (2 * s.row_bytes + 2 * 8 * s.num_columns))
-    inside = max(widest_layer(s), noise) + features * fit.num_features
+    # A layer is at work while features of the chunk before and of other networks are there, or all of these are joined.
+    inside = max(features * fit.num_features, 2 * fit.num_features + max(widest_layer(s), _noise_widest(fit)))
     yield Item(phase, "chunk in the networks", 8 * s.chunk_size * inside)
+
+
+def _noise_widest(fit: FitSetting) -> int:
+    """Numbers per row of a noise network's widest layer: angles and cosines, or the mixed cosines."""
+    if not fit.noise_networks:
+        return 0
+    columns = fit.network.num_columns * max(2 * _NOISE_FREQUENCIES, _NOISE_FREQUENCIES + 3 * _NOISE_WIDTH)
+    return max(columns, 2 * fit.noise_hidden)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -199,7 +200,10 @@ def _train(
     for parameter in model.parameters():
         parameter.grad = None
     # Lagged sets the noise from rows that its weights have not seen: an honest measure of progress.
-    return model, [{"epoch": row["epoch"], "noise_variance": row["noise_variance"]} for row in run.history]
+    history = [{"epoch": row["epoch"], "noise_variance": row["noise_variance"]} for row in run.history]
+    del run
+    gc.collect()  # optimizers are part of cycles: without this, those of several networks are in memory
+    return model, history
 
 
 def _error(model: FeatureGP, rows: DiskRows, validation: Table, setting: FitSetting, first: int, ranks: Ranks) -> float:

@@ -77,7 +77,7 @@ class FitSetting:
 
 
 # The embedding of noise networks: the default of PeriodicEmbedding.
-_NOISE_FREQUENCIES, _NOISE_WIDTH = 16, 4
+_NOISE_FREQUENCIES, _NOISE_WIDTH = 8, 4
 
 
 def fit_items(fit: FitSetting) -> Iterator[Item]:

@@ -388,7 +388,7 @@ class TestCommands:
         shown = run("predict", "m.finitegp", "t.parquet", "-o", "a.parquet").stdout
         assert "Memory budget 24.0MB" in shown
         found = json.loads(
-            run("predict", "m.finitegp", "t.parquet", "-o", "b.parquet", "--memory", "6MB", "--json").stdout
+            run("predict", "m.finitegp", "t.parquet", "-o", "b.parquet", "--memory", "11MB", "--json").stdout
         )
         assert found["rows"] == 2000
         one, other = (pq.read_table(name)["y_mean"].to_numpy() for name in ("a.parquet", "b.parquet"))

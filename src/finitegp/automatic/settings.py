@@ -125,7 +125,7 @@ EFFORTS: dict[str, AutoSettings] = {
     "low": AutoSettings(
         members=2,
         weight_decays=(0.03,),
-        epochs=8,
+        epochs=6,
         min_steps=1500,
         refine_fraction=0.0,
         noise_networks=2,

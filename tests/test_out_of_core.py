@@ -312,7 +312,8 @@ class TestFit:
 
 @pytest.fixture
 def quick_low(monkeypatch):
-    monkeypatch.setitem(EFFORTS, "low", EFFORTS["low"].with_changes(QUICK))
+    quicker = {"max_steps": 40, "min_steps": 40, "noise_min_steps": 20}
+    monkeypatch.setitem(EFFORTS, "low", EFFORTS["low"].with_changes(QUICK | quicker))
 
 
 class TestEstimator:
@@ -431,7 +432,7 @@ class TestCommands:
 
 
 LIMITED = """
-import json, resource, sys
+import gc, json, resource, sys
 import numpy as np, torch
 from finitegp.automatic import EFFORTS
 from finitegp.data import NpySource
@@ -482,12 +483,16 @@ found = []
 for budget in budgets:
     assert not refused(budget)
     plan = plans[-1]
+    gc.collect()
+    return_freed_memory()
     before = virtual_data("VmData")
     resource.setrlimit(resource.RLIMIT_DATA, (before + plan.limit, resource.RLIM_INFINITY))
     fit = fit_within_memory(source, budget, **options)
-    rows = sum(len(part.mean) for part in fit.fitted.predict_chunks(source))
+    source.chunk_size = fit.fitted.chunk_size
+    rows = sum(len(fit.predict(part.inputs).mean) for part in source)
+    source.chunk_size = 4096
     try:
-        block = np.ones(plan.limit, dtype=np.uint8)  # the limit is there
+        block = np.ones(int(1.2 * plan.limit), dtype=np.uint8)  # the limit is there
         limited = False
     except MemoryError:
         limited = True

@@ -116,6 +116,7 @@ def _training(s: Setting) -> Iterator[Item]:
         for item in items:
             if item.phase == phase:
                 yield Item(f"training: {phase}", item.name, item.bytes)
+    yield Item("training: step", "gradient and update of all parameters", 2 * s.float_bytes * s.num_parameters)
 
 
 def _noise(fit: FitSetting) -> Iterator[Item]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from ..run import TrainingRun
 from .disk_rows import DiskRows, RandomRows
 
 # Initial frequencies of the embedding that compete with those of the settings: rough functions need high ones.
-_FREQUENCY_FACTORS = (1.0, 5.0)
+_FREQUENCY_FACTORS = (1.0, 3.0, 10.0)
 # The race of frequencies is run over this share of the steps, and judged by the posterior of at most so many rows.
 _RACE_SHARE = 0.25
 _RACE_ROWS = 50_000
@@ -201,8 +200,6 @@ def _train(
         parameter.grad = None
     # Lagged sets the noise from rows that its weights have not seen: an honest measure of progress.
     history = [{"epoch": row["epoch"], "noise_variance": row["noise_variance"]} for row in run.history]
-    del run
-    gc.collect()  # optimizers are part of cycles: without this, those of several networks are in memory
     return model, history
 
 

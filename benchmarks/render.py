@@ -23,7 +23,8 @@ def load(name: str) -> list[dict[str, Any]]:
 
 def provenance(rows: list[dict[str, Any]]) -> str:
     row = rows[0]
-    return f"(finitegp {row['commit']}, torch {row['torch']}, {row['threads']} thread, {row['date']})"
+    commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows))
+    return f"(finitegp {commits}, torch {row['torch']}, {row['threads']} thread, {row['date']})"
 
 
 def streaming() -> list[str]:

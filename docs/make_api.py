@@ -64,6 +64,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     },
     "Judging": {
         "finitegp.metrics": ["score", "Scores"],
+        "finitegp.error_shape": ["ErrorShape"],
         "finitegp.diagnostics": ["measure_bias", "GradientBias", "certify", "Certificate"],
     },
     "Errors": {

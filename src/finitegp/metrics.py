@@ -1,21 +1,19 @@
-"""How good Gaussian predictions are: error, density, calibration."""
+"""How good predictive distributions are: error, density, calibration."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
-import torch
 from torch import Tensor
 
+from .error_shape import GAUSSIAN, ErrorShape
 from .errors import DataError
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of Gaussian predictions on observed targets; lower is better for the first three.
+    """Scores of predictive distributions on observed targets; lower is better for the first three.
 
     Attributes:
         rmse: Root mean squared error.
@@ -32,8 +30,17 @@ class Scores:
     largest_standardized_residual: float
 
 
-def score(mean: Tensor, std: Tensor, targets: Tensor, coverages: Sequence[float] = (0.5, 0.9, 0.95)) -> Scores:
-    """Score predictions ``N(mean, std^2)``, all three of shape ``(rows,)``.
+def score(
+    mean: Tensor,
+    std: Tensor,
+    targets: Tensor,
+    coverages: Sequence[float] = (0.5, 0.9, 0.95),
+    *,
+    error_shape: ErrorShape = GAUSSIAN,
+) -> Scores:
+    """Score predictions with these means and standard deviations, all three of shape ``(rows,)``.
+
+    They are Gaussian unless another ``error_shape`` is given; that of an automatic fit is in its predictions.
 
     Example:
         >>> zero, one = torch.zeros(1), torch.ones(1)
@@ -50,16 +57,12 @@ def score(mean: Tensor, std: Tensor, targets: Tensor, coverages: Sequence[float]
     if not bool((std > 0).all()):
         raise DataError(f"std must be positive, but row {int((std <= 0).nonzero()[0])} is not.")
     standardized = (targets - mean) / std
-    log_density = -0.5 * (standardized.square() + math.log(2.0 * math.pi))
-    cumulative = torch.special.ndtr(standardized)
-    crps = std * (standardized * (2 * cumulative - 1) + 2 * log_density.exp() - 1 / math.sqrt(math.pi))
     return Scores(
         rmse=float((targets - mean).square().mean().sqrt()),
-        nlpd=float((std.log() - log_density).mean()),
-        crps=float(crps.mean()),
+        nlpd=float((std.log() - error_shape.log_density(standardized)).mean()),
+        crps=float((std * error_shape.crps(standardized)).mean()),
         coverage={
-            level: float((standardized.abs() <= NormalDist().inv_cdf(0.5 + level / 2)).double().mean())
-            for level in coverages
+            level: float((standardized.abs() <= error_shape.deviations(level)).double().mean()) for level in coverages
         },
         largest_standardized_residual=float(standardized.abs().max()),
     )

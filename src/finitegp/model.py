@@ -401,4 +401,5 @@ def concatenate_predictions(parts: list[Prediction]) -> Prediction:
         epistemic_variance=torch.cat([part.epistemic_variance for part in parts]),
         noise_variance=torch.cat([part.noise_variance for part in parts]),
         covariance=parts[0].covariance,
+        error_shape=parts[0].error_shape,
     )

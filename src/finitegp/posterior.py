@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
+from .error_shape import GAUSSIAN, ErrorShape
 from .errors import DataError, NumericalError
 from .likelihood import check_noise_variance, regularized_gram_factor
 from .statistics import FeatureStatistics
@@ -16,13 +16,14 @@ from .statistics import FeatureStatistics
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Gaussian predictions with the two sources of uncertainty kept apart.
+    """Predictions with the two sources of uncertainty kept apart.
 
     Attributes:
         mean: ``(rows,)`` for one target, ``(rows, t)`` for several.
         epistemic_variance: ``(rows,)``, what more data would remove; the same for all targets.
         noise_variance: ``(rows,)``, what no data would remove.
         covariance: ``(rows, rows)`` covariance of the noise-free function, only if it was asked for.
+        error_shape: Of the distribution with this mean and this standard deviation; a Gaussian by default.
 
     Example:
         >>> one = torch.ones(1, dtype=torch.float64)
@@ -36,6 +37,7 @@ class Prediction:
     epistemic_variance: Tensor
     noise_variance: Tensor
     covariance: Tensor | None = None
+    error_shape: ErrorShape = GAUSSIAN
 
     @property
     def variance(self) -> Tensor:
@@ -49,9 +51,7 @@ class Prediction:
 
     def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper end of the central interval that holds a new observation with this probability."""
-        if not 0.0 < coverage < 1.0:
-            raise ValueError(f"coverage must lie between 0 and 1, but is {coverage}.")
-        half_width = NormalDist().inv_cdf(0.5 + 0.5 * coverage) * self._per_target(self.std)
+        half_width = self.error_shape.deviations(coverage) * self._per_target(self.std)
         return self.mean - half_width, self.mean + half_width
 
     def log_density(self, targets: Tensor) -> Tensor:
@@ -61,8 +61,8 @@ class Prediction:
             raise DataError(
                 f"targets must have the shape of the mean {tuple(self.mean.shape)}, but have {tuple(targets.shape)}."
             )
-        variance = self._per_target(self.variance)
-        return -0.5 * ((targets - self.mean).square() / variance + variance.log() + math.log(2.0 * math.pi))
+        std = self._per_target(self.std)
+        return self.error_shape.log_density((targets - self.mean) / std) - std.log()
 
     def _per_target(self, values: Tensor) -> Tensor:
         return values if self.mean.ndim == 1 else values[:, None]

@@ -174,8 +174,8 @@ def _condition(fit: AutoFit, total: FeatureStatistics, refit_noise: bool) -> Aut
         noise_variance = optimum.noise_variance
         gp = copy.deepcopy(gp)
         gp.noise.set_variance(noise_variance)
-        # What was counted on left-out rows was counted with the standard deviations of the old noise.
-        record = {name: value for name, value in record.items() if name != "conformal"}
+        # What left-out rows said, they said of the standard deviations of the old noise.
+        record = {name: value for name, value in record.items() if name not in ("conformal", "degrees_of_freedom")}
     return replace(fit, fitted=FittedGP(gp, WeightPosterior(total, noise_variance)), record=record)
 
 

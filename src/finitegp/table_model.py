@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from .automatic.conformal import conformal_multiplier
 from .data.columns import TableEncoder, TransformReport
 from .data.fitted_columns import NumberColumn
 from .data.targets import target_values
@@ -76,18 +74,13 @@ class TableModel:
             mean, std = self.regressor.predict(self.encoder.transform(rows, report), return_std=True)
             yield PredictedChunk(rows, mean, std)
 
-    def deviations(self, coverage: float, method: str = "gaussian") -> float:
+    def deviations(self, coverage: float, method: str = "predictive") -> float:
         """How many standard deviations to each side of the mean make an interval of this coverage.
 
-        ``method`` is that of :meth:`GPRegressor.predict_interval`: ``"gaussian"`` or ``"conformal"``.
+        ``method`` is that of :meth:`GPRegressor.predict_interval`: ``"predictive"``, ``"gaussian"`` or ``"conformal"``.
         """
-        if method == "gaussian":
-            return NormalDist().inv_cdf(0.5 + 0.5 * coverage)
-        record = self.regressor.fits_[0].record.get("conformal")
-        if record is None:
-            raise DataError("The model kept no rows aside to count on, so only Gaussian intervals are possible.")
         try:
-            return conformal_multiplier(record, coverage)
+            return self.regressor.fits_[0].deviations(coverage, method=method)
         except ValueError as error:
             raise DataError(str(error)) from None
         except (KeyError, TypeError, AttributeError) as error:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..error_shape import GAUSSIAN, ErrorShape
 from ..model import FeatureGP
 from ..posterior import Prediction, WeightPosterior
 from ..statistics import FeatureStatistics
 from .conformal import conformal_record
 from .table import Array, Table
+from .tails import choose_error_shape
 
 # Networks fit the rows that they were trained on too well, so the noise variance that is best for these rows shrinks
 # the weights too little for new ones, often by orders of magnitude.
@@ -39,7 +41,12 @@ class LeftOutResiduals:
 
 
 def calibrate(
-    model: FeatureGP, training: Table, held_out: Table, left_out: LeftOutResiduals | None = None
+    model: FeatureGP,
+    training: Table,
+    held_out: Table,
+    left_out: LeftOutResiduals | None = None,
+    *,
+    heavy_tails: bool = True,
 ) -> dict[str, Any]:
     r"""Set noise variance and output scale to those with the best predictive density on held-out rows.
 
@@ -52,15 +59,19 @@ def calibrate(
     networks are larger than those of the whole model: they are scaled by how both compare on the held-out rows, in a
     way that single rows cannot sway.
 
+    With the standard deviations settled, the shape of the distribution around them is chosen from the same rows: a
+    Gaussian, or Student's t with the same standard deviations.
+
     Args:
         model: Changed in place.
         training: The rows that the posterior is conditioned on.
         held_out: Rows that neither the features nor the noise were trained on.
         left_out: Residuals of rows that single networks were trained without.
+        heavy_tails: Whether another shape than the Gaussian may be chosen.
 
     Returns:
-        The ratio, the factor, the negative log predictive density of the held-out rows and of all rows that were used
-        here, and what conformal intervals need.
+        The ratio, the factor, the degrees of freedom (None for the Gaussian), the negative log predictive density of
+        the held-out rows and of all rows that were used here, and what conformal intervals need.
     """
     fitted = model.condition(training.source(), optimize_noise=True)
     features, log_scales = fitted.features(held_out.inputs)
@@ -70,6 +81,7 @@ def calibrate(
         held_out,
         lambda posterior: posterior.predict(features, log_scales),
         left_out,
+        heavy_tails=heavy_tails,
     )
 
 
@@ -79,6 +91,8 @@ def calibrate_posterior(
     held_out: Table,
     predict: Callable[[WeightPosterior], Prediction],
     left_out: LeftOutResiduals | None = None,
+    *,
+    heavy_tails: bool = True,
 ) -> dict[str, Any]:
     """What :func:`calibrate` does, from the row sums of the training rows, at whose optimum the model's noise is.
 
@@ -88,6 +102,7 @@ def calibrate_posterior(
         held_out: Other rows.
         predict: What a posterior predicts for these.
         left_out: As in :func:`calibrate`.
+        heavy_tails: Likewise.
     """
     noise_variance = model.noise_variance
     observed = torch.from_numpy(held_out.targets)
@@ -96,7 +111,7 @@ def calibrate_posterior(
         prediction = predict(WeightPosterior(statistics, noise_variance * ratio))
         squares = (observed - prediction.mean).square().numpy()
         log_variance = prediction.variance.log().numpy()
-        density = _density(held_out, squares, log_variance, _factor(held_out, squares, log_variance))
+        density = _density(held_out, squares, log_variance, _factor(held_out, squares, log_variance), GAUSSIAN)
         if best is None or density < best[0]:
             best = density, ratio, squares, log_variance
     assert best is not None
@@ -114,11 +129,17 @@ def calibrate_posterior(
     model.noise.set_variance(noise_variance * ratio * factor)
     model.set_output_scale(model.output_scale * factor)
     standardized = np.sqrt(squares * np.exp(-log_variance) / factor)
+    every_standardized = np.sqrt(every_square * np.exp(-every_log_variance) / factor)
+    shape = GAUSSIAN
+    if heavy_tails:
+        samples = [(standardized, held_out.mean), (every_standardized, every.mean)]
+        shape = choose_error_shape(samples, held_out.total)
     return {
         "noise_ratio": ratio,
         "variance_factor": factor,
-        "validation_nlpd": _density(held_out, squares, log_variance, factor),
-        "calibration_nlpd": _density(every, every_square, every_log_variance, factor),
+        "degrees_of_freedom": shape.degrees_of_freedom,
+        "validation_nlpd": _density(held_out, squares, log_variance, factor, shape),
+        "calibration_nlpd": _density(every, every_square, every_log_variance, factor, shape),
         "conformal": conformal_record(standardized, "validation rows"),
     }
 
@@ -127,9 +148,10 @@ def _factor(rows: Table, squares: Array, log_variance: Array) -> float:
     return max(rows.mean(squares * np.exp(-log_variance)), 1e-12)
 
 
-def _density(rows: Table, squares: Array, log_variance: Array, factor: float) -> float:
-    values = math.log(2.0 * math.pi * factor) + log_variance + squares * np.exp(-log_variance) / factor
-    return 0.5 * rows.mean(values)
+def _density(rows: Table, squares: Array, log_variance: Array, factor: float, shape: ErrorShape) -> float:
+    """The mean negative log density."""
+    standardized = torch.from_numpy(np.sqrt(squares * np.exp(-log_variance) / factor))
+    return rows.mean(0.5 * (math.log(factor) + log_variance) - shape.log_density(standardized).numpy())
 
 
 def _gain(whole: Array, single: Array) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..data import ArraySource
 from ..data.scaling import RobustScaler, Standardizer
+from ..error_shape import GAUSSIAN, ErrorShape
 from ..errors import DataError
 from ..model import FittedGP, concatenate_predictions
 from ..posterior import Prediction
@@ -22,8 +23,11 @@ from .network_fit import fit_networks
 from .processes import with_one_thread
 from .settings import EFFORTS
 from .table import Array, Table
+from .tails import choose_error_shape, error_shape_of
 
 _FEWEST_ROWS = 5
+#: Where intervals come from; see :meth:`AutoFit.deviations`.
+INTERVAL_METHODS = ("predictive", "gaussian", "conformal")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,22 +58,36 @@ class AutoFit:
         ]
         return self.in_target_units(parts[0] if len(parts) == 1 else concatenate_predictions(parts))
 
-    def interval(self, inputs: Any, coverage: float = 0.9, *, method: str = "gaussian") -> tuple[Tensor, Tensor]:
+    @property
+    def error_shape(self) -> ErrorShape:
+        """Of predictive distributions: a Gaussian, or Student's t if left-out rows spoke for it."""
+        return error_shape_of(self.record)
+
+    def deviations(self, coverage: float = 0.9, *, method: str = "predictive") -> float:
+        """How many standard deviations to each side of the mean hold a new observation with this probability.
+
+        Args:
+            coverage: Between 0 and 1.
+            method: ``"predictive"``, as the predictive distribution has it; ``"gaussian"``, as if that were Gaussian;
+                or ``"conformal"``, as counted on rows that the networks had not seen (on small tables, leave-one-out):
+                holds on average over rows whatever the distribution of errors.
+        """
+        if method not in INTERVAL_METHODS:
+            raise ValueError(f"method must be one of {list(INTERVAL_METHODS)}, but is {method!r}.")
+        if method == "conformal":
+            if "conformal" not in self.record:
+                raise ValueError("method='conformal' needs a fit that kept rows aside, but this one did not.")
+            return conformal_multiplier(self.record["conformal"], coverage)
+        return (self.error_shape if method == "predictive" else GAUSSIAN).deviations(coverage)
+
+    def interval(self, inputs: Any, coverage: float = 0.9, *, method: str = "predictive") -> tuple[Tensor, Tensor]:
         """Lower and upper ends of the intervals that hold new observations with this probability.
 
-        ``"gaussian"`` takes them from the predicted standard deviations. ``"conformal"`` widens or narrows these to the
-        coverage that was counted on rows which the networks had not seen (on small tables, leave-one-out), and holds on
-        average over rows also where residuals are not Gaussian.
+        ``method`` is that of :meth:`deviations`.
         """
-        if method not in ("gaussian", "conformal"):
-            raise ValueError(f"method must be 'gaussian' or 'conformal', but is {method!r}.")
+        deviations = self.deviations(coverage, method=method)
         prediction = self.predict(inputs)
-        if method == "gaussian":
-            return prediction.interval(coverage)
-        if "conformal" not in self.record:
-            raise ValueError("method='conformal' needs a fit that kept rows aside, but this one did not.")
-        half_width = conformal_multiplier(self.record["conformal"], coverage) * prediction.std
-        return prediction.mean - half_width, prediction.mean + half_width
+        return prediction.mean - deviations * prediction.std, prediction.mean + deviations * prediction.std
 
     def in_target_units(self, prediction: Prediction) -> Prediction:
         """A prediction of the scaled target as one of the target itself."""
@@ -79,6 +97,7 @@ class AutoFit:
             epistemic_variance=prediction.epistemic_variance * scale**2,
             noise_variance=prediction.noise_variance * scale**2,
             covariance=None if prediction.covariance is None else prediction.covariance * scale**2,
+            error_shape=self.error_shape,
         )
 
 
@@ -147,8 +166,12 @@ def fit_auto(
         record |= {"path": "kernel", "why": f"at most {chosen.small_rows} rows", "leave_one_out_nlpd": left_out}
         fitted = model.condition(data)
         without = fitted.leave_one_out(data)
-        standardized = (torch.from_numpy(scaled_targets) - without.mean) / without.std
-        record["conformal"] = conformal_record(standardized.numpy(), "leave-one-out")
+        standardized = ((torch.from_numpy(scaled_targets) - without.mean) / without.std).numpy()
+        record["conformal"] = conformal_record(standardized, "leave-one-out")
+        if chosen.heavy_tails:
+            rows = Table(scaled, scaled_targets, counted)
+            shape = choose_error_shape([(standardized, rows.mean)], rows.total)
+            record["degrees_of_freedom"] = shape.degrees_of_freedom
     else:
         inputs_scaler = RobustScaler.fit(values) if chosen.robust_scaling else Standardizer.fit(values, counted)
         record |= {"path": "networks", "why": f"more than {chosen.small_rows} rows"}

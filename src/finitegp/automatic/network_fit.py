@@ -100,7 +100,7 @@ def _find_noise(
 def _with_constant_noise(members: Members, training: Table, validation: Table, settings: AutoSettings) -> _Joined:
     model = _join(members, ConstantNoise(0.1))
     if settings.calibrate:
-        return _Joined(members, model, calibrate(model, training, validation))
+        return _Joined(members, model, calibrate(model, training, validation, heavy_tails=settings.heavy_tails))
     model.optimize_noise(training.source())
     return _Joined(members, model, {})
 
@@ -120,7 +120,8 @@ def _with_input_noise(
         held_out_squares=(members.predict(validation.inputs) - validation.targets) ** 2,
         held_out_log_variance=np.log(relative_variance(noise.noise, validation.inputs) * noise.noise.variance),
     )
-    return _Joined(members, model, words | calibrate(model, training, validation, evidence))
+    found = calibrate(model, training, validation, evidence, heavy_tails=settings.heavy_tails)
+    return _Joined(members, model, words | found)
 
 
 def join_models(models: Sequence[FeatureGP], noise: NoiseModel) -> FeatureGP:

@@ -49,6 +49,8 @@ class AutoSettings:
         validation_fraction: Rows that only stop, calibrate and choose; the closing pass uses them too ...
         max_validation_rows: ... no more than these.
         calibrate: Whether predictive variances are scaled to the validation rows.
+        heavy_tails: Whether the predictive distribution may be Student's t, where the rows say that a few errors are
+            far larger than most.
     """
 
     small_rows: int = 1500
@@ -86,6 +88,7 @@ class AutoSettings:
     validation_fraction: float = 0.1
     max_validation_rows: int = 10_000
     calibrate: bool = True
+    heavy_tails: bool = True
 
     def __post_init__(self) -> None:
         """Check what a user can set wrongly."""

@@ -52,6 +52,11 @@ class Table:
         empty = np.zeros((count, self.inputs.shape[1]))
         return Table(np.concatenate([self.inputs, empty]), np.concatenate([self.targets, np.zeros(count)]), counts)
 
+    @property
+    def total(self) -> float:
+        """How many rows there are, counts respected."""
+        return float(len(self) if self.counts is None else self.counts.sum())
+
     def mean(self, values: Array) -> float:
         """The mean of one value per row, counts respected."""
         return float(np.average(values, weights=self.counts))

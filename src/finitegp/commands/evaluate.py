@@ -43,9 +43,10 @@ def evaluate(
             parts.append((mean, std, loaded.targets(rows, found, seen)))
             seen += len(mean)
         mean, std, truth = (np.concatenate(each) for each in zip(*parts, strict=True))
-        scaler = loaded.regressor.fits_[0].target_scaler
+        fit = loaded.regressor.fits_[0]
+        scaler, shape = fit.target_scaler, fit.error_shape
         constant = np.full_like(truth, scaler.mean), np.full_like(truth, scaler.scale)
-        scores = score_all({"this model": (mean, std), "mean of its training rows": constant}, truth)
+        scores = score_all({"this model": (mean, std), "mean of its training rows": constant}, truth, shape)
         for line in [*table.notes, *found.lines()]:
             speaker.note(line)
         speaker.show(scores_table(f"{seen} rows", scores))

@@ -229,7 +229,7 @@ def _score(model: Any, training: SampledRows, held_out: SampledRows, seed: int) 
         "linear": predict_linear(training.inputs, training.targets, held_out.inputs, seed=seed),
         "mean": (np.full_like(truth, training.targets.mean()), np.full_like(truth, training.targets.std())),
     }
-    return score_all(predictions, truth)
+    return score_all(predictions, truth, model.fits_[0].error_shape)
 
 
 def _report(

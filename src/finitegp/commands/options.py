@@ -27,6 +27,7 @@ class Missing(str, Enum):
 class Interval(str, Enum):
     """Where intervals come from."""
 
+    predictive = "predictive"
     gaussian = "gaussian"
     conformal = "conformal"
 

@@ -34,8 +34,12 @@ def predict(
     ],
     coverage: Annotated[float, typer.Option(help="Of the interval.")] = 0.9,
     interval: Annotated[
-        Interval, typer.Option(help="From the standard deviation, or as counted on rows that training did not see.")
-    ] = Interval.gaussian,
+        Interval,
+        typer.Option(
+            help="From the predictive distribution, from the standard deviation alone, or as counted on rows that "
+            "training did not see.",
+        ),
+    ] = Interval.predictive,
     memory: Memory = None,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf8",

@@ -21,6 +21,7 @@ from ..errors import DataError, LostRankError, NumericalError
 
 if TYPE_CHECKING:
     from ..data.tables import TableReader
+    from ..error_shape import ErrorShape
 
 # What errors say to those who write Python, and what it is on the command line.
 _WORDS = {
@@ -169,15 +170,20 @@ def columns_table(encoder: Any) -> Table:
     return table
 
 
-def score_all(predictions: Mapping[str, tuple[Any, Any]], truth: Any) -> list[dict[str, Any]]:
-    """Scores of several predictions, mean and standard deviation each, of the same rows; JSON."""
+def score_all(predictions: Mapping[str, tuple[Any, Any]], truth: Any, error_shape: ErrorShape) -> list[dict[str, Any]]:
+    """Scores of several predictions, mean and standard deviation each, of the same rows; JSON.
+
+    ``error_shape`` is that of the first; the others are Gaussian.
+    """
     import torch
 
+    from ..error_shape import GAUSSIAN
     from ..metrics import score
 
     scores = []
-    for name, (mean, std) in predictions.items():
-        found = score(torch.as_tensor(mean), torch.as_tensor(std), torch.as_tensor(truth))
+    for number, (name, (mean, std)) in enumerate(predictions.items()):
+        shape = GAUSSIAN if number else error_shape
+        found = score(torch.as_tensor(mean), torch.as_tensor(std), torch.as_tensor(truth), error_shape=shape)
         coverage = {f"{level:g}": share for level, share in found.coverage.items()}
         scores.append({"name": name, "rmse": found.rmse, "nlpd": found.nlpd, "crps": found.crps, "coverage": coverage})
     return scores

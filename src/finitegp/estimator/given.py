@@ -139,7 +139,9 @@ def refit_noise(inputs: Array, targets: Array, counts: Array | None, start: Auto
     data = ArraySource(start.inputs_scaler.transform(inputs), start.target_scaler.transform(targets), counts=counts)
     model = copy.deepcopy(start.fitted.model)
     model.optimize_noise(data)
-    record = start.record | {"why": "features of the fit before", "rows": len(data)}
+    # What left-out rows said, they said of the standard deviations of the old noise.
+    record = {name: value for name, value in start.record.items() if name not in ("conformal", "degrees_of_freedom")}
+    record |= {"why": "features of the fit before", "rows": len(data)}
     fitted = model.condition(data)
     record["seconds"] = time.perf_counter() - started
     return AutoFit(fitted, start.inputs_scaler, start.target_scaler, record)

@@ -181,19 +181,39 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             return mean, _join([_observation_covariance(prediction) for prediction in predictions])
         return mean
 
-    def predict_interval(self, X: Any, coverage: float = 0.9, method: str = "gaussian") -> tuple[Array, Array]:
+    def predict_interval(self, X: Any, coverage: float = 0.9, method: str = "predictive") -> tuple[Array, Array]:
         """Lower and upper end of the central interval that holds a new observation with probability ``coverage``.
 
         Args:
             X: ``(rows, columns)``.
             coverage: Between 0 and 1.
-            method: ``"gaussian"``, from the predicted standard deviations; or ``"conformal"`` after an automatic fit:
-                these scaled to the coverage that was counted on rows that were left out.
+            method: ``"predictive"``, from the predictive distribution: a Gaussian, or Student's t where an automatic
+                fit found that a few errors are far larger than most; ``"gaussian"``, from the standard deviations
+                alone; or ``"conformal"`` after an automatic fit: from what was counted on rows that were left out.
         """
         check_is_fitted(self, "fits_")
         inputs = self._check_inputs(X)
         ends = [fit.interval(inputs, coverage, method=method) for fit in self.fits_]
         return _join([lower for lower, _ in ends]), _join([upper for _, upper in ends])
+
+    def log_density(self, X: Any, y: Any) -> Array:
+        """The log predictive density of observed targets, ``(rows,)`` or ``(rows, targets)``.
+
+        Minus its mean is the NLPD.
+
+        Args:
+            X: ``(rows, columns)`` that the regressor has not seen.
+            y: Their targets.
+        """
+        check_is_fitted(self, "fits_")
+        inputs, targets, _ = self._check_rows(X, y, None, reset=False, fewest=1)
+        self._check_target_count(targets)
+        return _join(
+            [
+                fit.predict(inputs).log_density(torch.from_numpy(targets[:, column]))
+                for column, fit in enumerate(self.fits_)
+            ]
+        )
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw joint new observations, noise included: ``(rows, n_samples)`` or ``(rows, targets, n_samples)``."""
@@ -205,7 +225,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             scaled = fit.inputs_scaler.transform(inputs)
             functions = fit.fitted.sample(n_samples, seed=int(random.randint(2**31 - 1)))(scaled).T
             noise = fit.fitted.predict(scaled).noise_variance.sqrt()[:, None]
-            values = functions + noise * torch.from_numpy(random.normal(size=functions.shape)).to(functions)
+            errors = torch.from_numpy(fit.error_shape.draw(random, functions.shape)).to(functions)
+            values = functions + noise * errors
             draws.append(values * float(fit.target_scaler.scale) + float(fit.target_scaler.mean))
         return _join(draws, axis=1)
 

@@ -20,4 +20,6 @@ def run_auto(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> 
     prediction = fit.predict(split.test_inputs)
     left_out = ("seconds", "rows", "seed", "history", "conformal")
     record = {f"auto_{name}": value for name, value in fit.record.items() if name not in left_out}
-    return Outcome(prediction.mean.numpy(), prediction.std.numpy(), seconds, details=record)
+    return Outcome(
+        prediction.mean.numpy(), prediction.std.numpy(), seconds, error_shape=prediction.error_shape, details=record
+    )

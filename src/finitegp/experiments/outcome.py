@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..error_shape import GAUSSIAN, ErrorShape
+
 Array = npt.NDArray[np.float64]
 
 
@@ -40,12 +42,14 @@ class Outcome:
         mean: Predictive mean ``(test rows,)``.
         std: Predictive standard deviation ``(test rows,)``, noise included.
         seconds: Seconds to fit, without loading the data and without predicting.
-        log_density: Log predictive density of the test targets where the prediction is not Gaussian (a mixture).
+        error_shape: Of the predictive distribution with that mean and that standard deviation.
+        log_density: Log predictive density of the test targets where the prediction is of another kind (a mixture).
         details: Whatever else the record should hold, such as ``steps`` or ``nlml``.
     """
 
     mean: Array
     std: Array
     seconds: float
+    error_shape: ErrorShape = GAUSSIAN
     log_density: Array | None = None
     details: dict[str, Any] = field(default_factory=dict)

@@ -49,15 +49,19 @@ def run_cell(cell: Cell, *, data_directory: Path | None) -> dict[str, Any]:
 def score_outcome(split: DatasetSplit, outcome: Outcome) -> dict[str, Any]:
     """Test scores in the target's units."""
     mean, std, targets = (torch.from_numpy(v) for v in (outcome.mean, outcome.std, split.test_targets))
-    scores = score(mean, std, targets)
+    scores = score(mean, std, targets, error_shape=outcome.error_shape)
     nlpd = scores.nlpd if outcome.log_density is None else -float(outcome.log_density.mean())
-    return {
+    found = {
         "rmse": scores.rmse,
         "nlpd": nlpd,
         "crps": scores.crps,
         "coverage": {str(level): share for level, share in scores.coverage.items()},
         "largest_standardized_residual": scores.largest_standardized_residual,
     }
+    if not outcome.error_shape.is_gaussian:
+        # What the same means and standard deviations would score by themselves.
+        found["gaussian_nlpd"] = score(mean, std, targets).nlpd
+    return found
 
 
 def work(cell: Cell, *, results: Path, data_directory: Path | None) -> bool:

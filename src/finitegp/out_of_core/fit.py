@@ -361,6 +361,7 @@ class _Stages(NamedTuple):
             self.validation,
             lambda posterior: FittedGP(exact, posterior, chunk_size=chunk).predict(inputs),
             evidence,
+            heavy_tails=self.settings.heavy_tails,
         )
 
     def _tell(self, word: str) -> None:

@@ -1,4 +1,4 @@
-"""Scores of Gaussian predictions with their sampling errors, and the baselines that a model has to beat."""
+"""Scores of predictive distributions with their sampling errors, and the baselines that a model has to beat."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..error_shape import GAUSSIAN, ErrorShape
 from ..metrics import score
 from .contents import ModelScores
 
@@ -15,7 +16,7 @@ Array = npt.NDArray[np.float64]
 _MOST_LINEAR_ROWS = 50_000
 
 
-def score_model(name: str, mean: Array, std: Array, targets: Array) -> ModelScores:
+def score_model(name: str, mean: Array, std: Array, targets: Array, error_shape: ErrorShape = GAUSSIAN) -> ModelScores:
     """All scores of one model, with standard errors over the rows.
 
     Example:
@@ -23,10 +24,10 @@ def score_model(name: str, mean: Array, std: Array, targets: Array) -> ModelScor
         >>> found.rmse, found.mae, found.r_squared, found.coverage[0.9]
         (1.0, 1.0, 0.0, 1.0)
     """
-    found = score(torch.tensor(mean), torch.tensor(std), torch.tensor(targets))
+    found = score(torch.tensor(mean), torch.tensor(std), torch.tensor(targets), error_shape=error_shape)
     errors = targets - mean
     squares, sizes = errors**2, np.abs(errors)
-    surprise = 0.5 * squares / std**2 + np.log(std)
+    surprise = np.log(std) - error_shape.log_density(torch.tensor(errors / std)).numpy()
     root = math.sqrt(len(targets))
     variance = float(np.var(targets))
     return ModelScores(

@@ -52,12 +52,14 @@ class HeldOutPoints:
         targets: What was observed.
         mean: What was predicted.
         std: The standard deviation of the prediction.
+        deviations: How many of these make the half of a 90 % interval.
         total: How many held-out rows there are.
     """
 
     targets: Array
     mean: Array
     std: Array
+    deviations: float
     total: int
 
 
@@ -75,7 +77,7 @@ class Calibration:
         nominal_high: ... and upper end.
         predicted_spread: Root mean square of the predicted standard deviation, for groups of rows sorted by it.
         observed_spread: Root mean square error of the same groups.
-        spread_low: Where the latter lies for a calibrated Gaussian model with 95 % probability: lower end ...
+        spread_low: Where the latter lies for a calibrated model with 95 % probability: lower end ...
         spread_high: ... and upper end.
         spread_rows: Rows in each group.
     """
@@ -117,7 +119,7 @@ class Outliers:
 
     Attributes:
         source: ``"leave-one-out"`` for training rows, ``"held-out"`` if those were not at hand.
-        expected: Quantiles of the standard normal distribution, thinned ...
+        expected: Quantiles of the distribution that errors are expected to have, thinned ...
         standardized: ... and the sorted standardized residuals that belong to them.
         row_numbers: Of the worst rows.
         targets: What was observed there.
@@ -125,7 +127,9 @@ class Outliers:
         std: With which standard deviation.
         values: The most important inputs of these rows, as text, in the order of ``value_names``.
         value_names: Names of these inputs.
-        beyond_three: How many rows are more than three standard deviations off.
+        beyond_three: How many rows are more than three standard deviations off ...
+        expected_beyond_three: ... and how many are expected to be.
+        distribution: What that distribution is called.
         rows: How many were judged.
         rows_of: Out of how many.
     """
@@ -140,6 +144,8 @@ class Outliers:
     values: list[list[str]]
     value_names: list[str]
     beyond_three: int
+    expected_beyond_three: float
+    distribution: str
     rows: int
     rows_of: int
 
@@ -157,6 +163,7 @@ class ResidualPanel:
         local_mean: The mean residual there, over all rows.
         local_error: Its standard error.
         total: How many rows there are.
+        deviations: Between minus and plus this, nine of ten residuals should lie.
     """
 
     name: str
@@ -167,6 +174,7 @@ class ResidualPanel:
     local_mean: Array
     local_error: Array
     total: int
+    deviations: float
 
 
 @dataclass(frozen=True)

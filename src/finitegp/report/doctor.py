@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..error_shape import GAUSSIAN, ErrorShape
 from . import data_checks, model_checks, prediction_checks
 from .contents import ModelScores, ResidualPanel
 from .findings import SEVERITIES, Checkup, Finding
@@ -35,6 +36,7 @@ class Patient:
         model: What the posterior's matrices say, or None.
         record: What the fit says of itself.
         residual_panels: Residuals by input.
+        error_shape: Of the predictive distribution.
     """
 
     column_names: Sequence[str]
@@ -49,6 +51,7 @@ class Patient:
     model: ModelFacts | None
     record: dict[str, Any]
     residual_panels: Sequence[ResidualPanel] = ()
+    error_shape: ErrorShape = GAUSSIAN
 
 
 class _NotPossible(Exception):  # noqa: N818  not an error: the reason is shown
@@ -96,7 +99,7 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         "baselines": lambda: prediction_checks.check_baselines(_with_baselines(scores)),
         "overfit gap": lambda: prediction_checks.check_overfit(_nlml(patient), scores[0]),
         "coverage of intervals": lambda: prediction_checks.check_coverage(scores[0].coverage, len(residuals)),
-        "heavy tails": lambda: prediction_checks.check_heavy_tails(residuals / patient.std),
+        "heavy tails": lambda: prediction_checks.check_heavy_tails(residuals / patient.std, patient.error_shape),
         "bias": lambda: prediction_checks.check_bias(residuals),
         "residuals by input": lambda: prediction_checks.check_structured_residuals(patient.residual_panels),
         "dead features": lambda: model_checks.check_dead_features(

@@ -14,7 +14,6 @@ from .contents import Calibration, Curve, HeldOutPoints, ImportanceTable, Outlie
 from .markup import figure, key, table
 from .numbers import cut, distinct_cuts, log_ticks, percent, shown
 
-_NORMAL_90 = 1.6448536269514722
 _TABLE_ROWS = 20
 # Three of these side by side have letters of the same size as two of the usual ones.
 _SMALL: dict[str, Any] = {"width": 340, "height": 270}
@@ -22,7 +21,8 @@ _SMALL: dict[str, Any] = {"width": 340, "height": 270}
 
 def predictions_figure(points: HeldOutPoints, target_name: str) -> str:
     """Predicted against actual, with 90 % intervals."""
-    low, high = points.mean - _NORMAL_90 * points.std, points.mean + _NORMAL_90 * points.std
+    half_width = points.deviations * points.std
+    low, high = points.mean - half_width, points.mean + half_width
     missed = (points.targets < low) | (points.targets > high)
     both = np.concatenate([points.targets, points.mean])
     horizontal = Axis.around(both, f"actual {target_name}")
@@ -246,7 +246,7 @@ def _residuals(panel: ResidualPanel, name: str, caption: str, *, title: str, siz
         **size,
     )
     span = [horizontal.low, horizontal.high]
-    chart.band(span, [-_NORMAL_90, -_NORMAL_90], [_NORMAL_90, _NORMAL_90])
+    chart.band(span, [-panel.deviations] * 2, [panel.deviations] * 2)
     chart.line(span, [0.0, 0.0], "reference")
     chart.points(panel.values, panel.residuals, "small")
     low, high = panel.local_mean - 2 * panel.local_error, panel.local_mean + 2 * panel.local_error
@@ -264,14 +264,14 @@ def _residuals(panel: ResidualPanel, name: str, caption: str, *, title: str, siz
 
 
 def outliers_figure(found: Outliers) -> str:
-    """Sorted standardized residuals against the quantiles of a normal distribution."""
+    """Sorted standardized residuals against the quantiles of the predictive distribution."""
     both = np.concatenate([found.expected, found.standardized])
-    horizontal = Axis.around(found.expected, "expected of a normal distribution")
+    horizontal = Axis.around(found.expected, f"expected of {found.distribution}")
     vertical = Axis.around(both, "standardized residual")
     chart = Chart(
         horizontal,
         vertical,
-        "Normal quantile plot",
+        "Quantile plot",
         f"Sorted standardized residuals of {found.rows} rows; {found.beyond_three} lie beyond three.",
         height=300,
         vertical_grid=True,
@@ -280,11 +280,10 @@ def outliers_figure(found: Outliers) -> str:
     far = np.abs(found.standardized) > 3.0
     chart.points(found.expected[~far], found.standardized[~far])
     chart.points(found.expected[far], found.standardized[far], "second")
-    expected = 0.0026998 * found.rows
     caption = (
         f"Residuals over their predicted standard deviations, sorted, {shown(found.rows)} rows (the middle of many is "
-        f"thinned). On the dashed line: Gaussian. {key('orange', 'beyond three')}: {found.beyond_three} rows, "
-        f"{shown(expected, 2)} expected."
+        f"thinned). On the dashed line: {found.distribution}. {key('orange', 'beyond three')}: {found.beyond_three} "
+        f"rows, {shown(found.expected_beyond_three, 2)} expected."
     )
     chosen = np.unique(np.linspace(0, len(found.expected) - 1, _TABLE_ROWS).astype(int))
     body = [[shown(float(found.expected[i]), 3), shown(float(found.standardized[i]), 3)] for i in chosen]

@@ -99,8 +99,9 @@ def gather_contents(
     leading = [entry.name for entry in importance.entries]
     shown_inputs = [(name, groups[name], [_label(names[column], name) for column in groups[name]]) for name in leading]
     standardized = (targets - mean) / std
+    drawing: dict[str, Any] = {"seed": seed, "error_shape": subject.error_shape}
     panels = [
-        residual_panel(name, inputs[:, groups[name]], [names[c] for c in groups[name]], standardized, seed=seed)
+        residual_panel(name, inputs[:, groups[name]], [names[c] for c in groups[name]], standardized, **drawing)
         for name in leading[:_RESIDUAL_PANELS]
     ]
     drawn = thin(len(targets), _MOST_POINTS, seed=seed)
@@ -113,9 +114,11 @@ def gather_contents(
         facts=_facts(subject, facts, inputs, training, groups, predict_seconds),
         settings=_settings(subject.record),
         scores=scores,
-        points=HeldOutPoints(targets[drawn], mean[drawn], std[drawn], len(targets)),
-        by_level=residual_panel(f"predicted {target_name}", mean[:, None], [target_name], standardized, seed=seed),
-        calibration=measure_calibration(mean, std, targets),
+        points=HeldOutPoints(
+            targets[drawn], mean[drawn], std[drawn], subject.error_shape.deviations(0.9), len(targets)
+        ),
+        by_level=residual_panel(f"predicted {target_name}", mean[:, None], [target_name], standardized, **drawing),
+        calibration=measure_calibration(mean, std, targets, subject.error_shape),
         curves=curves,
         outliers=_outliers(
             subject, mean, std, inputs, targets, training, shown_inputs[:3], training_row_numbers, remarks, seed
@@ -136,6 +139,7 @@ def gather_contents(
                 model=facts,
                 record=subject.record,
                 residual_panels=panels,
+                error_shape=subject.error_shape,
             ),
             seed=seed,
         ),
@@ -198,7 +202,7 @@ def _score_all(
     remarks: dict[str, str],
     seed: int,
 ) -> list[ModelScores]:
-    scores = [score_model("this model", mean, std, targets)]
+    scores = [score_model("this model", mean, std, targets, subject.error_shape)]
     if training is not None:
         scores.append(score_model("linear", *predict_linear(*training, inputs, seed=seed), targets))
         center, spread = float(training[1].mean()), float(training[1].std())
@@ -258,9 +262,18 @@ def _outliers(
                 shown_inputs,
                 numbers,
                 rows_of=rows,
+                error_shape=subject.error_shape,
             )
     return find_outliers(
-        "held-out", mean, std, targets, inputs, shown_inputs, np.arange(len(targets)), rows_of=len(targets)
+        "held-out",
+        mean,
+        std,
+        targets,
+        inputs,
+        shown_inputs,
+        np.arange(len(targets)),
+        rows_of=len(targets),
+        error_shape=subject.error_shape,
     )
 
 
@@ -325,6 +338,7 @@ def _facts(
     if facts is not None and subject.fitted is not None:
         out["Features"] = f"{shown(facts.num_features)} (the data determine {shown(facts.effective_dimension)})"
         out["Noise model"] = type(subject.fitted.model.noise).__name__
+        out["Predictive distribution"] = subject.error_shape.name
         out["NLML per training row"] = f"{shown(facts.nlml)} nats" if facts.nlml is not None else "cannot be trusted"
         out["Condition number"] = f"{facts.condition_number:.1e}"
     for key, label in (("out_of_fold_rmse", "Out-of-fold RMSE"), ("seconds", "Training time")):

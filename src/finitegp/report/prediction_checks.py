@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.naming import listed
+from ..error_shape import GAUSSIAN, ErrorShape
 from .contents import ModelScores, ResidualPanel
 from .findings import Finding
 from .numbers import percent, shown
@@ -125,8 +126,8 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
     )
 
 
-def check_heavy_tails(standardized: Array) -> Finding | None:
-    """More rows far outside their error bars than a Gaussian allows.
+def check_heavy_tails(standardized: Array, error_shape: ErrorShape = GAUSSIAN) -> Finding | None:
+    """More rows far outside their error bars than the predictive distribution allows.
 
     Example:
         >>> values = np.random.default_rng(0).normal(size=1000)
@@ -134,14 +135,14 @@ def check_heavy_tails(standardized: Array) -> Finding | None:
         (None, 'warning')
     """
     far = int((np.abs(standardized) > 4.0).sum())
-    expected = 6.33e-5 * len(standardized)
+    expected = error_shape.beyond(4.0) * len(standardized)
     if far < 3 or far < 10.0 * expected:
         return None
     return Finding(
         "warning",
         "Heavy-tailed residuals",
         f"{far} of {shown(len(standardized))} held-out rows lie more than four standard deviations off, the farthest "
-        f"{shown(float(np.abs(standardized).max()), 2)}; a Gaussian would give {shown(expected, 2)}.",
+        f"{shown(float(np.abs(standardized).max()), 2)}; {error_shape.name} would give {shown(expected, 2)}.",
         "Look at these rows: mistakes in the table, or cases the inputs do not describe. Try the logarithm of the "
         "target or noise='input', and do not read far intervals (99 % and beyond) literally.",
     )

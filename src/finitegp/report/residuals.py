@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..error_shape import GAUSSIAN, ErrorShape
 from .contents import Outliers, ResidualPanel
 from .numbers import shown
 
@@ -26,7 +27,13 @@ def thin(rows: int, most: int, *, seed: int) -> npt.NDArray[np.int64]:
 
 
 def residual_panel(
-    name: str, columns: Array, column_names: Sequence[str], standardized: Array, *, seed: int = 0
+    name: str,
+    columns: Array,
+    column_names: Sequence[str],
+    standardized: Array,
+    *,
+    seed: int = 0,
+    error_shape: ErrorShape = GAUSSIAN,
 ) -> ResidualPanel:
     """Standardized residuals against one input, with local means over all rows.
 
@@ -37,6 +44,7 @@ def residual_panel(
         column_names: Of the ``k`` columns.
         standardized: ``(rows,)`` residuals over predicted standard deviations.
         seed: Of the rows that are drawn and of how far dots of a category are moved apart.
+        error_shape: Of the predictive distribution.
     """
     if columns.shape[1] > 1 and not is_one_hot(columns):
         chosen = int(np.argmax([len(np.unique(column)) for column in columns.T]))
@@ -63,6 +71,7 @@ def residual_panel(
         local_mean=np.array([np.mean(standardized[group]) for group in groups]),
         local_error=np.array(errors),
         total=len(columns),
+        deviations=error_shape.deviations(0.9),
     )
 
 
@@ -111,6 +120,7 @@ def find_outliers(
     *,
     rows_of: int,
     most: int = 10,
+    error_shape: ErrorShape = GAUSSIAN,
 ) -> Outliers:
     """The rows farthest from what was expected of them, in units of the expected deviation.
 
@@ -124,13 +134,12 @@ def find_outliers(
         row_numbers: What to call each row.
         rows_of: How many rows there are, if these are a sample.
         most: Rows shown.
+        error_shape: Of the predictive distribution.
     """
-    from scipy.special import ndtri
-
     standardized = (targets - mean) / std
     order = np.argsort(-np.abs(standardized), kind="stable")[:most]
     ranked = np.sort(standardized)
-    expected = ndtri((np.arange(len(ranked)) + 0.5) / len(ranked))
+    expected = error_shape.quantiles((np.arange(len(ranked)) + 0.5) / len(ranked))
     # Both tails in full, the middle thinned evenly: nothing happens there.
     tail, rows = 60, len(ranked)
     middle = np.linspace(tail, rows - tail - 1, 140).astype(int) if rows > 2 * tail + 140 else np.arange(rows)
@@ -146,6 +155,8 @@ def find_outliers(
         values=[[_value(inputs, row, columns, labels) for _, columns, labels in value_columns] for row in order],
         value_names=[name for name, _, _ in value_columns],
         beyond_three=int((np.abs(standardized) > 3.0).sum()),
+        expected_beyond_three=rows * error_shape.beyond(3.0),
+        distribution=error_shape.name,
         rows=rows,
         rows_of=rows_of,
     )

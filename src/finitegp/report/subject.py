@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from ..data import ArraySource
+from ..error_shape import GAUSSIAN, ErrorShape
 from ..errors import NumericalError
 from ..likelihood import negative_log_marginal_likelihood
 from ..linalg import symmetric_eigen
@@ -32,6 +33,7 @@ class Subject:
         target_scale: What the target was divided by; the standard deviation of the training rows if there is a mean.
         record: What the fit says of itself.
         kind: What it is, for the reader.
+        error_shape: Of its predictive distributions.
     """
 
     predict: Callable[[Array], tuple[Array, Array]]
@@ -41,6 +43,7 @@ class Subject:
     target_scale: float
     record: dict[str, Any] = field(default_factory=dict)
     kind: str = "FittedGP"
+    error_shape: ErrorShape = GAUSSIAN
 
     def predict_mean(self, inputs: Array) -> Array:
         """Only the mean, without the cost of the variance where that can be had."""
@@ -108,7 +111,7 @@ def _automatic(
     # More than one target shares a posterior only if the estimator says so; the report then does without it.
     fitted = model.fitted if model.fitted.posterior.statistics.num_targets == 1 else None
     record = (extra or {}) | model.record
-    return Subject(predict, fitted, model.inputs_scaler.transform, mean or None, scale, record, kind)
+    return Subject(predict, fitted, model.inputs_scaler.transform, mean or None, scale, record, kind, model.error_shape)
 
 
 def _plain_prediction(model: Any) -> Callable[[Array], tuple[Array, Array]]:

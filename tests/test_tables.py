@@ -282,7 +282,7 @@ def test_peers_with_null_values_and_best_marked():
     rows = [
         make_row("lagged", rmse=0.2, coverage={"0.9": 0.8}),
         make_peer(rmse=0.1, nlpd=None, crps=None, coverage=None, largest_standardized_residual=None, seconds=None),
-        make_peer("auto", rmse=0.3, nlpd=-0.4, peak_memory_bytes=None),
+        make_peer("auto", rmse=0.3, nlpd=-0.4, gaussian_nlpd=-0.25, peak_memory_bytes=None),
         make_peer("mlp", split=1),
     ]
     text = page(rows)
@@ -290,7 +290,7 @@ def test_peers_with_null_values_and_best_marked():
     assert line(section, "lightgbm")[1:] == ["**0.100**", "–", "–", "–", "–", "–", "500 (100)"]
     expected = ["0.200", "**-0.500**", "**0.050**", "80.0 %", "4.0", "12.0", "500 (100)"]
     assert line(section, "*lagged, linear, batch 32*")[1:] == expected
-    assert line(section, "*auto*")[1:] == ["0.300", "-0.400", "**0.050**", "**91.0 %**", "4.0", "12.0", "–"]
+    assert line(section, "*auto*")[1:] == ["0.300", "-0.400 (-0.250)", "**0.050**", "**91.0 %**", "4.0", "12.0", "–"]
     assert "mlp" not in section
 
 

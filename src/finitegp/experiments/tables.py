@@ -185,7 +185,8 @@ def peers_section(rows: Sequence[Row], *, split: int = 0) -> list[str]:
         "defaults or searches. Bold: lowest RMSE, NLPD and CRPS, and coverage nearest to 90 %. A large standardised "
         "residual is a point that the method was sure of and wrong about. Seconds are to fit, one thread, roughly: "
         "cells ran side by side. Peak memory is that of the process; what the fit added to interpreter, libraries and "
-        "data is in brackets, and includes libraries that a peer loads late.",
+        "data is in brackets, and includes libraries that a peer loads late. Where a predictive distribution is "
+        "Student's t, the NLPD in brackets is that of a Gaussian with the same mean and standard deviation.",
         "",
     ]
     for dataset in ordered:
@@ -224,6 +225,8 @@ def _peer_line(contender: Contender, best: Mapping[str, float]) -> list[str]:
     for metric in ("rmse", "nlpd", "crps"):
         value = row.get(metric)
         cells.append(bold(number(value), value is not None and round(value, 3) == best[metric]))
+        if metric == "nlpd" and row.get("gaussian_nlpd") is not None:
+            cells[-1] += f" ({number(row['gaussian_nlpd'])})"
     share = coverage(row)
     if share is None:
         cells.append(MISSING)

@@ -18,6 +18,7 @@ from ..algorithms.base import Algorithm
 from ..automatic import EFFORTS, AutoFit
 from ..automatic.fit import fit_target_scaler
 from ..automatic.kernel_fit import kernel_features, start_kernel
+from ..automatic.processes import with_one_thread
 from ..callbacks import Callback, ProgressBar, Validation
 from ..data import ArraySource
 from ..data.scaling import Standardizer
@@ -114,6 +115,9 @@ def fit_given(
         )
         if settings.algorithm == "exact":
             _train_exact(model, data, settings, record)
+        elif isinstance(settings.feature_map, str):
+            # Small networks are trained fastest by one thread, most of all beside other programs.
+            with_one_thread(_train_batches, model, data, settings, record)
         else:
             _train_batches(model, data, settings, record)
     fitted = model.condition(data)

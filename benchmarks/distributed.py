@@ -4,11 +4,12 @@
     python benchmarks/distributed.py --ranks 2 4 8  # on a machine with eight cores
     python benchmarks/distributed.py --quick        # a look that is not for the record
 
-Starts itself under ``torchrun``, one thread per rank. The first rank measures alone, while the others sleep, and all
-of them together, in turn; medians over rounds, and the median of the ratios of a round. 17 columns, three layers of
-128, ``Lagged`` with AdamW at batches of 1024 rows. Exact passes are NLML in float64 from a spool on disk. *Strong*
-scaling is the same rows and batches shared out; *weak* scaling has as many rows and batches as many times as large as
-there are ranks. Writes ``benchmarks/results/distributed.jsonl`` and the tables of ``docs/distributed.md``.
+Starts itself under ``torchrun``, one thread and one core per rank. The first rank measures alone, while the others
+sleep, and all of them together, in turn; medians over rounds, and the median of the ratios of a round. 17 columns,
+three layers of 128, ``Lagged`` with AdamW at batches of 1024 rows; also three layers of 256, and 512 Fourier features.
+Exact passes are NLML in float64 from a spool on disk. *Strong* scaling is the same rows and batches shared out; *weak*
+scaling has as many rows and batches as many times as large as there are ranks. Writes
+``benchmarks/results/distributed.jsonl`` and the tables of ``docs/distributed.md``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -27,12 +29,14 @@ from typing import Any
 
 import torch
 from record import record
+from torch import nn
 
 from finitegp import FeatureGP, Lagged, train
 from finitegp.automatic import EFFORTS
 from finitegp.automatic.members import make_network
 from finitegp.data import open_spool, spool
 from finitegp.distributed import ALONE, Ranks, join_ranks
+from finitegp.features import FourierFeatures, MLPFeatures
 from finitegp.schedules import make_optimizer
 
 COLUMNS, HIDDEN, BATCH, SMALL_BATCH, BLOCK = 17, (128, 128, 128), 1024, 128, 20
@@ -55,9 +59,15 @@ def make_rows(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, torch.sin(2.0 * inputs[:, 0]) + 0.5 * inputs[:, 1] * inputs[:, 2] + noise
 
 
-def make_model() -> FeatureGP:
-    """The network of all measurements, which is one of the automatic fit's."""
-    return FeatureGP(make_network(COLUMNS, EFFORTS["medium"], seed=0), noise_variance=0.1)
+def make_model(features: str = "network") -> FeatureGP:
+    """The network of most measurements, which is one of the automatic fit's; or other features."""
+    if features == "wide network":
+        feature_map: nn.Module = MLPFeatures(COLUMNS, hidden=(256, 256, 256), activation="mish", seed=0)
+    elif features == "Fourier features":
+        feature_map = FourierFeatures(COLUMNS, 512, length_scales=4.0, seed=0)
+    else:
+        feature_map = make_network(COLUMNS, EFFORTS["medium"], seed=0)
+    return FeatureGP(feature_map, noise_variance=0.1)
 
 
 def exact_pass(data: Any) -> Work:
@@ -72,11 +82,11 @@ def exact_pass(data: Any) -> Work:
     return work
 
 
-def training(data: Any, batch_size: int) -> Work:
+def training(data: Any, batch_size: int, features: str = "network") -> Work:
     """Seconds per step of one epoch, without what is made before the first step."""
 
     def work(ranks: Ranks) -> float:
-        algorithm = Lagged(make_model(), len(data[1]) if isinstance(data, tuple) else len(data), block=BLOCK)
+        algorithm = Lagged(make_model(features), len(data[1]) if isinstance(data, tuple) else len(data), block=BLOCK)
         optimizer = make_optimizer(algorithm)
         run = train(algorithm, optimizer, data, epochs=1, batch_size=batch_size, initial_batches=1, ranks=ranks)
         return run.seconds / run.step
@@ -102,6 +112,9 @@ def message(times: int = 50) -> Work:
 def measure(directory: str, quick: bool) -> None:
     """One measurement after another, on every rank; the first rank writes what it found."""
     torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) % len(cores)]})
     rows, steps, rounds = (QUICK_ROWS, QUICK_STEPS, QUICK_ROUNDS) if quick else (ROWS, STEPS, ROUNDS)
     found: list[Line] = []
     with join_ranks() as ranks:
@@ -115,6 +128,8 @@ def measure(directory: str, quick: bool) -> None:
             "training, strong": (training(in_memory, BATCH), training(in_memory, BATCH)),
             "training from disk, strong": (training(on_disk, BATCH), training(on_disk, BATCH)),
             "training, weak": (training(in_memory, BATCH), training(more_in_memory, count * BATCH)),
+            "wide network, strong": 2 * (training(in_memory, BATCH, "wide network"),),
+            "Fourier features, strong": 2 * (training(in_memory, BATCH, "Fourier features"),),
             "small batches, strong": (training(in_memory, SMALL_BATCH), training(in_memory, SMALL_BATCH)),
             "message": (message(), message()),
         }

@@ -111,7 +111,7 @@ def test_refitted_noise_is_shown(model):
     assert found["typical_noise"] != found["typical_noise_before"]
     assert "typical noise" in run(*arguments).stdout
     message = fail("predict", "joint.finitegp", "north.csv", "-o", "out.csv", "--interval", "conformal")
-    assert "only Gaussian intervals" in message
+    assert "kept rows aside" in message
 
 
 def test_a_table_with_another_name_for_the_target(model, here):

@@ -166,7 +166,7 @@ def test_intervals_by_counting_do_not_survive_another_noise(model, sites):
     regressor.fits_ = [replace(fit, record=record)]
     counted = replace(model, regressor=regressor)
     assert "conformal" in counted.merge(*sites).regressor.fits_[0].record
-    with pytest.raises(DataError, match="only Gaussian intervals"):
+    with pytest.raises(DataError, match="kept rows aside"):
         counted.merge(*sites, refit_noise=True).deviations(0.9, "conformal")
 
 

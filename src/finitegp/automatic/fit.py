@@ -76,7 +76,10 @@ class AutoFit:
             raise ValueError(f"method must be one of {list(INTERVAL_METHODS)}, but is {method!r}.")
         if method == "conformal":
             if "conformal" not in self.record:
-                raise ValueError("method='conformal' needs a fit that kept rows aside, but this one did not.")
+                raise ValueError(
+                    "Conformal intervals need a fit that kept rows aside to count on, and the noise of that fit: take "
+                    "those of the predictive distribution instead."
+                )
             return conformal_multiplier(self.record["conformal"], coverage)
         return (self.error_shape if method == "predictive" else GAUSSIAN).deviations(coverage)
 

@@ -31,6 +31,7 @@ import torch
 from record import record
 
 from finitegp.data.table_source import TableSource
+from finitegp.error_shape import ErrorShape
 from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.experiments.outcome import DatasetSplit
 from finitegp.experiments.peers import PEERS
@@ -77,6 +78,7 @@ def finitegp(directory: Path, options: dict[str, Any]) -> Predicted:
         means.append(prediction.mean.numpy())
         deviations.append(prediction.std.numpy())
     kept = ("memory", "race", "refinement", "validation_nlpd", "noise_floor", "noise_ratio", "variance_factor")
+    kept = (*kept, "degrees_of_freedom", "settings", "rows")
     details = {name: fit.record.get(name) for name in kept}
     return np.concatenate(means), np.concatenate(deviations), details
 
@@ -110,7 +112,10 @@ def measure(method: str, directory: Path, options: dict[str, Any]) -> dict[str, 
     mean, deviation, details = (finitegp if method == "finitegp" else peer(method))(directory, options)
     found = {"seconds": time.process_time() - started, "wall_seconds": time.perf_counter() - clock}
     found["peak_bytes"] = peak_memory_bytes() - baseline
-    scores = score(torch.from_numpy(mean), torch.from_numpy(deviation), torch.from_numpy(targets))
+    shape = ErrorShape(details.get("degrees_of_freedom"))
+    predicted = torch.from_numpy(mean), torch.from_numpy(deviation), torch.from_numpy(targets)
+    scores = score(*predicted, error_shape=shape)
+    found["gaussian_nlpd"] = score(*predicted).nlpd
     found |= {"rmse": scores.rmse, "nlpd": scores.nlpd, "crps": scores.crps}
     found |= {"coverage": {str(level): value for level, value in scores.coverage.items()}}
     return found | {"target_std": float(targets.std()), "test_rows": len(targets), "details": details}
@@ -132,18 +137,18 @@ def main() -> None:
         print(json.dumps(measure(method, Path(files), json.loads(options))))
         return
     options = {"budget": arguments.budget, "effort": arguments.effort, "max_seconds": arguments.max_seconds}
-    found = []
+    place = {} if arguments.directory is None else {"directory": arguments.directory}
     for table in arguments.tables:
         with tempfile.TemporaryDirectory() as directory:
             write_split(arguments.data_dir / f"{table}.parquet", Path(directory))
             for method in arguments.methods:
                 command = [sys.executable, __file__, "--worker", method, directory, json.dumps(options)]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-                row = {"table": table, "method": method} | json.loads(done.stdout.splitlines()[-1])
+                row = {"table": table, "method": method, "options": options}
+                row |= json.loads(done.stdout.splitlines()[-1])
                 print(json.dumps(row), flush=True)
-                found.append(row)
-    place = {} if arguments.directory is None else {"directory": arguments.directory}
-    print("written to", record("large_tables", found, same=("table", "method"), **place))
+                # At once: the next one may take long.
+                print("written to", record("large_tables", [row], same=("table", "method", "options"), **place))
 
 
 if __name__ == "__main__":

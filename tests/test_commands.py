@@ -68,6 +68,7 @@ def test_fit_for_scripts_and_what_the_file_holds(here, shop, quick_effort):
     assert model.regressor.fits_[0].fitted.posterior.statistics.num_data == 60  # the held-out rows too
     info = run_json("info", "m.finitegp")
     assert (info["rows"], info["rows_taken_in_after_training"]) == (60, 12)
+    assert info["predictive_distribution"].startswith(("a normal distribution", "Student"))
     assert info["summary"]["scores"] == found["scores"]
 
 

@@ -8,7 +8,7 @@ own with one thread. finitegp reads the rows from a Parquet file, as ``finitegp 
 all rows as arrays, in the form that they take, and SVGP (with a network before its kernel) has at most
 ``--max-seconds`` processor seconds. Peaks are resident memory above the interpreter with its libraries, for the peers
 with the arrays. Seconds are processor seconds of reading, fit and prediction. Writes
-``benchmarks/results/large_tables.jsonl``.
+``benchmarks/results/large_tables.jsonl`` and the table of ``docs/memory.md``.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from finitegp.out_of_core import fit_within_memory
 
 TABLES, METHODS = ("haute_borne", "altitude"), ("finitegp", "lightgbm", "svgp-network")
 GROUP, CHUNK = 65_536, 10_000
+PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
+START, END = "<!-- written by benchmarks/large_tables.py -->", "<!-- end of what is written -->"
 Predicted = tuple[np.ndarray, np.ndarray, dict[str, Any]]
 
 
@@ -121,6 +123,27 @@ def measure(method: str, directory: Path, options: dict[str, Any]) -> dict[str, 
     return found | {"target_std": float(targets.std()), "test_rows": len(targets), "details": details}
 
 
+def render(path: Path) -> None:
+    """Put the table into the page."""
+    lines = [
+        START,
+        "",
+        "| table | method | RMSE | NLPD | CRPS | 90 % covers | processor seconds | peak MB |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in sorted(map(json.loads, path.read_text().splitlines()), key=lambda row: (row["table"], row["method"])):
+        name, nlpd = row["method"], f"{row['nlpd']:.3f}"
+        if name == "finitegp":
+            name += f", effort {row['options']['effort']}"
+            nlpd += f" ({row['gaussian_nlpd']:.3f} as Gaussian)"
+        elif name != "lightgbm":
+            name += f", at most {row['options']['max_seconds']:.0f} s"
+        scores = f"{row['rmse']:.2f} | {nlpd} | {row['crps']:.2f} | {100 * row['coverage']['0.9']:.1f} %"
+        lines.append(f"| {row['table']} | {name} | {scores} | {row['seconds']:.0f} | {row['peak_bytes'] / 1e6:.0f} |")
+    text = PAGE.read_text()
+    PAGE.write_text(text.split(START)[0] + "\n".join([*lines, "", END]) + text.split(END)[1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, help="where the tables are")
@@ -130,11 +153,15 @@ def main() -> None:
     parser.add_argument("--effort", default="medium")
     parser.add_argument("--max-seconds", type=float, default=240.0)
     parser.add_argument("--directory", type=Path, help="where the results go; without, beside this script")
+    parser.add_argument("--render", action="store_true", help="only write the page anew")
     parser.add_argument("--worker", nargs=3, metavar=("METHOD", "FILES", "OPTIONS"), help="one run; used by the above")
     arguments = parser.parse_args()
     if arguments.worker:
         method, files, options = arguments.worker
         print(json.dumps(measure(method, Path(files), json.loads(options))))
+        return
+    if arguments.render:
+        render(Path(__file__).parent / "results" / "large_tables.jsonl")
         return
     options = {"budget": arguments.budget, "effort": arguments.effort, "max_seconds": arguments.max_seconds}
     place = {} if arguments.directory is None else {"directory": arguments.directory}
@@ -148,7 +175,10 @@ def main() -> None:
                 row |= json.loads(done.stdout.splitlines()[-1])
                 print(json.dumps(row), flush=True)
                 # At once: the next one may take long.
-                print("written to", record("large_tables", [row], same=("table", "method", "options"), **place))
+                path = record("large_tables", [row], same=("table", "method", "options"), **place)
+                print("written to", path)
+                if arguments.directory is None:
+                    render(path)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class AutoSettings:
     window: int = 100
     refine_fraction: float = 0.3
     refine_rate: float = 0.4
-    refine_power: float = 0.75
+    refine_power: float = 0.5
     input_noise: bool = True
     noise_networks: int = 4
     noise_hidden: int = 64

@@ -6,8 +6,8 @@
 
 16 columns of generated rows in files of 1,000,000, row groups of 65,536. Each number of rows runs in a process of its
 own: after a short training that is not measured, spool, one epoch of ``Lagged`` with uniform batches, exact NLML.
-Peaks are resident memory, also of that first training, above the interpreter with its libraries (``load_libraries``, ``return_freed_memory``). Writes ``benchmarks/results/out_of_core.jsonl`` and
-``docs/figures/out_of_core.png``.
+Peaks are resident memory, also of that first training, above the interpreter with its libraries (``load_libraries``,
+``return_freed_memory``). Writes ``benchmarks/results/out_of_core.jsonl`` and ``docs/figures/out_of_core.png``.
 """
 
 from __future__ import annotations

@@ -97,6 +97,29 @@ def test_statistics_for_scripts_and_for_people(model):
     assert "n.statistics" in shown
 
 
+def test_info_shows_a_site(model):
+    found = run_json("statistics", model, "north.csv", "-o", "n.statistics")
+    info = run_json("info", "n.statistics")
+    assert info["statistics"] == "n.statistics"
+    assert {name: info[name] for name in ("rows", "features", "target", "fingerprint")} == {
+        name: found[name] for name in ("rows", "features", "target", "fingerprint")
+    }
+    used = [line["column"] for line in run_json("info", model)["columns"] if line["outputs"]]
+    assert info["columns"] == used
+    assert "width" in used
+    shown = run("info", "n.statistics").stdout
+    for text in ("n.statistics", "price", "40", str(found["features"]), ", ".join(used), found["fingerprint"]):
+        assert text in shown
+
+
+def test_info_of_a_site_of_the_first_release_and_of_a_damaged_one(model, here):
+    old = run_json("info", Path(__file__).parent / "files" / "site-1.statistics")
+    assert old["columns"] == []
+    assert old["fingerprint"] != run_json("info", "north.statistics")["fingerprint"]
+    (here / "n.statistics").write_bytes((here / "north.statistics").read_bytes()[:-9])
+    assert "n.statistics is truncated" in fail("info", "n.statistics")
+
+
 def test_few_rows_are_warned_of(model, here):
     (here / "few.csv").write_text("".join((here / "north.csv").read_text().splitlines(keepends=True)[:4]))
     result = run("statistics", model, "few.csv", "-o", "few.statistics")

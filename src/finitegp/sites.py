@@ -45,6 +45,7 @@ class SiteStatistics:
         target: The name of the column with the targets.
         name: What errors call these statistics, such as the name of their file; not saved.
         version: The release of finitegp that made them.
+        columns: The columns of the table that the features are made of; empty in files of the first releases.
     """
 
     statistics: FeatureStatistics
@@ -52,6 +53,7 @@ class SiteStatistics:
     target: str | None = None
     name: str = ""
     version: str = __version__
+    columns: tuple[str, ...] = ()
 
     @property
     def rows(self) -> float:
@@ -75,7 +77,12 @@ class SiteStatistics:
             ...     SiteStatistics.load(f"{directory}/north.statistics").rows
             4.0
         """
-        site = {"fingerprint": self.fingerprint, "target": self.target, "num_data": self.statistics.num_data}
+        site = {
+            "fingerprint": self.fingerprint,
+            "target": self.target,
+            "num_data": self.statistics.num_data,
+            "columns": list(self.columns),
+        }
         header = {"kind": "statistics", "versions": {"finitegp": self.version}, "site": site}
         write_container(path, header, encode_statistics(self.statistics))
 
@@ -95,14 +102,16 @@ class SiteStatistics:
         try:
             site = header["site"]
             fingerprint, target, version = site["fingerprint"], site["target"], header["versions"]["finitegp"]
-            if not all(isinstance(text, str) for text in (fingerprint, version, "" if target is None else target)):
-                raise ModelFileError("fingerprint, target or version is not text")
+            columns = tuple(site.get("columns", ()))
+            texts = (fingerprint, version, "" if target is None else target, *columns)
+            if not all(isinstance(text, str) for text in texts):
+                raise ModelFileError("fingerprint, target, version or the name of a column is not text")
             statistics = decode_statistics(site["num_data"], tensors)
             _check_sums(statistics)
-        except (ModelFileError, KeyError, TypeError) as error:
+        except (ModelFileError, KeyError, TypeError, AttributeError) as error:
             what = error if isinstance(error, ModelFileError) else "its description of the site makes no sense"
             raise ModelFileError(f"{path} cannot be used: {what}.") from None
-        return cls(statistics, fingerprint, target, Path(path).name, version)
+        return cls(statistics, fingerprint, target, Path(path).name, version, columns)
 
 
 @torch.no_grad()
@@ -118,7 +127,8 @@ def site_statistics(model: TableModel, table: Any, report: TransformReport) -> S
             "features.",
             stacklevel=4,  # past torch.no_grad and the method
         )
-    return SiteStatistics(total, _fingerprint(model), model.target)
+    columns = tuple(line.column for line in model.encoder.summary() if line.outputs)
+    return SiteStatistics(total, _fingerprint(model), model.target, columns=columns)
 
 
 def merge_sites(

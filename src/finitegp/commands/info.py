@@ -3,42 +3,78 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.markup import escape
 from rich.table import Table
 
-from .options import Json, Model
+from .options import Json
 from .speaking import Speaker, columns_table, figure, scores_table
 
 if TYPE_CHECKING:
+    from ..sites import SiteStatistics
     from ..table_model import TableModel
 
 EXAMPLES = """
-[bold]Example[/bold]
+[bold]Examples[/bold]
 
 finitegp info price.finitegp
+
+finitegp info north.statistics
 """
 
 
-def info(model: Model, as_json: Json = False) -> None:
-    """Show what is in a model file: target, columns, features, noise, scores, versions."""
+def info(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A file that [bold]finitegp fit[/bold] or [bold]finitegp statistics[/bold] wrote.",
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show what is in a model file: target, columns, features, noise, scores, versions; or in a site's statistics."""
     speaker = Speaker(as_json)
     with speaker.guard():
+        from ..persistence.container import read_container
+        from ..sites import SiteStatistics
         from ..table_model import TableModel
 
+        if read_container(model).header.get("kind") == "statistics":
+            facts = _site_facts(SiteStatistics.load(model))
+            _show_facts(speaker, model, facts)
+            speaker.finish({"statistics": str(model)} | facts)
+            return
         loaded = TableModel.load(model)
         facts = _facts(loaded)
-        table = Table(title=escape(str(model)), title_justify="left", show_header=False)
-        for name, value in facts.items():
-            table.add_row(name.replace("_", " "), escape(_text(value)))
-        speaker.show(table)
+        _show_facts(speaker, model, facts)
         speaker.show(columns_table(loaded.encoder))
         scores = loaded.summary.get("scores") or []
         if scores:
             speaker.show(scores_table(f"{loaded.summary['held_out_rows']} held-out rows, when it was fitted", scores))
         columns = [asdict(line) for line in loaded.encoder.summary()]
         speaker.finish({"model": str(model)} | facts | {"columns": columns, "summary": loaded.summary})
+
+
+def _show_facts(speaker: Speaker, path: Path, facts: dict[str, Any]) -> None:
+    table = Table(title=escape(str(path)), title_justify="left", show_header=False)
+    for name, value in facts.items():
+        table.add_row(name.replace("_", " "), escape(_text(value)))
+    speaker.show(table)
+
+
+def _site_facts(site: SiteStatistics) -> dict[str, Any]:
+    return {
+        "target": site.target,
+        "rows": site.rows,
+        "features": site.statistics.num_features,
+        "columns": list(site.columns),
+        "fingerprint": site.fingerprint,
+        "versions": {"finitegp": site.version},
+    }
 
 
 def _facts(model: TableModel) -> dict[str, Any]:
@@ -64,6 +100,8 @@ def _facts(model: TableModel) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "-"
     if isinstance(value, dict):
         return ", ".join(f"{name} {each}" for name, each in value.items())
     if isinstance(value, float):

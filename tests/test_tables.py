@@ -294,6 +294,22 @@ def test_peers_with_null_values_and_best_marked():
     assert "mlp" not in section
 
 
+def test_the_default_beside_the_best_of_all_others():
+    rows = [
+        make_row("lagged", rmse=0.2, nlpd=-0.3, crps=0.06),
+        make_peer("mlp", rmse=0.1, nlpd=None, crps=0.05),
+        make_peer("auto", rmse=0.15, nlpd=-0.4, crps=0.05, coverage={"0.5": 0.6, "0.9": 0.88, "0.95": 0.95}),
+        make_peer("auto", rmse=0.05, nlpd=-9.0, settings={"effort": "low"}),
+    ]
+    text = page(rows)
+    section = text[text.index("## The default beside") : text.index("## Beside the peers")]
+    expected = ["0.1500", "0.1000 (mlp)", "**-0.400**", "-0.300 (lagged)", "**0.0500**", "0.0500 (mlp)", "60 / 88 / 95"]
+    assert line(section, "bike")[1:] == expected
+    assert "hold 60.0, 88.0, 95.0 % of test rows" in section
+    assert "miss by 10.0, 2.0, 0.0 points" in section
+    assert "The default beside" not in page(rows[:2])
+
+
 def test_contenders_take_the_nearest_batch_size_and_keep_settings_apart():
     rows = [make_row("lagged", batch_size=size) for size in (16, 64)]
     rows += [make_peer(settings={"trees": count}) for count in (10, 20)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from .complexity import complexity_section
 from .datasets import PAPER_DATASETS
-from .default_tables import ablation_section, is_ablation, small_tables_section
+from .default_tables import ablation_section, is_ablation, small_tables_section, summary_section
 from .reading import PROTOCOL, extent_section, reading_section
 from .selection import Row, select
 from .tables import paper_tables, peers_section, variants_section, win_counts
@@ -47,6 +47,7 @@ def render_page(
             lines += [f"![{caption}]({path})", "", f"*{caption}.*", ""]
     lines += paper_tables(selected, metrics, kernels)
     lines += variants_section(rows, metrics, kernels)
+    lines += summary_section([row for row in rows if not is_ablation(row)])
     lines += peers_section([row for row in rows if row["dataset"] in PAPER_DATASETS and not is_ablation(row)])
     lines += ablation_section(rows)
     lines += small_tables_section(rows)

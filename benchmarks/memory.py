@@ -1,13 +1,16 @@
 """The memory planner against the kernel: planned and measured peak of spooling, training, exact pass and prediction.
 
-    python benchmarks/memory.py            # all settings, about ten minutes
-    python benchmarks/memory.py --quick    # two settings
+    python benchmarks/memory.py            # all settings, about an hour
+    python benchmarks/memory.py --fits     # only whole fits
+    python benchmarks/memory.py --quick    # two settings and one fit
 
-Each setting runs in a process of its own, which first uses every library once (``load_libraries``); peaks are
-resident memory above that. glibc keeps freed blocks below a size that it raises as it goes: ``measured`` is after
-``return_freed_memory()``, which fixes that size, as a memory budget asks for; ``measured_default`` is without.
+Each setting runs in a process of its own, which first uses every library once (``load_libraries``, for whole fits
+without the optimizers of torch, which they do not load); peaks are resident memory above that. glibc keeps freed blocks
+below a size that it raises as it goes: ``measured`` is after ``return_freed_memory()``, which fixes that size, as a
+memory budget asks for; ``measured_default`` is without.
 
-Then whole fits within a budget (``fit_within_memory``), with few steps: memory does not depend on their number.
+Whole fits within a budget (``fit_within_memory``) are made with few steps: memory does not depend on their number.
+There are so many rows that as many are held out as the budget has room for.
 
 Writes ``benchmarks/results/memory.jsonl`` and ``benchmarks/results/memory_fits.jsonl``.
 """
@@ -48,13 +51,20 @@ SETTINGS = [
     ("256MB", 16, {"algorithm": "minimax", "hidden": (512, 512), "batch_size": 1024}),
 ]
 QUICK = SETTINGS[1:3]
-# Budget, columns, rows, effort.
+# Budget, columns, rows, effort, settings.
 FITS = [
-    ("8MB", 8, 30_000, "low"),
-    ("24MB", 16, 30_000, "low"),
-    ("64MB", 16, 60_000, "medium"),
-    ("64MB", 60, 30_000, "medium"),
-    ("256MB", 9, 60_000, "medium"),
+    ("16MB", 8, 50_000, "low", {}),
+    ("32MB", 4, 200_000, "low", {}),
+    ("32MB", 16, 100_000, "medium", {}),
+    ("32MB", 60, 20_000, "low", {}),
+    ("64MB", 4, 200_000, "medium", {}),
+    ("64MB", 16, 100_000, "low", {"batch_size": 1024}),
+    ("64MB", 60, 50_000, "medium", {}),
+    ("128MB", 16, 200_000, "medium", {}),
+    ("128MB", 60, 100_000, "medium", {"batch_size": 1024}),
+    ("256MB", 4, 200_000, "low", {}),
+    ("256MB", 16, 200_000, "medium", {}),
+    ("256MB", 60, 200_000, "medium", {}),
 ]
 FEW_STEPS = {"max_steps": 150, "min_steps": 50, "epochs": 1, "noise_epochs": 1, "noise_min_steps": 100}
 
@@ -110,21 +120,22 @@ def measure(budget: str, columns: int, fixed: dict[str, object], tight: bool) ->
     return {"planned": planned, "planned_total": plan.total, "measured": measured, "setting": asdict(s)}
 
 
-def measure_fit(budget: str, columns: int, rows: int, effort: str) -> dict[str, object]:
+def measure_fit(
+    budget: str, columns: int, rows: int, effort: str, settings: dict[str, object] | None = None
+) -> dict[str, object]:
     """Planned and measured peak of a whole fit and of predictions with it, in this process."""
     torch.set_num_threads(1)
     return_freed_memory()
-    load_libraries()
+    load_libraries(tables=False, optimizers=False)
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as directory:
         inputs = random.normal(size=(rows, columns)).astype(np.float32)
         targets = np.sin(2.0 * inputs[:, 0]) + 0.1 * np.exp(0.5 * inputs[:, 1]) * random.normal(size=rows)
         np.save(f"{directory}/inputs.npy", inputs)
         np.save(f"{directory}/targets.npy", targets)
-        # What is loaded when a fit is made for the first time is no part of the budget.
-        fit_within_memory((inputs[:2000], targets[:2000]), "1GB", effort="low", settings=FEW_STEPS)
         del inputs, targets
         gc.collect()
+        return_freed_memory()
         source = NpySource(f"{directory}/inputs.npy", f"{directory}/targets.npy")
         plans, measured = [], {}
         reset_peak_memory()
@@ -134,7 +145,8 @@ def measure_fit(budget: str, columns: int, rows: int, effort: str) -> dict[str, 
             measured[stage] = max(measured.get(stage, 0), peak_memory_bytes() - baseline)
             reset_peak_memory()
 
-        fit = fit_within_memory(source, budget, effort=effort, settings=FEW_STEPS, progress=mark, on_plan=plans.append)
+        few = FEW_STEPS | (settings or {})
+        fit = fit_within_memory(source, budget, effort=effort, settings=few, progress=mark, on_plan=plans.append)
         mark("calibration")
         source.chunk_size = fit.fitted.chunk_size
         for _ in fit.fitted.predict_chunks(source):
@@ -177,11 +189,11 @@ def main() -> None:
         return
     options = {} if arguments.directory is None else {"directory": arguments.directory}
     found = []
-    for budget, columns, rows, effort in FITS[1:2] if arguments.quick else FITS:
-        row = run_worker("--fit-worker", [budget, columns, rows, effort])
-        found.append(row | {"budget": budget, "columns": columns, "rows": rows, "effort": effort})
+    for case in FITS[:1] if arguments.quick else FITS:
+        row = run_worker("--fit-worker", list(case))
+        found.append(row | dict(zip(("budget", "columns", "rows", "effort", "fixed"), case, strict=True)))
         planned, measured = row["planned_total"] / 1e6, row["measured_total"] / 1e6
-        print(f"{budget} {columns}: planned {planned:.1f} MB, measured {measured:.1f} MB, {row['ratio']:.2f}")
+        print(f"{case}: planned {planned:.1f} MB, measured {measured:.1f} MB, {row['ratio']:.2f}", flush=True)
     print("written to", record("memory_fits", found, **options))
     if arguments.fits:
         return

@@ -436,6 +436,7 @@ import gc, json, resource, sys
 import numpy as np, torch
 from finitegp.automatic import EFFORTS
 from finitegp.data import NpySource
+from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.memory import MemoryBudgetError, load_libraries, return_freed_memory
 from finitegp.out_of_core import fit_within_memory
 
@@ -445,16 +446,15 @@ def virtual_data(key):
 
 torch.set_num_threads(1)
 return_freed_memory()
-directory, columns = sys.argv[1], 8
+directory, effort, columns = sys.argv[1], sys.argv[2], 8
 random = np.random.default_rng(0)
 inputs = random.normal(size=(20_000, columns)).astype(np.float32)
 targets = np.sin(2 * inputs[:, 0]) + 0.3 * np.exp(0.5 * inputs[:, 1]) * random.normal(size=20_000)
 np.save(directory + "/inputs.npy", inputs)
 np.save(directory + "/targets.npy", targets)
-options = {"effort": "low", "settings": {"max_steps": 120, "min_steps": 60, "noise_min_steps": 100, "noise_epochs": 1}}
-load_libraries(tables=False)
-# What is loaded when a fit is made for the first time is no part of the budget.
-fit_within_memory((inputs[:2000, :2], targets[:2000]), "64MB", **options)
+few = {"max_steps": 120, "min_steps": 60, "noise_min_steps": 100, "noise_epochs": 1}
+options = {"effort": effort, "settings": few}
+load_libraries(tables=False, optimizers=False)
 source = NpySource(directory + "/inputs.npy", directory + "/targets.npy")
 del inputs, targets
 plans = []
@@ -478,7 +478,7 @@ low, high = 10**6, 10**9
 while high - low > 10_000:  # the smallest budget that is not refused
     middle = (low + high) // 2
     low, high = (middle, high) if refused(middle) else (low, middle)
-budgets = [high, 24 * 10**6]
+budgets = [high, 32 * 10**6]
 found = []
 for budget in budgets:
     assert not refused(budget)
@@ -487,17 +487,22 @@ for budget in budgets:
     return_freed_memory()
     before = virtual_data("VmData")
     resource.setrlimit(resource.RLIMIT_DATA, (before + plan.limit, resource.RLIM_INFINITY))
+    reset_peak_memory()
+    baseline = resident_memory_bytes()
     fit = fit_within_memory(source, budget, **options)
+    refined = "refinement" in fit.record
     source.chunk_size = fit.fitted.chunk_size
     rows = sum(len(fit.predict(part.inputs).mean) for part in source)
     source.chunk_size = 4096
+    share = (peak_memory_bytes() - baseline) / plan.total
     try:
         block = np.ones(int(1.2 * plan.limit), dtype=np.uint8)  # the limit is there
         limited = False
     except MemoryError:
         limited = True
     resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    found.append({"rows": rows, "limited": limited, "budget": budget, "features": plan.setting.num_features})
+    features = plan.setting.num_features
+    found.append({"rows": rows, "limited": limited, "features": features, "share": share, "refined": refined})
     del fit
 print(json.dumps({"found": found, "refused": refused(low)}))
 """
@@ -505,8 +510,9 @@ print(json.dumps({"found": found, "refused": refused(low)}))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sets RLIMIT_DATA")
-def test_a_whole_fit_finishes_under_a_hard_limit_set_from_its_plan(tmp_path):
-    arguments = [sys.executable, "-c", LIMITED, str(tmp_path)]
+@pytest.mark.parametrize("effort", ["low", "medium"])
+def test_a_whole_fit_finishes_under_a_hard_limit_set_from_its_plan(tmp_path, effort):
+    arguments = [sys.executable, "-c", LIMITED, str(tmp_path), effort]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout)
@@ -514,4 +520,6 @@ def test_a_whole_fit_finishes_under_a_hard_limit_set_from_its_plan(tmp_path):
     for found in result["found"]:
         assert found["limited"]
         assert found["rows"] == 20_000
+        assert found["refined"] == (effort == "medium")
+    assert 0.85 < result["found"][1]["share"] < 1.05  # the plan is right
     assert result["found"][0]["features"] < result["found"][1]["features"]

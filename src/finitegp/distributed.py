@@ -89,6 +89,7 @@ class Ranks:
         with self.working() as beat:
             for part in parts:
                 total = part.clone() if total is None else total.accumulate(part)
+                del part  # not kept while the next one is made
                 beat()
         own = (0, 0) if total is None else (total.num_features, total.num_targets)
         shapes = {(int(d), int(t)) for d, t in self._gather(torch.tensor(own)).tolist() if d}

@@ -221,6 +221,7 @@ class FeatureGP(nn.Module):
                 yield FeatureStatistics.from_batch(features, rows.targets, log_scale, counts=rows.counts)
             except DataError as error:
                 raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
+            del rows, features, log_scale  # not kept while the next chunk passes
 
     @torch.no_grad()
     def likelihood(self, data: Any, *, ranks: Ranks = ALONE) -> MarginalLikelihood:
@@ -255,6 +256,7 @@ class FeatureGP(nn.Module):
                 if rows.counts is not None:
                     residuals = residuals * rows.counts.to(residuals).sqrt()[:, None]
                 residual_squares += float(residuals.square().sum())
+                del rows, features, log_scale  # not kept while the next chunk passes
                 beat()
         residual_squares = ranks.add_number(residual_squares)
         return negative_log_marginal_likelihood(
@@ -317,10 +319,10 @@ class FittedGP:
         """
         if return_covariance:
             chunk_size = max(len(inputs), 1)
-        parts = [
-            self.posterior.predict(features, log_scale, return_covariance=return_covariance)
-            for features, log_scale in self._features(inputs, chunk_size)
-        ]
+        parts = []
+        for features, log_scale in self._features(inputs, chunk_size):
+            parts.append(self.posterior.predict(features, log_scale, return_covariance=return_covariance))
+            del features, log_scale  # not kept while the next chunk passes
         return concatenate_predictions(parts)
 
     @torch.no_grad()
@@ -332,6 +334,7 @@ class FittedGP:
         for rows in as_source(data):
             features, log_scale = self.model.checked_forward(rows)
             yield self.posterior.predict(features, log_scale)
+            del rows, features, log_scale  # not kept while the next chunk passes
 
     def sample(self, num_samples: int = 1, *, seed: int = 0) -> Callable[[Any], Tensor]:
         """Draw functions from the posterior: the result maps inputs to ``(num_samples, rows[, t])``.

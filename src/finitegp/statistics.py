@@ -176,7 +176,7 @@ class FeatureStatistics:
             raise DataError(
                 f"Cannot subtract statistics of {other.num_data:g} rows from statistics of {self.num_data:g} rows."
             )
-        return self + other * -1.0
+        return (other * -1.0).accumulate(self)
 
     def __radd__(self, other: Any) -> FeatureStatistics:
         # `sum` starts from the integer 0.
@@ -228,6 +228,7 @@ def sum_statistics(parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
     total: FeatureStatistics | None = None
     for part in parts:
         total = part.clone() if total is None else total.accumulate(part)
+        del part  # not kept while the next one is made
     if total is None:
         raise DataError("There are no rows: the data are empty.")
     return total

@@ -212,9 +212,10 @@ def relative_variance(noise: InputNoise, inputs: Array, chunk_size: int | None =
 def _make_network(input_dim: int, hidden: int, seed: int) -> nn.Sequential:
     embedding = PeriodicEmbedding(input_dim, num_frequencies=8, seed=seed)
     network = MLPFeatures(embedding.num_features, hidden=(hidden, hidden), seed=seed)
-    head: nn.Linear = nn.utils.skip_init(nn.Linear, hidden, 1)  # type: ignore[no-untyped-call]
-    nn.init.zeros_(head.weight)  # starts as constant noise
-    nn.init.zeros_(head.bias)
+    # Made on "meta" nothing is drawn from the global generator; nn.utils.skip_init loads 50 MB of torch's compiler.
+    head = nn.Linear(hidden, 1, device="meta")
+    head.weight = nn.Parameter(torch.zeros(1, hidden))  # starts as constant noise
+    head.bias = nn.Parameter(torch.zeros(1))
     return nn.Sequential(ComposedFeatures(embedding, network), head, SmoothFloor(math.log(min(_FLOORS))))
 
 

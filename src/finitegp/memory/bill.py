@@ -190,20 +190,25 @@ def _training(s: Setting) -> Iterator[Item]:
 
 
 def _exact_pass(s: Setting) -> Iterator[Item]:
-    yield from _chunk("exact pass", s, 1)
-    yield Item("exact pass", "sums and their factor", 3 * 8 * s.num_features**2)
+    yield from _network("exact pass", s)
+    yield Item("exact pass", "sums", 8 * s.num_features**2)
+    # A layer at work; then the features, and what their sums take.
+    inside = 8 * s.chunk_size * widest_layer(s)
+    summed = 8 * (s.chunk_size * s.num_features + GRAM_BLOCK_ROWS * s.num_features + 2 * s.num_features**2)
+    yield Item("exact pass", "chunk in the network, or its features and their sums", max(inside, summed))
 
 
 def _prediction(s: Setting) -> Iterator[Item]:
-    yield from _chunk("prediction", s, 1)
+    yield from _network("prediction", s)
     yield Item("prediction", "posterior", 3 * 8 * s.num_features**2)
+    # A layer at work; then the features, what is solved with them, and its squares.
+    yield Item("prediction", "chunk in the network", 8 * s.chunk_size * max(widest_layer(s), 3 * s.num_features))
 
 
-def _chunk(phase: str, s: Setting, features: int) -> Iterator[Item]:
-    """One chunk on its way through a float64 copy of the network, and the features of the one before."""
+def _network(phase: str, s: Setting) -> Iterator[Item]:
+    """A float64 copy, and the rows that it is given."""
     yield Item(phase, "network in float64", 8 * s.num_parameters)
     yield Item(phase, "rows of the chunk", s.chunk_size * (2 * s.row_bytes + 8 * s.num_columns))
-    yield Item(phase, "chunk in the network", s.chunk_size * 8 * (widest_layer(s) + features * s.num_features))
 
 
 def widest_layer(s: Setting) -> int:
@@ -213,7 +218,7 @@ def widest_layer(s: Setting) -> int:
     if not s.num_frequencies:
         return widest
     # Angles and cosines; then the mixed cosines, joined with the columns, and turned row by row.
-    return max(widest, s.num_columns * max(2 * s.num_frequencies, s.num_frequencies + 3 * s.embedding_width))
+    return max(widest, s.num_columns * max(2 * s.num_frequencies, 3 * s.embedding_width))
 
 
 def _sums(s: Setting) -> int:

@@ -19,7 +19,8 @@ _SHARE_OF_HELD_OUT_ROWS = 0.15
 # The phases and the parts that each of them settles.
 _PARTS = (
     ("spool", "chunk_size"),
-    ("exact pass", "chunk_size"),
+    ("exact pass: features", "chunk_size"),
+    ("exact pass: sums", "chunk_size"),
     ("calibration", "chunk_size"),
     ("prediction", "chunk_size"),
     ("noise", "chunk_size"),
@@ -45,6 +46,7 @@ def plan_fit(
     embedding_width: int = 4,
     noise_networks: int = 4,
     noise_hidden: int = 64,
+    refined: bool = True,
     test_fraction: float = 0.0,
     reading_bytes: int = 0,
     columns_bytes: int = 0,
@@ -67,6 +69,7 @@ def plan_fit(
         embedding_width: Its outputs per column.
         noise_networks: Networks for the noise; 0 for constant noise.
         noise_hidden: Their width.
+        refined: Whether networks are trained further when the noise is known.
         test_fraction: The share of rows held out for scores, as far as memory allows; none if ``num_data`` is None.
         reading_bytes: What reading the table takes (``TableReader.reading_bytes``).
         columns_bytes: What finding the types of its columns takes.
@@ -108,8 +111,8 @@ def plan_fit(
         test_rows=tests,
         noise_networks=noise_networks,
         noise_hidden=noise_hidden,
-        noise_batch_size=batch_size,
         columns_bytes=columns_bytes,
+        refined=refined and noise_networks > 0,
     )
     smallest: FitPlan | None = None
     for candidate in _candidates(wanted):
@@ -149,7 +152,7 @@ def _candidates(wanted: FitSetting) -> Iterator[FitSetting]:
                         micro_batch_size=batch,
                         num_frequencies=wanted.network.num_frequencies if embedded else 0,
                     )
-                    yield replace(wanted, network=network, members=members, noise_batch_size=min(batch, 256))
+                    yield replace(wanted, network=network, members=members)
                     if batch // 2 < _FEWEST_ROWS_PER_BATCH:
                         break
                     batch //= 2

@@ -74,7 +74,8 @@ def plan_prediction(budget: str | int, setting: PredictionSetting) -> Prediction
 
 
 def _plan(s: PredictionSetting, budget: int) -> PredictionPlan:
-    inside = s.chunk_size * 8 * (4 * s.num_features + s.layer_width + 2 * s.num_columns)
+    # Features, what is solved with them, and its squares; or features of other networks beside a layer at work.
+    inside = s.chunk_size * 8 * (max(3 * s.num_features, s.num_features + s.layer_width) + 2 * s.num_columns)
     # The columns of the table and of the output, encoded and scaled inputs, and what is predicted.
     table = s.table_rows * 8 * (2 * s.table_columns + 2 * s.num_columns + 8)
     items = (

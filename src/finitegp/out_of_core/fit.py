@@ -123,6 +123,7 @@ def fit_within_memory(
         progress=progress,
     )
     fit = fit_disk_rows(rows, plan, chosen, seed=seed, progress=progress, ranks=ranks)
+    return_freed_memory()  # holes that networks and rows have left
     record = {"effort": effort, "seed": seed} | fit.record | {"seconds": time.perf_counter() - started}
     return replace(fit, record=record)
 
@@ -173,6 +174,7 @@ def plan_for(
         embedding_width=settings.embedding_width,
         noise_networks=settings.noise_networks if settings.input_noise else 0,
         noise_hidden=settings.noise_hidden,
+        refined=settings.refine_fraction > 0.0,
         test_fraction=test_fraction,
         reading_bytes=reading,
         columns_bytes=columns_bytes,
@@ -254,6 +256,7 @@ def fit_disk_rows(
         nlpd = [each.found.get("calibration_nlpd", 0.0) for each in (best, other)]
         record["refinement"] = {"calibration_nlpd": nlpd, "kept": nlpd[1] < nlpd[0]}
         best = other if nlpd[1] < nlpd[0] else best
+        del other
     record |= best.found | {"history": best.networks.history}
     return AutoFit(best.close(setting.chunk_size), rows.inputs_scaler, rows.target_scaler, record)
 
@@ -316,6 +319,7 @@ class _Stages(NamedTuple):
         )
         # Each rank has found the same; to the bit, so that all go on alike.
         self.ranks.copy_from_first(noise.noise.state_dict().values())
+        return_freed_memory()  # holes that many small blocks have left
         self._tell("noise")
         model = join_models(networks.models, noise.noise)
         everything, seen = self._sums(model)
@@ -344,7 +348,9 @@ class _Stages(NamedTuple):
         everything = model.statistics(self.rows.data, ranks=ranks)
         if tests is not None:
             everything = everything.accumulate(tests * -1.0)
+            del tests
         seen = everything - held_out
+        return_freed_memory()  # holes that the networks in float64 have left
         self._tell("exact pass")
         return everything, seen
 

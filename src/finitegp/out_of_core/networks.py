@@ -14,7 +14,7 @@ from ..automatic.processes import with_one_thread
 from ..automatic.settings import AutoSettings
 from ..automatic.table import Table
 from ..distributed import ALONE, Ranks
-from ..memory import FitSetting
+from ..memory import FitSetting, return_freed_memory
 from ..model import FeatureGP
 from ..noise import InputNoise
 from ..run import TrainingRun
@@ -198,6 +198,7 @@ def _train(
     model.requires_grad_(False)
     for parameter in model.parameters():
         parameter.grad = None
+    return_freed_memory()  # holes that many small blocks have left
     # Lagged sets the noise from rows that its weights have not seen: an honest measure of progress.
     history = [{"epoch": row["epoch"], "noise_variance": row["noise_variance"]} for row in run.history]
     return model, history

@@ -2,18 +2,26 @@
 
     python benchmarks/out_of_core.py                                  # 100,000 and 1,000,000 rows, a few minutes
     python benchmarks/out_of_core.py --rows 100000 1000000 10000000   # with 10,000,000 rows, and two gigabytes of disk
-    python benchmarks/out_of_core.py --exact-only --rows 100000000    # one exact pass, straight from the files
+    # One exact pass, straight from the files, of which only the first five are generated and the others are copies.
+    python benchmarks/out_of_core.py --exact-only --rows 100000000 --distinct-files 5
 
 16 columns of generated rows in files of 1,000,000, row groups of 65,536. Each number of rows runs in a process of its
 own: after a short training that is not measured, spool, one epoch of ``Lagged`` with uniform batches, exact NLML.
 Peaks are resident memory, also of that first training, above the interpreter with its libraries (``load_libraries``,
-``return_freed_memory``). Writes ``benchmarks/results/out_of_core.jsonl`` and ``docs/figures/out_of_core.png``.
+``return_freed_memory``). Writes ``benchmarks/results/out_of_core.jsonl`` and ``docs/figures/out_of_core.png``; of exact
+passes alone ``benchmarks/results/out_of_core_exact.jsonl``.
+
+Copies of files are files of their own, and are dropped from the kernel's cache before the pass: reading and arithmetic
+are those of other rows. Sums add, so that the NLML of all files must be the one that follows from the sums of the
+generated files times the number of copies, which is compared (``relative_difference``).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +39,7 @@ from finitegp.data import spool
 from finitegp.data.table_source import TableSource
 from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.features import MLPFeatures
+from finitegp.likelihood import negative_log_marginal_likelihood
 from finitegp.memory import load_libraries, plan_memory, return_freed_memory
 from finitegp.schedules import make_optimizer
 
@@ -39,11 +48,14 @@ BUDGET, HIDDEN, BATCH = "64MB", (64, 64), 1024
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "out_of_core.png"
 
 
-def write_rows(directory: Path, rows: int) -> int:
+def write_rows(directory: Path, rows: int, distinct_files: int | None) -> int:
     """Generated rows, sorted by the target within each file, so that only uniform sampling gets them right; bytes."""
     directory.mkdir(parents=True)
     random = np.random.default_rng(0)
     for number, start in enumerate(range(0, rows, FILE)):
+        if distinct_files is not None and number >= distinct_files:
+            shutil.copy(directory / f"{number % distinct_files:04d}.parquet", directory / f"{number:04d}.parquet")
+            continue
         count = min(FILE, rows - start)
         inputs = random.standard_normal((count, COLUMNS), dtype=np.float32)
         targets = np.sin(2.0 * inputs[:, 0]) + 0.5 * inputs[:, 1] * inputs[:, 2]
@@ -53,6 +65,11 @@ def write_rows(directory: Path, rows: int) -> int:
         pq.write_table(
             pa.table(columns), directory / f"{number:04d}.parquet", row_group_size=GROUP, use_dictionary=False
         )
+    for path in directory.iterdir():
+        with path.open("rb") as opened:
+            os.fsync(opened.fileno())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return sum(path.stat().st_size for path in directory.iterdir())
 
 
@@ -66,24 +83,25 @@ def warm_up() -> None:
     model.nlml(rows)
 
 
-def measure(files: str, scratch: str, exact_only: bool) -> dict[str, object]:
+def measure(files: str, scratch: str, exact_only: bool, distinct_files: int | None) -> dict[str, object]:
     """Seconds and peaks of the phases in this process."""
     torch.set_num_threads(1)
     return_freed_memory()
     load_libraries()
     seconds: dict[str, float] = {}
+    processor_seconds: dict[str, float] = {}
     peaks: dict[str, int] = {}
     reset_peak_memory()
     baseline = resident_memory_bytes()
     warm_up()
-    started = time.perf_counter()
+    started = time.perf_counter(), time.process_time()
 
     def mark(phase: str) -> None:
         nonlocal started
-        seconds[phase] = time.perf_counter() - started
+        seconds[phase], processor_seconds[phase] = time.perf_counter() - started[0], time.process_time() - started[1]
         peaks[phase] = peak_memory_bytes() - baseline
         reset_peak_memory()
-        started = time.perf_counter()
+        started = time.perf_counter(), time.process_time()
 
     source = TableSource(files, "y")
     plan = plan_memory(BUDGET, COLUMNS, hidden=HIDDEN, batch_size=BATCH, reading_bytes=source.table.reading_bytes)
@@ -93,6 +111,13 @@ def measure(files: str, scratch: str, exact_only: bool) -> dict[str, object]:
     if exact_only:
         found["nlml"] = model.nlml(source)
         mark("exact pass from the files")
+        found["rows_per_processor_second"] = source.num_data / processor_seconds["exact pass from the files"]
+        if distinct_files is not None:
+            parts = TableSource(sorted(Path(files).iterdir())[:distinct_files], "y")
+            parts.chunk_size = plan.setting.chunk_size
+            copies = source.num_data / parts.num_data
+            expected = negative_log_marginal_likelihood(model.statistics(parts) * copies, model.noise_variance).nlml
+            found |= {"distinct_rows": parts.num_data, "relative_difference": abs(found["nlml"] / expected - 1.0)}
     else:
         data = spool(source, scratch, chunk_size=plan.setting.chunk_size)
         mark("spool")
@@ -101,7 +126,8 @@ def measure(files: str, scratch: str, exact_only: bool) -> dict[str, object]:
         mark("training")
         found["nlml"] = model.nlml(data)
         mark("exact pass")
-    return found | {"seconds": seconds, "peak_bytes": peaks, "peak": max(peaks.values())}
+    times = {"seconds": seconds, "processor_seconds": processor_seconds}
+    return found | times | {"peak_bytes": peaks, "peak": max(peaks.values())}
 
 
 def plot(rows: list[dict], path: Path) -> None:
@@ -127,19 +153,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--exact-only", action="store_true", help="only the NLML, without spool and training")
+    parser.add_argument("--distinct-files", type=int, help="with --exact-only: generate so many files and copy them")
     parser.add_argument("--scratch", help="a directory with room for the files; by default the temporary one")
     parser.add_argument("--directory", type=Path, help="where the results go; without, beside this script")
     parser.add_argument("--worker", nargs=2, metavar=("FILES", "SPOOL"), help="one measurement; used by the above")
     arguments = parser.parse_args()
+    distinct = arguments.distinct_files
     if arguments.worker:
-        print(json.dumps(measure(*arguments.worker, arguments.exact_only)))
+        print(json.dumps(measure(*arguments.worker, arguments.exact_only, distinct)))
         return
+    if distinct is not None:
+        if not arguments.exact_only:
+            parser.error("--distinct-files needs --exact-only: training on copies would be on repeated rows.")
+        if any(rows % (FILE * distinct) for rows in arguments.rows):
+            parser.error(f"with --distinct-files {distinct}, --rows must be multiples of {FILE * distinct}.")
     found = []
     for rows in arguments.rows:
         with tempfile.TemporaryDirectory(dir=arguments.scratch) as directory:
-            size = write_rows(Path(directory) / "files", rows)
+            size = write_rows(Path(directory) / "files", rows, distinct)
             command = [sys.executable, __file__, "--worker", f"{directory}/files", f"{directory}/spool"]
             command += ["--exact-only"] if arguments.exact_only else []
+            command += [] if distinct is None else ["--distinct-files", str(distinct)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         row = json.loads(done.stdout) | {"file_bytes": size, "columns": COLUMNS, "hidden": HIDDEN, "batch_size": BATCH}
         print(json.dumps(row))

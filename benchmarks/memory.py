@@ -3,6 +3,7 @@
     python benchmarks/memory.py            # all settings, about an hour
     python benchmarks/memory.py --fits     # only whole fits
     python benchmarks/memory.py --quick    # two settings and one fit
+    python benchmarks/memory.py --tables   # only print the tables of docs/memory.md from the results
 
 Each setting runs in a process of its own, which first uses every library once (``load_libraries``, for whole fits
 without the optimizers of torch, which they do not load); peaks are resident memory above that. glibc keeps freed blocks
@@ -28,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from record import record
+from record import RESULTS, record
 
 from finitegp import SCGD, FeatureGP, Lagged, Minimax, train
 from finitegp.data import NpySource, spool
@@ -57,13 +58,11 @@ FITS = [
     ("32MB", 4, 200_000, "low", {}),
     ("32MB", 16, 100_000, "medium", {}),
     ("32MB", 60, 20_000, "low", {}),
-    ("64MB", 4, 200_000, "medium", {}),
     ("64MB", 16, 100_000, "low", {"batch_size": 1024}),
     ("64MB", 60, 50_000, "medium", {}),
     ("128MB", 16, 200_000, "medium", {}),
     ("128MB", 60, 100_000, "medium", {"batch_size": 1024}),
     ("256MB", 4, 200_000, "low", {}),
-    ("256MB", 16, 200_000, "medium", {}),
     ("256MB", 60, 200_000, "medium", {}),
 ]
 FEW_STEPS = {"max_steps": 150, "min_steps": 50, "epochs": 1, "noise_epochs": 1, "noise_min_steps": 100}
@@ -160,7 +159,49 @@ def measure_fit(
         "measured_total": max(measured.values()),
         "ratio": max(measured.values()) / plan.total,
         "setting": plan.setting.describe(),
+        "fit_setting": {
+            name: getattr(plan.setting, name) for name in ("members", "num_features", "held_out_rows", "chunk_size")
+        },
     }
+
+
+def fits_table(directory: Path = RESULTS) -> list[str]:
+    """Lines of Markdown: planned and measured peaks of whole fits."""
+    lines = [
+        "| budget | columns | effort | networks, features, rows held out, chunk | planned MB | measured MB "
+        "| measured / planned |",
+        "|--:|--:|---|---|--:|--:|--:|",
+    ]
+    for row in load_rows(directory / "memory_fits.jsonl"):
+        s = row["fit_setting"]
+        batch = f", batches of {row['fixed']['batch_size']}" if row["fixed"] else ""
+        lines.append(
+            f"| {row['budget']} | {row['columns']} | {row['effort']}{batch} | {s['members']}, {s['num_features']}, "
+            f"{s['held_out_rows']}, {s['chunk_size']} | {row['planned_total'] / 1e6:.1f} "
+            f"| {row['measured_total'] / 1e6:.1f} | {row['ratio']:.2f} |"
+        )
+    return lines
+
+
+def networks_table(directory: Path = RESULTS) -> list[str]:
+    """Lines of Markdown: planned and measured peaks of single networks."""
+    lines = [
+        "| budget | columns | layers, algorithm, batch | planned MB | measured MB | measured / planned "
+        "| default allocator MB |",
+        "|--:|--:|---|--:|--:|--:|--:|",
+    ]
+    for row in load_rows(directory / "memory.jsonl"):
+        s = row["setting"]
+        lines.append(
+            f"| {row['budget']} | {s['num_columns']} | {' x '.join(map(str, s['hidden']))}, {s['algorithm']}, "
+            f"{s['batch_size']} | {row['planned_total'] / 1e6:.1f} | {row['measured_total'] / 1e6:.1f} "
+            f"| {row['ratio']:.2f} | {max(row['measured_default'].values()) / 1e6:.1f} |"
+        )
+    return lines
+
+
+def load_rows(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def run(budget: str, columns: int, fixed: dict[str, object], *, tight: bool) -> dict[str, object]:
@@ -178,6 +219,7 @@ def main() -> None:
     parser.add_argument("--worker", help="one setting, as JSON; used by the above")
     parser.add_argument("--fit-worker", help="one whole fit, as JSON; used by the above")
     parser.add_argument("--fits", action="store_true", help="only whole fits")
+    parser.add_argument("--tables", action="store_true", help="only print the tables of the results")
     parser.add_argument("--quick", action="store_true", help="only two settings")
     parser.add_argument("--directory", type=Path, help="where the results go")
     arguments = parser.parse_args()
@@ -188,13 +230,16 @@ def main() -> None:
         print(json.dumps(measure_fit(*json.loads(arguments.fit_worker))))
         return
     options = {} if arguments.directory is None else {"directory": arguments.directory}
-    found = []
+    if arguments.tables:
+        print("\n".join([*fits_table(**options), "", *networks_table(**options)]))
+        return
+    names = ("budget", "columns", "rows", "effort", "fixed")
     for case in FITS[:1] if arguments.quick else FITS:
-        row = run_worker("--fit-worker", list(case))
-        found.append(row | dict(zip(("budget", "columns", "rows", "effort", "fixed"), case, strict=True)))
+        row = run_worker("--fit-worker", list(case)) | dict(zip(names, case, strict=True))
+        written = record("memory_fits", [row], same=names, **options)
         planned, measured = row["planned_total"] / 1e6, row["measured_total"] / 1e6
         print(f"{case}: planned {planned:.1f} MB, measured {measured:.1f} MB, {row['ratio']:.2f}", flush=True)
-    print("written to", record("memory_fits", found, **options))
+    print("written to", written)
     if arguments.fits:
         return
     found = []

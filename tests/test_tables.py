@@ -310,6 +310,15 @@ def test_the_default_beside_the_best_of_all_others():
     assert "The default beside" not in page(rows[:2])
 
 
+def test_splits_for_the_final_check_are_shown_beside_split_0():
+    rows = [make_peer("auto", split=split, rmse=0.1 * (split + 1), nlpd=float(split)) for split in (0, 5, 7)]
+    rows += [make_peer("auto", split=6, settings={"effort": "low"}), make_peer("mlp", split=8)]
+    section = page(rows)[page(rows).index("## The default on splits") :]
+    expected = ["5, 7", "0.7000", "0.1000", "6.000", "0.000", "50 / 91 / 95"]
+    assert line(section, "bike")[1:] == expected
+    assert "The default on splits" not in page(rows[:1])
+
+
 def test_contenders_take_the_nearest_batch_size_and_keep_settings_apart():
     rows = [make_row("lagged", batch_size=size) for size in (16, 64)]
     rows += [make_peer(settings={"trees": count}) for count in (10, 20)]

@@ -15,6 +15,7 @@ DEFAULT = "auto"
 #: A setting that is a preset of its own, not the default with a piece changed.
 PRESET = "effort"
 SMALL_SPLITS = range(5)
+FINAL_SPLITS = range(5, 10)
 LEVELS = ("0.5", "0.9", "0.95")
 
 
@@ -60,6 +61,38 @@ def summary_section(rows: Sequence[Row], *, split: int = 0) -> list[str]:
         "average.",
         "",
         *table(["table", "RMSE", "best other", "NLPD", "best other", "CRPS", "best other", "% inside"], body),
+        "",
+    ]
+
+
+def final_check_section(rows: Sequence[Row]) -> list[str]:
+    """The default on splits that nothing was chosen on, beside the split it was developed on; empty if not run."""
+    body = []
+    for dataset in PAPER_DATASETS:
+        found = [
+            row
+            for row in unique_rows(rows)
+            if row["dataset"] == dataset and row["method"] == DEFAULT and not row["settings"]
+        ]
+        fresh = [row for row in found if row["split"] in FINAL_SPLITS]
+        known = next((row for row in found if row["split"] == 0), None)
+        if not fresh or known is None:
+            continue
+        cells = [", ".join(str(row["split"]) for row in sorted(fresh, key=lambda row: int(row["split"])))]
+        for metric, digits in (("rmse", 4), ("nlpd", 3)):
+            mean = statistics.fmean(float(row[metric]) for row in fresh)
+            cells += [number(mean, digits), number(known[metric], digits)]
+        inside = [statistics.fmean(float(row["coverage"][level]) for row in fresh) for level in LEVELS]
+        body.append([dataset, *cells, " / ".join(f"{100 * share:.0f}" for share in inside)])
+    if not body:
+        return []
+    return [
+        "## The default on splits that it was not developed on",
+        "",
+        f"Splits {FINAL_SPLITS[0]} to {FINAL_SPLITS[-1]} were kept for a final check and run once, as far as they are "
+        "listed here.",
+        "",
+        *table(["table", "splits", "RMSE", "split 0", "NLPD", "split 0", "% inside 50 / 90 / 95"], body),
         "",
     ]
 

@@ -7,7 +7,13 @@ from typing import Any
 
 from .complexity import complexity_section
 from .datasets import PAPER_DATASETS
-from .default_tables import ablation_section, is_ablation, small_tables_section, summary_section
+from .default_tables import (
+    ablation_section,
+    final_check_section,
+    is_ablation,
+    small_tables_section,
+    summary_section,
+)
 from .reading import PROTOCOL, extent_section, reading_section
 from .selection import Row, select
 from .tables import paper_tables, peers_section, variants_section, win_counts
@@ -49,6 +55,7 @@ def render_page(
     lines += variants_section(rows, metrics, kernels)
     lines += summary_section([row for row in rows if not is_ablation(row)])
     lines += peers_section([row for row in rows if row["dataset"] in PAPER_DATASETS and not is_ablation(row)])
+    lines += final_check_section(rows)
     lines += ablation_section(rows)
     lines += small_tables_section(rows)
     lines += complexity_section(complexity)

@@ -429,7 +429,7 @@ def test_command_refuses_an_unknown_format(tmp_path):
 
 def test_ablations_have_a_table_of_their_own():
     rows = [
-        make_peer("auto", rmse=0.5, nlpd=-1.0),
+        make_peer("auto", rmse=0.5, nlpd=-1.0, gaussian_nlpd=-0.875),
         make_peer("auto", rmse=0.5, nlpd=-0.75, settings={"input_noise": False}),
         make_peer("auto", rmse=0.6, nlpd=-0.5, settings={"effort": "low"}),
         make_peer("auto", dataset="pol", rmse=2.0, nlpd=0.125, settings={"input_noise": False}),
@@ -437,6 +437,7 @@ def test_ablations_have_a_table_of_their_own():
     text = render_page(rows, metrics=METRICS, kernels=KERNELS)
     section = text.split("## What each piece of the default contributes")[1].split("\n## ")[0]
     assert "| the default | 0.5000 / -1.000 | – |" in section
+    assert "| the same, as Gaussian | 0.5000 / -0.875 | – |" in section
     changed = next(line for line in section.splitlines() if "input noise" in line)
     assert changed.endswith("| 0.5000 / -0.750 | 2.0000 / 0.125 |")
     assert "0.6000 / -0.500" in section

@@ -43,6 +43,7 @@ def score(
     They are Gaussian unless another ``error_shape`` is given; that of an automatic fit is in its predictions.
 
     Example:
+        >>> import torch
         >>> zero, one = torch.zeros(1), torch.ones(1)
         >>> found = score(zero, one, zero)
         >>> round(found.nlpd, 4), round(found.crps, 4), found.coverage[0.9]

@@ -155,3 +155,11 @@ def test_api_page_from_a_docstring(api):
         "2",
         "```",
     ]
+
+
+def test_memory_tables_are_those_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = runpy.run_path(str(ROOT / "benchmarks" / "memory.py"))
+    page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
+    for name in ("fits_table", "networks_table"):
+        assert "\n".join(benchmark[name]()) in page, "paste what python benchmarks/memory.py --tables prints"

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import record
+from record import put_into_page, record
 from torch import nn
 
 from finitegp import FeatureGP, Lagged, train
@@ -44,7 +44,6 @@ ROWS, STEPS, ROUNDS = 60_000, 100, 7
 QUICK_ROWS, QUICK_STEPS, QUICK_ROUNDS = 20_000, 20, 3
 SPOOLS = ("small", "large", "batches")
 PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"
-START, END = "<!-- written by benchmarks/distributed.py -->", "<!-- end of what is written -->"
 # Of a usual network between machines: seconds per message, bytes per second (10 Gbit/s).
 LATENCY, BANDWIDTH = 30e-6, 1.25e9
 Line = dict[str, Any]
@@ -188,8 +187,6 @@ def estimates(found: list[Line]) -> list[Line]:
 def render(found: list[Line], commit: str) -> None:
     """Put the tables into the page."""
     lines = [
-        START,
-        "",
         f"`python benchmarks/distributed.py` ({commit}), one thread per rank, medians of {ROUNDS} interleaved rounds:",
         "",
         "| work | ranks | alone, ms | together, ms | alone / together |",
@@ -216,9 +213,7 @@ def render(found: list[Line], commit: str) -> None:
             f"| {row['ranks']} | {row['message_milliseconds']:.2f} | {shown[0]:.1f} | {shown[1]:.0f} | "
             f"{row['weak_efficiency']:.2f} | {row['exact_pass_speed_up']:.0f} |"
         )
-    text = PAGE.read_text()
-    before, after = text.split(START)[0], text.split(END)[1]
-    PAGE.write_text(before + "\n".join([*lines, "", END]) + after)
+    put_into_page(PAGE, __file__, lines)
 
 
 def main() -> None:

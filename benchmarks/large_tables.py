@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from record import record
+from record import put_into_page, record
 
 from finitegp.data.table_source import TableSource
 from finitegp.error_shape import ErrorShape
@@ -42,7 +42,6 @@ from finitegp.out_of_core import fit_within_memory
 TABLES, METHODS = ("haute_borne", "altitude"), ("finitegp", "lightgbm", "svgp-network")
 GROUP, CHUNK = 65_536, 10_000
 PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
-START, END = "<!-- written by benchmarks/large_tables.py -->", "<!-- end of what is written -->"
 Predicted = tuple[np.ndarray, np.ndarray, dict[str, Any]]
 
 
@@ -126,8 +125,6 @@ def measure(method: str, directory: Path, options: dict[str, Any]) -> dict[str, 
 def render(path: Path) -> None:
     """Put the table into the page."""
     lines = [
-        START,
-        "",
         "| table | method | RMSE | NLPD | CRPS | 90 % covers | processor seconds | peak MB |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
     ]
@@ -140,8 +137,7 @@ def render(path: Path) -> None:
             name += f", at most {row['options']['max_seconds']:.0f} s"
         scores = f"{row['rmse']:.2f} | {nlpd} | {row['crps']:.2f} | {100 * row['coverage']['0.9']:.1f} %"
         lines.append(f"| {row['table']} | {name} | {scores} | {row['seconds']:.0f} | {row['peak_bytes'] / 1e6:.0f} |")
-    text = PAGE.read_text()
-    PAGE.write_text(text.split(START)[0] + "\n".join([*lines, "", END]) + text.split(END)[1])
+    put_into_page(PAGE, __file__, lines)
 
 
 def main() -> None:

@@ -1,15 +1,16 @@
 """Training from Parquet with more and more rows: peak memory and seconds per row against the number of rows.
 
     python benchmarks/out_of_core.py                                  # 100,000 and 1,000,000 rows, a few minutes
-    python benchmarks/out_of_core.py --rows 100000 1000000 10000000   # with 10,000,000 rows, and two gigabytes of disk
+    python benchmarks/out_of_core.py --rows 100000 1000000 10000000   # ten minutes and two gigabytes of disk
     # One exact pass, straight from the files, of which only the first five are generated and the others are copies.
-    python benchmarks/out_of_core.py --exact-only --rows 100000000 --distinct-files 5
+    python benchmarks/out_of_core.py --exact-only --rows 100000000 --distinct-files 5 --rounds 1
 
 16 columns of generated rows in files of 1,000,000, row groups of 65,536. Each number of rows runs in a process of its
-own: after a short training that is not measured, spool, one epoch of ``Lagged`` with uniform batches, exact NLML.
+own: after a short training that is not measured, spool, one epoch of ``Lagged`` with uniform batches, exact NLML. Three
+rounds, the numbers of rows in turn; times are medians and peaks the largest of the rounds.
 Peaks are resident memory, also of that first training, above the interpreter with its libraries (``load_libraries``,
-``return_freed_memory``). Writes ``benchmarks/results/out_of_core.jsonl`` and ``docs/figures/out_of_core.png``; of exact
-passes alone ``benchmarks/results/out_of_core_exact.jsonl``.
+``return_freed_memory``). Writes ``benchmarks/results/out_of_core.jsonl``, the table of ``docs/memory.md`` and
+``docs/figures/out_of_core.png``; of exact passes alone ``benchmarks/results/out_of_core_exact.jsonl``.
 
 Copies of files are files of their own, and are dropped from the kernel's cache before the pass: reading and arithmetic
 are those of other rows. Sums add, so that the NLML of all files must be the one that follows from the sums of the
@@ -22,17 +23,19 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from record import record
+from record import put_into_page, record
 
 from finitegp import FeatureGP, Lagged, train
 from finitegp.data import spool
@@ -45,7 +48,8 @@ from finitegp.schedules import make_optimizer
 
 COLUMNS, GROUP, FILE = 16, 65_536, 1_000_000
 BUDGET, HIDDEN, BATCH = "64MB", (64, 64), 1024
-FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "out_of_core.png"
+PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
+FIGURE = PAGE.parent / "figures" / "out_of_core.png"
 
 
 def write_rows(directory: Path, rows: int, distinct_files: int | None) -> int:
@@ -111,7 +115,6 @@ def measure(files: str, scratch: str, exact_only: bool, distinct_files: int | No
     if exact_only:
         found["nlml"] = model.nlml(source)
         mark("exact pass from the files")
-        found["rows_per_processor_second"] = source.num_data / processor_seconds["exact pass from the files"]
         if distinct_files is not None:
             parts = TableSource(sorted(Path(files).iterdir())[:distinct_files], "y")
             parts.chunk_size = plan.setting.chunk_size
@@ -128,6 +131,16 @@ def measure(files: str, scratch: str, exact_only: bool, distinct_files: int | No
         mark("exact pass")
     times = {"seconds": seconds, "processor_seconds": processor_seconds}
     return found | times | {"peak_bytes": peaks, "peak": max(peaks.values())}
+
+
+def in_the_middle(rounds: Sequence[dict]) -> dict[str, object]:
+    """One line out of those of the rounds: medians of times, largest peaks, and the times of each round."""
+    found = dict(rounds[0])
+    for kind in ("seconds", "processor_seconds"):
+        found[kind] = {phase: statistics.median(line[kind][phase] for line in rounds) for phase in found[kind]}
+    found["peak_bytes"] = {phase: max(line["peak_bytes"][phase] for line in rounds) for phase in found["peak_bytes"]}
+    found["peak"] = max(found["peak_bytes"].values())
+    return found | {"seconds_of_rounds": [line["seconds"] for line in rounds]}
 
 
 def plot(rows: list[dict], path: Path) -> None:
@@ -149,11 +162,21 @@ def plot(rows: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def render(rows: list[dict]) -> None:
+    """Put the table into the page."""
+    lines = ["| rows | peak MB | µs per row: spool | training | exact pass |", "|--:|--:|--:|--:|--:|"]
+    for row in rows:
+        times = " | ".join(f"{1e6 * seconds / row['rows']:.2f}" for seconds in row["seconds"].values())
+        lines.append(f"| {row['rows']:,} | {row['peak'] / 1e6:.1f} | {times} |")
+    put_into_page(PAGE, __file__, lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--exact-only", action="store_true", help="only the NLML, without spool and training")
     parser.add_argument("--distinct-files", type=int, help="with --exact-only: generate so many files and copy them")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scratch", help="a directory with room for the files; by default the temporary one")
     parser.add_argument("--directory", type=Path, help="where the results go; without, beside this script")
     parser.add_argument("--worker", nargs=2, metavar=("FILES", "SPOOL"), help="one measurement; used by the above")
@@ -167,22 +190,31 @@ def main() -> None:
             parser.error("--distinct-files needs --exact-only: training on copies would be on repeated rows.")
         if any(rows % (FILE * distinct) for rows in arguments.rows):
             parser.error(f"with --distinct-files {distinct}, --rows must be multiples of {FILE * distinct}.")
-    found = []
-    for rows in arguments.rows:
-        with tempfile.TemporaryDirectory(dir=arguments.scratch) as directory:
-            size = write_rows(Path(directory) / "files", rows, distinct)
-            command = [sys.executable, __file__, "--worker", f"{directory}/files", f"{directory}/spool"]
-            command += ["--exact-only"] if arguments.exact_only else []
-            command += [] if distinct is None else ["--distinct-files", str(distinct)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        row = json.loads(done.stdout) | {"file_bytes": size, "columns": COLUMNS, "hidden": HIDDEN, "batch_size": BATCH}
-        print(json.dumps(row))
-        found.append(row)
+    with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
+        sizes = {rows: write_rows(Path(scratch, str(rows)), rows, distinct) for rows in arguments.rows}
+        rounds: list[list[dict]] = []
+        for _ in range(arguments.rounds):
+            rounds.append([])
+            for rows in arguments.rows:
+                command = [sys.executable, __file__, "--worker", f"{scratch}/{rows}", f"{scratch}/spool"]
+                command += ["--exact-only"] if arguments.exact_only else []
+                command += [] if distinct is None else ["--distinct-files", str(distinct)]
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                shutil.rmtree(Path(scratch, "spool"), ignore_errors=True)
+                print(done.stdout, end="", flush=True)
+                rounds[-1].append(json.loads(done.stdout))
+    setting = {"columns": COLUMNS, "hidden": HIDDEN, "batch_size": BATCH}
+    found = [
+        in_the_middle(same) | {"file_bytes": sizes[rows]} | setting
+        for rows, same in zip(arguments.rows, zip(*rounds, strict=True), strict=True)
+    ]
     name = "out_of_core_exact" if arguments.exact_only else "out_of_core"
     options = {} if arguments.directory is None else {"directory": arguments.directory}
     print("written to", record(name, found, **options))
     if not arguments.exact_only:
         plot(found, FIGURE if arguments.directory is None else arguments.directory / FIGURE.name)
+        if arguments.directory is None:
+            render(found)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes measurements as JSON lines, each with the settings, versions and commit that produced it."""
+"""Writes measurements as JSON lines, each with the settings, versions and commit that produced it, and into pages."""
 
 from __future__ import annotations
 
@@ -25,3 +25,11 @@ def record(name: str, rows: list[dict[str, Any]], *, same: tuple[str, ...] = (),
         lines = [line for line in old if tuple(str(json.loads(line)[field]) for field in same) not in new] + lines
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
+
+
+def put_into_page(page: Path, script: str, lines: list[str]) -> None:
+    """Replace what this script wrote into a page before, between two comments, by these lines."""
+    start, end = f"<!-- written by benchmarks/{Path(script).name} -->", "<!-- end of what is written -->"
+    before, rest = page.read_text().split(start)
+    after = rest.split(end, maxsplit=1)[1]
+    page.write_text(before + "\n".join([start, "", *lines, "", end]) + after)

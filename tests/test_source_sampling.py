@@ -75,6 +75,7 @@ def test_the_chi_square_test_finds_out_the_block_shuffle(tmp_path, monkeypatch):
             assert len(batches) == len(either)
             assert sorted(torch.cat([batch.targets for batch in batches])[:, 0].tolist()) == list(range(600))
         assert torch.equal(next(either.epoch(3, skip=7)).targets, list(either.epoch(3))[7].targets)
+        assert len(list(either.epoch(3, skip=7, stop=9))) == 2
 
 
 class TestRandomPermutation:
@@ -212,6 +213,9 @@ def test_batches_do_not_depend_on_how_they_are_read(tmp_path, monkeypatch, gener
     for sampler in samplers:
         rest = list(sampler.epoch(2, stream=1, skip=4))
         assert all(torch.equal(one.targets, two.targets) for one, two in zip(epochs[0][4:], rest, strict=True))
+        for stop in (4, 5, 7, 500):
+            some = list(sampler.epoch(2, stream=1, skip=4, stop=stop))
+            assert all(torch.equal(one.targets, two.targets) for one, two in zip(rest[: stop - 4], some, strict=True))
     assert not torch.equal(epochs[0][0].targets, next(samplers[0].epoch(2)).targets)
     assert not torch.equal(epochs[0][0].targets, next(samplers[0].epoch(3, stream=1)).targets)
 

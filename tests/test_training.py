@@ -80,6 +80,8 @@ class TestSampling:
             rest = list(sampler.epoch(5, skip=skip))
             assert len(rest) == len(batches) - skip
             assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(rest, batches[skip:], strict=True))
+            some = list(sampler.epoch(5, skip=skip, stop=40))
+            assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(some, batches[skip:40], strict=True))
 
     def test_epochs_streams_and_seeds_differ_and_repeat(self, data):
         sampler = BatchSampler(data, 50, seed=3)

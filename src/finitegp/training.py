@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +138,7 @@ def train(
     )
     if not resumed:
         # Stream -1 is read by no step.
-        algorithm.initialize(list(islice(sampler.epoch(0, stream=-1), initial_batches)))
+        algorithm.initialize(list(sampler.epoch(0, stream=-1, stop=initial_batches)))
     initial_state = copy_state(algorithm)
     started = time.perf_counter() - run.seconds
     each_step = [callback for callback in callbacks if type(callback).on_step is not Callback.on_step]

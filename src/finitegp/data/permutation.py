@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 _ROUNDS = 12
+# Positions at a time: what is computed on the way stays in the cache, and is too small to be asked of the kernel.
+_PIECE = 4096
 _Words = npt.NDArray[np.uint64]
 
 
 class RandomPermutation:
     r"""A pseudo-random permutation of ``0 .. size - 1`` that is a function of the position.
 
-    A permutation of :math:`10^8` rows kept as an array takes 800 MB; this one takes a hundred bytes. It is a Feistel
-    network: a position is written as two halves :math:`(l, r)` of its bits, and twelve rounds replace them by
-    :math:`(r, l \oplus h_k(r))`, where :math:`h_k` is the finaliser of splitmix64 with the key of the round. Each round
-    can be undone, so that different positions go to different places. Places beyond ``size`` are sent through the
-    network again until they fall below it (cycle walking; there are fewer than four times as many places as rows, so
-    this happens fewer than three times in the mean). Last, a shift drawn uniformly is added modulo ``size``.
+    A permutation of :math:`10^8` rows kept as an array takes 800 MB; this one takes two hundred bytes. It is a Feistel
+    network: a position is written as two digits :math:`(l, r)`, :math:`l < a` and :math:`r < b`, with
+    :math:`a \approx b \approx \sqrt{\mathrm{size}}`, and in twelve rounds one digit moves by a hash of the other,
+    :math:`l \leftarrow l + h_k(r) \bmod a` and :math:`r \leftarrow r + h_k(l) \bmod b` in turn, where :math:`h_k` is
+    the finaliser of splitmix64 with the key of the round. Each round can be undone, so that different positions go to
+    different places. There are only about :math:`2\sqrt{\mathrm{size}}` more places than rows; a position that is sent
+    to one of these goes through the network again until it falls on a row (cycle walking). Last, a shift drawn
+    uniformly is added modulo ``size``.
 
     What can be claimed: if the keys were independent and uniform, the shift alone would make *every position hold
     every row with the same probability* (to one part in :math:`2^{64} / \mathrm{size}`), and that is all it takes for
@@ -43,8 +49,8 @@ class RandomPermutation:
         if not 1 <= size <= 2**62:
             raise ValueError(f"size must lie from 1 to 2**62, but is {size}.")
         self.size = size
-        self._half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
-        self._mask = np.uint64((1 << int(self._half)) - 1)
+        root = math.isqrt(size - 1) + 1
+        self._digits = np.uint64(-(-size // root)), np.uint64(root)  # both at most 2^31
         keys = np.array(seed, dtype=np.uint64, ndmin=1)
         # Multiples of the step of splitmix64, modulo 2^64.
         steps = [np.uint64(number * _STEP % 2**64) for number in range(1, _ROUNDS + 2)]
@@ -52,31 +58,54 @@ class RandomPermutation:
 
     def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The rows at these positions."""
-        size = np.uint64(self.size)
+        rows = np.empty(len(positions), dtype=np.int64)
         keys = [np.broadcast_to(key, positions.shape) for key in self._keys]
+        for start in range(0, len(positions), _PIECE):
+            piece = slice(start, start + _PIECE)
+            rows[piece] = self._rows(positions[piece], [key[piece] for key in keys])
+        return rows
+
+    def _rows(self, positions: npt.NDArray[np.int64], keys: list[_Words]) -> _Words:
+        size = np.uint64(self.size)
         places = self._network(positions.astype(np.uint64), keys)
         beyond = np.flatnonzero(places >= size)
         while len(beyond):
             places[beyond] = self._network(places[beyond], [key[beyond] for key in keys])
             beyond = beyond[places[beyond] >= size]
         # Both terms are below 2^62: the sum does not overflow.
-        rows: npt.NDArray[np.int64] = ((places + keys[-1] % size) % size).astype(np.int64)
+        rows: _Words = (places + keys[-1] % size) % size
         return rows
 
     def _network(self, places: _Words, keys: list[_Words]) -> _Words:
-        left, right = places >> self._half, places & self._mask
-        for key in keys[:_ROUNDS]:
-            left, right = right, left ^ (_mix(right + key) & self._mask)
-        joined: _Words = (left << self._half) | right
+        high, low = self._digits
+        left, right = np.divmod(places, low)
+        for number in range(0, _ROUNDS, 2):
+            _move(left, high, right + keys[number])
+            _move(right, low, left + keys[number + 1])
+        joined: _Words = left * low + right
         return joined
 
 
 _STEP = 0x9E3779B97F4A7C15
 
 
+def _move(digits: _Words, base: np.uint64, words: _Words) -> None:
+    """Add to each digit a hash of the word beside it, modulo the base, in place."""
+    hashed = _mix(words)
+    # The upper 32 bits as a fraction of the base: like a remainder, but without a division.
+    hashed >>= np.uint64(32)
+    hashed *= base
+    hashed >>= np.uint64(32)
+    digits += hashed
+    # Below the base the difference wraps around to something huge.
+    np.minimum(digits, digits - base, out=digits)
+
+
 def _mix(words: _Words) -> _Words:
     """The finaliser of splitmix64; arithmetic modulo 2^64 is meant."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: _Words = words ^ (words >> np.uint64(31))
+    mixed: _Words = words ^ (words >> np.uint64(30))
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
     return mixed

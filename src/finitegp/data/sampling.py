@@ -92,8 +92,8 @@ class BatchSampler:
         """The number of target columns."""
         return int(self.targets.shape[1])
 
-    def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0) -> Iterator[Rows]:
-        """The batches of one epoch from number ``skip`` on; ``stream`` tells apart batches drawn side by side."""
+    def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0, stop: int | None = None) -> Iterator[Rows]:
+        """The batches of one epoch from ``skip`` up to ``stop``; ``stream`` tells apart batches drawn side by side."""
         generator = torch.Generator().manual_seed(mix_seed(self.seed, stream, epoch))
         if self.sampling == "shuffle":
             order = torch.randperm(self.num_data, generator=generator)
@@ -101,6 +101,8 @@ class BatchSampler:
             order = torch.randint(self.num_data, (len(self) * self.batch_size,), generator=generator)
         size = self.batch_size
         gathered = size * GATHERED_BATCHES
+        if stop is not None:
+            order = order[: stop * size]
         for start in range(skip * size, len(order), gathered):
             own = [part[self.share.cut(len(part))] for part in torch.split(order[start : start + gathered], size)]
             index, sizes = torch.cat(own).to(self.inputs.device), [len(part) for part in own]

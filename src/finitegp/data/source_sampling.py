@@ -73,8 +73,8 @@ class SourceSampler(ABC):
         return -(-self.num_data // self.batch_size)
 
     @abstractmethod
-    def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0) -> Iterator[Rows]:
-        """The batches of one epoch from number ``skip`` on; ``stream`` tells apart batches drawn side by side."""
+    def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0, stop: int | None = None) -> Iterator[Rows]:
+        """The batches of one epoch from ``skip`` up to ``stop``; ``stream`` tells apart batches drawn side by side."""
 
     def _batches(self, rows: Rows, sizes: list[int]) -> Iterator[Rows]:
         """Rows cut into batches, in the type of the model; counts become weights, as in :class:`BatchSampler`."""
@@ -125,12 +125,13 @@ class IndexedSampler(SourceSampler):
         self._source = data
         self.gathered_batches = gathered_batches
 
-    def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0) -> Iterator[Rows]:
-        """The batches of one epoch from number ``skip`` on; ``stream`` tells apart batches drawn side by side."""
+    def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0, stop: int | None = None) -> Iterator[Rows]:
+        """The batches of one epoch from ``skip`` up to ``stop``; ``stream`` tells apart batches drawn side by side."""
         key = mix_seed(self.seed, stream, epoch)
         permutation = self._permutation(key) if self.sampling == "shuffle" else None
-        for first in range(skip, len(self), self.gathered_batches):
-            numbers = range(first, min(first + self.gathered_batches, len(self)))
+        end = len(self) if stop is None else min(stop, len(self))
+        for first in range(skip, end, self.gathered_batches):
+            numbers = range(first, min(first + self.gathered_batches, end))
             if permutation is None:
                 own = [batch[self.share.cut(len(batch))] for batch in (self._independent(key, n) for n in numbers)]
                 indices = np.concatenate(own)
@@ -191,9 +192,9 @@ class BlockSampler(SourceSampler):
             stacklevel=3,
         )
 
-    def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0) -> Iterator[Rows]:
-        """The batches of one epoch from number ``skip`` on; ``stream`` tells apart batches drawn side by side."""
-        return islice(self._epoch(mix_seed(self.seed, stream, epoch)), skip, None)
+    def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0, stop: int | None = None) -> Iterator[Rows]:
+        """The batches of one epoch from ``skip`` up to ``stop``; ``stream`` tells apart batches drawn side by side."""
+        return islice(self._epoch(mix_seed(self.seed, stream, epoch)), skip, stop)
 
     def _epoch(self, key: int) -> Iterator[Rows]:
         generator = torch.Generator().manual_seed(key)

@@ -50,6 +50,8 @@ ALGORITHMS = {
     "minimax": (Minimax, {"penalty": "auto"}),
 }
 
+LINUX = sys.platform == "linux"
+
 
 def make_data(rows=ROWS):
     generator = torch.Generator().manual_seed(5)
@@ -304,6 +306,10 @@ def main(job, directory, *arguments):
             found, said = training(ranks, "lagged", checkpoint=checkpoint, callbacks=callbacks), {}
         tensors = {name: tensor.contiguous() for name, tensor in found.items()}
         save_file(tensors, directory / f"{ranks.rank}.safetensors")
+        if LINUX:
+            # In the order of the threads' numbers: the main thread is the first.
+            threads = sorted(map(int, os.listdir("/proc/self/task")))
+            said["policies"] = [os.sched_getscheduler(thread) for thread in threads]
         (directory / f"{ranks.rank}.json").write_text(json.dumps(said))
         if job == "all":
             # Last: the last rank goes without a word, and the others have to notice.

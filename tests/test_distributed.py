@@ -171,6 +171,13 @@ class TestLostRanks:
             assert said["seconds"] < 60.0
 
 
+@pytest.mark.skipif(not ranks_jobs.LINUX, reason="policies of threads are set on Linux only")
+def test_threads_of_gloo_do_not_interrupt_the_one_that_computes(results):
+    for said in results.said:
+        assert said["policies"][0] == os.SCHED_OTHER
+        assert os.SCHED_BATCH in said["policies"]
+
+
 def test_alone_without_torchrun():
     with join_ranks() as ranks:
         assert (ranks.rank, ranks.world_size, ranks.is_first) == (0, 1, True)

@@ -21,6 +21,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+# What DistributedDataParallel packs its messages with.
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
 from .data.shares import Share
 from .data.spool import Progress, SpooledSource, open_spool, spool, spool_temporarily
 from .errors import DataError, LostRankError
@@ -135,15 +138,16 @@ class Ranks:
         if self.world_size == 1:
             return loss
         owners = [parameter for parameter in parameters if parameter.grad is not None]
+        gradients: list[Tensor] = [parameter.grad for parameter in owners]  # type: ignore[misc]
         # One type for all: float64 as soon as there is one, so that nothing is rounded.
-        kind = torch.float64 if any(p.grad.dtype == torch.float64 for p in owners) else torch.float32  # type: ignore[union-attr]
-        pieces = [parameter.grad.reshape(-1).to(kind) for parameter in owners]  # type: ignore[union-attr]
-        flat = torch.cat([*pieces, loss.detach().reshape(1).to(kind), loss.new_ones(1, dtype=kind)])
+        kind = torch.float64 if any(gradient.dtype == torch.float64 for gradient in gradients) else torch.float32
+        ends = [loss.detach().reshape(1), loss.new_ones(1)]
+        flat = _flatten_dense_tensors([part.to(kind) for part in [*gradients, *ends]])  # type: ignore[no-untyped-call]
         # Not a product with zero: stand-in values need not be finite.
         flat = self._sum(flat.mul_(rows) if rows else flat.zero_())
         flat.div_(flat[-1].clone())
-        for parameter, piece in zip(owners, torch.split(flat, [p.numel() for p in pieces] + [2]), strict=False):
-            parameter.grad = piece.view(parameter.shape).to(parameter.dtype)
+        for parameter, mean in zip(owners, _unflatten_dense_tensors(flat, gradients), strict=True):  # type: ignore[no-untyped-call]
+            parameter.grad = mean if mean.dtype == parameter.dtype else mean.to(parameter.dtype)
         return flat[-2].to(loss.dtype)
 
     def add_gradients(self, parameters: Sequence[Tensor]) -> None:
@@ -326,7 +330,7 @@ class Ranks:
 
 
 def _swap(sent: Tensor, received: Tensor, partner: int) -> None:
-    works = [dist.isend(sent, partner), dist.irecv(received, partner)]
+    works = [dist.irecv(received, partner), dist.isend(sent, partner)]
     for work in works:
         if work is not None:
             work.wait()
@@ -364,13 +368,39 @@ def join_ranks(*, timeout: float = TIMEOUT) -> Iterator[Ranks]:
     if torch.cuda.is_available() and dist.is_nccl_available():
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    with _new_threads_give_way():
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), pulse_seconds=timeout / 6)
     try:
         with _stopped_by_torchrun(ranks):
             yield ranks
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _new_threads_give_way() -> Iterator[None]:
+    """Threads started inside do not interrupt those that compute (Linux; elsewhere nothing).
+
+    Gloo's thread wakes up for every message, while the main thread may hold the lock on the connection; it then asks
+    for that lock over and over, and where the two share a core the main thread, which would release it, has to wait
+    for the scheduler's next tick: up to 4 ms. Under the policy for batch jobs a thread waits for its turn instead.
+    """
+    before = _threads()
+    yield
+    for thread in _threads() - before:
+        with suppress(OSError):  # a thread that has ended already, or a system that forbids it
+            os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _threads() -> set[int]:
+    """The threads of this process, as far as the system tells and their policy could be set."""
+    if not hasattr(os, "SCHED_BATCH"):
+        return set()
+    try:
+        return set(map(int, os.listdir("/proc/self/task")))
+    except OSError:
+        return set()
 
 
 @contextmanager

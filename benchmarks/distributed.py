@@ -1,6 +1,6 @@
 """Several ranks against one: exact pass and training, with the same work and with work that grows with the ranks.
 
-    python benchmarks/distributed.py                # two ranks, about two minutes on two quiet cores
+    python benchmarks/distributed.py                # two ranks, about six minutes on two quiet cores
     python benchmarks/distributed.py --ranks 2 4 8  # on a machine with eight cores
     python benchmarks/distributed.py --quick        # a look that is not for the record
 
@@ -40,7 +40,7 @@ from finitegp.features import FourierFeatures, MLPFeatures
 from finitegp.schedules import make_optimizer
 
 COLUMNS, HIDDEN, BATCH, SMALL_BATCH, BLOCK = 17, (128, 128, 128), 1024, 128, 20
-ROWS, STEPS, ROUNDS = 60_000, 100, 7
+ROWS, STEPS, ROUNDS = 60_000, 100, 11
 QUICK_ROWS, QUICK_STEPS, QUICK_ROUNDS = 20_000, 20, 3
 SPOOLS = ("small", "large", "batches")
 PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"

@@ -32,8 +32,8 @@ from .statistics import FeatureStatistics, sum_statistics
 #: A rank that says nothing for so many seconds is taken for lost.
 TIMEOUT = 60.0
 
-# Bytes; larger messages are limited by bandwidth, which all_reduce uses better.
-_LARGEST_SWAP = 1 << 20
+# Seconds for which a sum over ranks is watched rather than slept through: the sum of a step comes sooner.
+_WATCHED = 0.003
 
 # States of a rank in long work.
 _DONE, _WORKING, _FAILED = range(3)
@@ -288,18 +288,7 @@ class Ranks:
 
     def _sum(self, tensor: Tensor) -> Tensor:
         """The sum over ranks, in place; the same to the bit on all of them."""
-        ranks = self.world_size
-        if tensor.is_cuda or ranks & (ranks - 1) or tensor.nbytes > _LARGEST_SWAP:
-            self._call(dist.all_reduce, tensor)
-            return tensor
-        # Gloo's all_reduce of a small message wakes threads up several times, where a swap does once: with two ranks on
-        # one machine it takes six times as long. After k swaps a rank has the sum of 2^k ranks.
-        received = torch.empty_like(tensor)
-        distance = 1
-        while distance < ranks:
-            self._call(_swap, tensor, received, self.rank ^ distance)
-            tensor.add_(received)
-            distance *= 2
+        self._call(_all_reduce, tensor)
         return tensor
 
     def _gather(self, numbers: Tensor) -> Tensor:
@@ -329,11 +318,14 @@ class Ranks:
             raise LostRankError(_lost(what, reason)) from error
 
 
-def _swap(sent: Tensor, received: Tensor, partner: int) -> None:
-    works = [dist.irecv(received, partner), dist.isend(sent, partner)]
-    for work in works:
-        if work is not None:
-            work.wait()
+def _all_reduce(tensor: Tensor) -> None:
+    work = dist.all_reduce(tensor, async_op=True)
+    if not tensor.is_cuda and hasattr(os, "sched_yield"):
+        # A core that has nothing to do for half a millisecond falls asleep, and is slow to wake up and to compute.
+        until = time.monotonic() + _WATCHED
+        while not work.is_completed() and time.monotonic() < until:
+            os.sched_yield()
+    work.wait()
 
 
 #: One process alone.

@@ -11,7 +11,8 @@ below a size that it raises as it goes: ``measured`` is after ``return_freed_mem
 memory budget asks for; ``measured_default`` is without.
 
 Whole fits within a budget (``fit_within_memory``) are made with few steps: memory does not depend on their number.
-There are so many rows that as many are held out as the budget has room for.
+There are so many rows that as many are held out as the budget has room for. Up to two megabytes of what the libraries
+have freed, more or less by chance, are used again: the peak is the largest of three runs.
 
 Writes ``benchmarks/results/memory.jsonl`` and ``benchmarks/results/memory_fits.jsonl``.
 """
@@ -65,6 +66,7 @@ FITS = [
     ("256MB", 4, 200_000, "low", {}),
     ("256MB", 60, 200_000, "medium", {}),
 ]
+RUNS = 3
 FEW_STEPS = {"max_steps": 150, "min_steps": 50, "epochs": 1, "noise_epochs": 1, "noise_min_steps": 100}
 
 
@@ -235,7 +237,9 @@ def main() -> None:
         return
     names = ("budget", "columns", "rows", "effort", "fixed")
     for case in FITS[:1] if arguments.quick else FITS:
-        row = run_worker("--fit-worker", list(case)) | dict(zip(names, case, strict=True))
+        runs = [run_worker("--fit-worker", list(case)) for _ in range(RUNS)]
+        row = max(runs, key=lambda run: run["measured_total"]) | dict(zip(names, case, strict=True))
+        row["measured_totals"] = [run["measured_total"] for run in runs]
         written = record("memory_fits", [row], same=names, **options)
         planned, measured = row["planned_total"] / 1e6, row["measured_total"] / 1e6
         print(f"{case}: planned {planned:.1f} MB, measured {measured:.1f} MB, {row['ratio']:.2f}", flush=True)

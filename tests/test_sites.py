@@ -369,6 +369,7 @@ def test_a_file_comes_back_to_the_bit(sites, tmp_path):
     sites[0].save(tmp_path / "north.statistics")
     again = SiteStatistics.load(tmp_path / "north.statistics")
     assert (again.name, again.target, again.rows) == ("north.statistics", "price", COUNTS[0])
+    assert again.columns == sites[0].columns == ("size", "cut")
     assert (again.fingerprint, again.digest, again.version) == (
         sites[0].fingerprint,
         sites[0].digest,
@@ -437,6 +438,8 @@ STRANGE_SITES = {
     "no fingerprint": lambda site, sums: site.pop("fingerprint"),
     "a fingerprint that is a number": lambda site, sums: site.update(fingerprint=3),
     "a target that is a list": lambda site, sums: site.update(target=[]),
+    "columns that are one text": lambda site, sums: site.update(columns="size"),
+    "columns that are numbers": lambda site, sums: site.update(columns=[1, 2]),
     "no Gram matrix": lambda site, sums: sums.pop("statistics.gram"),
     "a Gram matrix of another size": lambda site, sums: sums.update({"statistics.gram": torch.eye(3).double()}),
     "single precision": lambda site, sums: sums.update({"statistics.gram": torch.eye(4)}),

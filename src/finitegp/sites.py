@@ -102,16 +102,18 @@ class SiteStatistics:
         try:
             site = header["site"]
             fingerprint, target, version = site["fingerprint"], site["target"], header["versions"]["finitegp"]
-            columns = tuple(site.get("columns", ()))
+            columns = site.get("columns", [])
+            if not isinstance(columns, list):
+                raise ModelFileError("its columns are not a list")
             texts = (fingerprint, version, "" if target is None else target, *columns)
             if not all(isinstance(text, str) for text in texts):
                 raise ModelFileError("fingerprint, target, version or the name of a column is not text")
             statistics = decode_statistics(site["num_data"], tensors)
             _check_sums(statistics)
-        except (ModelFileError, KeyError, TypeError, AttributeError) as error:
+        except (ModelFileError, KeyError, TypeError) as error:
             what = error if isinstance(error, ModelFileError) else "its description of the site makes no sense"
             raise ModelFileError(f"{path} cannot be used: {what}.") from None
-        return cls(statistics, fingerprint, target, Path(path).name, version, columns)
+        return cls(statistics, fingerprint, target, Path(path).name, version, tuple(columns))
 
 
 @torch.no_grad()

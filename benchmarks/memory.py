@@ -29,11 +29,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from record import RESULTS, record
 
 from finitegp import SCGD, FeatureGP, Lagged, Minimax, train
 from finitegp.data import NpySource, spool
+from finitegp.data.table_source import TableSource
 from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.features import MLPFeatures
 from finitegp.memory import load_libraries, plan_memory, return_freed_memory
@@ -53,20 +56,22 @@ SETTINGS = [
     ("256MB", 16, {"algorithm": "minimax", "hidden": (512, 512), "batch_size": 1024}),
 ]
 QUICK = SETTINGS[1:3]
-# Budget, columns, rows, effort, settings.
+# Budget, columns, rows, effort, settings, kind of file.
 FITS = [
-    ("16MB", 8, 50_000, "low", {}),
-    ("32MB", 4, 200_000, "low", {}),
-    ("32MB", 16, 100_000, "medium", {}),
-    ("32MB", 60, 20_000, "low", {}),
-    ("64MB", 16, 100_000, "low", {"batch_size": 1024}),
-    ("64MB", 60, 50_000, "medium", {}),
-    ("128MB", 16, 200_000, "medium", {}),
-    ("128MB", 60, 100_000, "medium", {"batch_size": 1024}),
-    ("256MB", 4, 200_000, "low", {}),
-    ("256MB", 60, 200_000, "medium", {}),
+    ("16MB", 8, 50_000, "low", {}, "npy"),
+    ("32MB", 4, 200_000, "low", {}, "npy"),
+    ("32MB", 4, 200_000, "low", {}, "parquet"),
+    ("32MB", 16, 100_000, "medium", {}, "npy"),
+    ("32MB", 60, 20_000, "low", {}, "npy"),
+    ("64MB", 16, 100_000, "low", {"batch_size": 1024}, "npy"),
+    ("64MB", 16, 100_000, "low", {"batch_size": 1024}, "parquet"),
+    ("64MB", 60, 50_000, "medium", {}, "npy"),
+    ("128MB", 16, 200_000, "medium", {}, "npy"),
+    ("128MB", 60, 100_000, "medium", {"batch_size": 1024}, "npy"),
+    ("256MB", 4, 200_000, "low", {}, "npy"),
+    ("256MB", 60, 200_000, "medium", {}, "npy"),
 ]
-RUNS = 3
+RUNS, GROUP = 3, 32_768
 FEW_STEPS = {"max_steps": 150, "min_steps": 50, "epochs": 1, "noise_epochs": 1, "noise_min_steps": 100}
 
 
@@ -122,22 +127,30 @@ def measure(budget: str, columns: int, fixed: dict[str, object], tight: bool) ->
 
 
 def measure_fit(
-    budget: str, columns: int, rows: int, effort: str, settings: dict[str, object] | None = None
+    budget: str, columns: int, rows: int, effort: str, settings: dict[str, object], kind: str
 ) -> dict[str, object]:
     """Planned and measured peak of a whole fit and of predictions with it, in this process."""
     torch.set_num_threads(1)
     return_freed_memory()
-    load_libraries(tables=False, optimizers=False)
+    load_libraries(tables=kind == "parquet", optimizers=False)
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as directory:
         inputs = random.normal(size=(rows, columns)).astype(np.float32)
         targets = np.sin(2.0 * inputs[:, 0]) + 0.1 * np.exp(0.5 * inputs[:, 1]) * random.normal(size=rows)
-        np.save(f"{directory}/inputs.npy", inputs)
-        np.save(f"{directory}/targets.npy", targets)
+        if kind == "parquet":
+            table = pa.table({f"x{column}": inputs[:, column] for column in range(columns)} | {"y": targets})
+            pq.write_table(table, f"{directory}/rows.parquet", row_group_size=GROUP)
+            del table
+        else:
+            np.save(f"{directory}/inputs.npy", inputs)
+            np.save(f"{directory}/targets.npy", targets)
         del inputs, targets
         gc.collect()
         return_freed_memory()
-        source = NpySource(f"{directory}/inputs.npy", f"{directory}/targets.npy")
+        if kind == "parquet":
+            source = TableSource(f"{directory}/rows.parquet", "y")
+        else:
+            source = NpySource(f"{directory}/inputs.npy", f"{directory}/targets.npy")
         plans, measured = [], {}
         reset_peak_memory()
         baseline = resident_memory_bytes()
@@ -146,7 +159,7 @@ def measure_fit(
             measured[stage] = max(measured.get(stage, 0), peak_memory_bytes() - baseline)
             reset_peak_memory()
 
-        few = FEW_STEPS | (settings or {})
+        few = FEW_STEPS | settings
         fit = fit_within_memory(source, budget, effort=effort, settings=few, progress=mark, on_plan=plans.append)
         mark("calibration")
         source.chunk_size = fit.fitted.chunk_size
@@ -170,15 +183,15 @@ def measure_fit(
 def fits_table(directory: Path = RESULTS) -> list[str]:
     """Lines of Markdown: planned and measured peaks of whole fits."""
     lines = [
-        "| budget | columns | effort | networks, features, rows held out, chunk | planned MB | measured MB "
+        "| budget | columns | file | effort | networks, features, rows held out, chunk | planned MB | measured MB "
         "| measured / planned |",
-        "|--:|--:|---|---|--:|--:|--:|",
+        "|--:|--:|---|---|---|--:|--:|--:|",
     ]
     for row in load_rows(directory / "memory_fits.jsonl"):
         s = row["fit_setting"]
         batch = f", batches of {row['fixed']['batch_size']}" if row["fixed"] else ""
         lines.append(
-            f"| {row['budget']} | {row['columns']} | {row['effort']}{batch} | {s['members']}, {s['num_features']}, "
+            f"| {row['budget']} | {row['columns']} | {row['file']} | {row['effort']}{batch} | {s['members']}, {s['num_features']}, "
             f"{s['held_out_rows']}, {s['chunk_size']} | {row['planned_total'] / 1e6:.1f} "
             f"| {row['measured_total'] / 1e6:.1f} | {row['ratio']:.2f} |"
         )
@@ -221,6 +234,7 @@ def main() -> None:
     parser.add_argument("--worker", help="one setting, as JSON; used by the above")
     parser.add_argument("--fit-worker", help="one whole fit, as JSON; used by the above")
     parser.add_argument("--fits", action="store_true", help="only whole fits")
+    parser.add_argument("--file", choices=("npy", "parquet"), help="only whole fits from files of this kind")
     parser.add_argument("--tables", action="store_true", help="only print the tables of the results")
     parser.add_argument("--quick", action="store_true", help="only two settings")
     parser.add_argument("--directory", type=Path, help="where the results go")
@@ -235,8 +249,10 @@ def main() -> None:
     if arguments.tables:
         print("\n".join([*fits_table(**options), "", *networks_table(**options)]))
         return
-    names = ("budget", "columns", "rows", "effort", "fixed")
+    names = ("budget", "columns", "rows", "effort", "fixed", "file")
     for case in FITS[:1] if arguments.quick else FITS:
+        if arguments.file not in (None, case[-1]):
+            continue
         runs = [run_worker("--fit-worker", list(case)) for _ in range(RUNS)]
         row = max(runs, key=lambda run: run["measured_total"]) | dict(zip(names, case, strict=True))
         row["measured_totals"] = [run["measured_total"] for run in runs]
@@ -244,7 +260,7 @@ def main() -> None:
         planned, measured = row["planned_total"] / 1e6, row["measured_total"] / 1e6
         print(f"{case}: planned {planned:.1f} MB, measured {measured:.1f} MB, {row['ratio']:.2f}", flush=True)
     print("written to", written)
-    if arguments.fits:
+    if arguments.fits or arguments.file:
         return
     found = []
     for budget, columns, fixed in QUICK if arguments.quick else SETTINGS:

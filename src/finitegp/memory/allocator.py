@@ -1,4 +1,4 @@
-"""The C library's allocator, told to give memory back."""
+"""The allocators of the C library and of Arrow, told to give memory back."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ def return_freed_memory() -> bool:
 
     By default glibc raises that size to that of the largest block it has seen freed, up to 32 MiB, and keeps what is
     smaller: of a pass whose arrays take 20 MB, 60 MB may stay. A memory budget holds only with the size fixed. The
-    price is that the kernel has to clear the pages of every large array anew.
+    price is that the kernel has to clear the pages of every large array anew. What Arrow's own allocator
+    keeps is released, too.
 
     Returns:
-        Whether the allocator was told.
+        Whether the C library's allocator was told.
     """
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
     if not sys.platform.startswith("linux"):
         return False
     try:

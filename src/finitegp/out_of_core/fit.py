@@ -229,6 +229,7 @@ def fit_disk_rows(
     The rows at the first ``plan.setting.test_rows`` places of the random order are not used at all: ``rows.table(0,
     plan.setting.test_rows)`` are for scores.
     """
+    return_freed_memory()  # what reading a table has left
     count = len(rows)
     if count < _FEWEST_ROWS:
         raise DataError(f"A fit within a memory budget needs at least {_FEWEST_ROWS} rows, but there are {count}.")

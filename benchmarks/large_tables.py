@@ -35,7 +35,8 @@ from finitegp.error_shape import ErrorShape
 from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.experiments.outcome import DatasetSplit
 from finitegp.experiments.peers import PEERS
-from finitegp.memory import load_libraries, return_freed_memory
+from finitegp.libraries import load_libraries
+from finitegp.memory import return_freed_memory
 from finitegp.metrics import score
 from finitegp.out_of_core import fit_within_memory
 

@@ -39,7 +39,8 @@ from finitegp.data import NpySource, spool
 from finitegp.data.table_source import TableSource
 from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.features import MLPFeatures
-from finitegp.memory import load_libraries, plan_memory, return_freed_memory
+from finitegp.libraries import load_libraries
+from finitegp.memory import plan_memory, return_freed_memory
 from finitegp.out_of_core import fit_within_memory
 from finitegp.schedules import make_optimizer
 
@@ -191,9 +192,9 @@ def fits_table(directory: Path = RESULTS) -> list[str]:
         s = row["fit_setting"]
         batch = f", batches of {row['fixed']['batch_size']}" if row["fixed"] else ""
         lines.append(
-            f"| {row['budget']} | {row['columns']} | {row['file']} | {row['effort']}{batch} | {s['members']}, {s['num_features']}, "
-            f"{s['held_out_rows']}, {s['chunk_size']} | {row['planned_total'] / 1e6:.1f} "
-            f"| {row['measured_total'] / 1e6:.1f} | {row['ratio']:.2f} |"
+            f"| {row['budget']} | {row['columns']} | {row['file']} | {row['effort']}{batch} "
+            f"| {s['members']}, {s['num_features']}, {s['held_out_rows']}, {s['chunk_size']} "
+            f"| {row['planned_total'] / 1e6:.1f} | {row['measured_total'] / 1e6:.1f} | {row['ratio']:.2f} |"
         )
     return lines
 

@@ -42,8 +42,9 @@ from finitegp.data import spool
 from finitegp.data.table_source import TableSource
 from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.features import MLPFeatures
+from finitegp.libraries import load_libraries
 from finitegp.likelihood import negative_log_marginal_likelihood
-from finitegp.memory import load_libraries, plan_memory, return_freed_memory
+from finitegp.memory import plan_memory, return_freed_memory
 from finitegp.schedules import make_optimizer
 
 COLUMNS, GROUP, FILE = 16, 65_536, 1_000_000

@@ -32,7 +32,8 @@ from record import record
 
 from finitegp.data.tables import TableReader
 from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
-from finitegp.memory import load_libraries, return_freed_memory
+from finitegp.libraries import load_libraries
+from finitegp.memory import return_freed_memory
 
 COLUMNS = 16
 KIB, MIB = 1 << 10, 1 << 20

@@ -21,7 +21,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp": ["GPRegressor"],
         "finitegp.automatic": ["fit_auto", "AutoFit", "AutoSettings"],
         "finitegp.out_of_core": ["fit_within_memory"],
-        "finitegp.estimator.summary": ["as_regressor"],
+        "finitegp.estimator": ["as_regressor"],
     },
     "Tables": {
         "finitegp.table_model": ["TableModel", "PredictedChunk"],
@@ -51,7 +51,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     },
     "Several processes": {"finitegp.distributed": ["join_ranks", "Ranks"], "finitegp.errors": ["LostRankError"]},
     "Sources of rows": {"finitegp.data.table_source": ["TableSource"], "finitegp.data": ["*"]},
-    "Memory": {"finitegp.memory": ["*"]},
+    "Memory": {"finitegp.memory": ["*"], "finitegp.libraries": ["load_libraries"]},
     "Mathematics": {
         "finitegp": [
             "FeatureStatistics",

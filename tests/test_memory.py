@@ -229,7 +229,8 @@ import numpy as np, torch
 from finitegp import FeatureGP, Lagged, train
 from finitegp.data import spool
 from finitegp.features import MLPFeatures
-from finitegp.memory import MemoryBudgetError, load_libraries, plan_memory, return_freed_memory
+from finitegp.libraries import load_libraries
+from finitegp.memory import MemoryBudgetError, plan_memory, return_freed_memory
 from finitegp.schedules import make_optimizer
 
 def virtual_data(key):

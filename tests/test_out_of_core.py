@@ -16,7 +16,7 @@ from finitegp.automatic import EFFORTS, AutoSettings, fit_auto
 from finitegp.cli import app
 from finitegp.data import ArraySource, NpySource, StreamSource
 from finitegp.data.table_source import TableSource
-from finitegp.estimator.summary import as_regressor
+from finitegp.estimator import as_regressor
 from finitegp.memory import (
     KernelSetting,
     MemoryBudgetError,
@@ -437,7 +437,8 @@ import numpy as np, torch
 from finitegp.automatic import EFFORTS
 from finitegp.data import NpySource
 from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
-from finitegp.memory import MemoryBudgetError, load_libraries, return_freed_memory
+from finitegp.libraries import load_libraries
+from finitegp.memory import MemoryBudgetError, return_freed_memory
 from finitegp.out_of_core import fit_within_memory
 
 def virtual_data(key):

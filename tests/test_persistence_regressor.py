@@ -14,7 +14,7 @@ from finitegp import GPRegressor
 from finitegp.data.columns import TableEncoder
 from finitegp.errors import DataError, ModelFileError
 from finitegp.features import LinearFeatures, MLPFeatures
-from finitegp.persistence import load_fit, load_regressor, save_regressor
+from finitegp.persistence import load_fit
 from finitegp.persistence.container import FORMAT_VERSION, read_container, write_container
 from finitegp.table_model import TableModel
 
@@ -78,8 +78,8 @@ def test_names_several_targets_and_odd_parameters(path):
     frame = pandas.DataFrame(inputs, columns=["width", "height"])
     both = np.stack([targets, -targets], axis=1)
     regressor = make_regressor(random_state=np.random.RandomState(0), device=torch.device("cpu")).fit(frame, both)
-    save_regressor(regressor, path)
-    again = load_regressor(path)
+    regressor.save(path)
+    again = GPRegressor.load(path)
     assert list(again.feature_names_in_) == ["width", "height"]
     assert np.array_equal(again.predict(frame), regressor.predict(frame))
     assert again.predict(frame).shape == (40, 2)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from . import __version__
 from .automatic import AutoFit
 from .data import ArraySource
-from .data.columns import TransformReport
+from .data.columns import TableEncoder, TransformReport
 from .errors import DataError, ModelFileError
 from .likelihood import optimal_noise
 from .model import FittedGP
@@ -25,8 +25,7 @@ from .persistence.row_sums import decode_statistics, encode_statistics
 from .posterior import WeightPosterior
 from .statistics import FeatureStatistics, sum_statistics
 
-if TYPE_CHECKING:
-    from .table_model import TableModel
+Targets = Callable[[Any, TransformReport, int], Any]
 
 # Far above the rounding of sums in another order, far below what one other row changes.
 _SAME_SUMS = 1e-9
@@ -117,10 +116,20 @@ class SiteStatistics:
 
 
 @torch.no_grad()
-def site_statistics(model: TableModel, table: Any, report: TransformReport) -> SiteStatistics:
-    """The sums of a site's table for the features of a model; see :meth:`TableModel.statistics`."""
-    fit = model.regressor.fits_[0]
-    total = sum_statistics(_partial_statistics(model, fit, table, report))
+def site_statistics(
+    fit: AutoFit, encoder: TableEncoder, target: str | None, targets: Targets, table: Any, report: TransformReport
+) -> SiteStatistics:
+    """The sums of a site's table for the features of a model; see :meth:`~finitegp.table_model.TableModel.statistics`.
+
+    Args:
+        fit: The model's.
+        encoder: Of the table.
+        target: The name of the target.
+        targets: The targets of some rows, with a report and the number of the first row.
+        table: The site's.
+        report: What happened to its values.
+    """
+    total = sum_statistics(_partial_statistics(fit, encoder, targets, table, report))
     rows, features = total.num_data, total.num_features
     if rows < features:
         warnings.warn(
@@ -129,47 +138,48 @@ def site_statistics(model: TableModel, table: Any, report: TransformReport) -> S
             "features.",
             stacklevel=4,  # past torch.no_grad and the method
         )
-    columns = tuple(line.column for line in model.encoder.summary() if line.outputs)
-    return SiteStatistics(total, _fingerprint(model), model.target, columns=columns)
+    columns = tuple(line.column for line in encoder.summary() if line.outputs)
+    return SiteStatistics(total, _fingerprint(fit, encoder), target, columns=columns)
 
 
 def merge_sites(
-    model: TableModel,
+    regressor: Any,
+    encoder: TableEncoder,
+    summary: Mapping[str, Any],
     sites: Sequence[SiteStatistics],
     *,
     keep_model_rows: bool = True,
     refit_noise: bool = False,
     allow_repeats: bool = False,
-) -> TableModel:
-    """The model with the exact joint posterior of all sites; see :meth:`TableModel.merge`."""
-    fit = model.regressor.fits_[0]
+) -> tuple[Any, dict[str, Any]]:
+    """A copy of a regressor with the exact joint posterior of all sites, and the summary of its model.
+
+    See :meth:`~finitegp.table_model.TableModel.merge`.
+    """
+    fit = regressor.fits_[0]
     mine = fit.fitted.posterior.statistics
     labels = [_label(site, number) for number, site in enumerate(sites)]
     if not sites:
         raise DataError("There are no sites to merge: give the statistics of at least one.")
-    _check_fingerprints(_fingerprint(model), sites, labels)
-    earlier = _merged_before(model) if keep_model_rows else []
+    _check_fingerprints(_fingerprint(fit, encoder), sites, labels)
+    earlier = _merged_before(summary) if keep_model_rows else []
     if not allow_repeats:
         _check_repeats(sites, labels, mine if keep_model_rows else None, earlier)
     total = sum_statistics([*([mine] if keep_model_rows else []), *(site.statistics.to(mine.device) for site in sites)])
     merged = _condition(fit, total, refit_noise)
     merged_sites = earlier + [{"rows": site.rows, "digest": site.digest} for site in sites]
-    return replace(
-        model,
-        regressor=_with_fit(model, merged, sites, keep_model_rows),
-        summary=model.summary | {"merged_sites": merged_sites},
-    )
+    return _with_fit(regressor, merged, sites, keep_model_rows), {**summary, "merged_sites": merged_sites}
 
 
 def _partial_statistics(
-    model: TableModel, fit: AutoFit, table: Any, report: TransformReport
+    fit: AutoFit, encoder: TableEncoder, targets: Targets, table: Any, report: TransformReport
 ) -> Iterator[FeatureStatistics]:
     from .data.arrow_values import record_batches
 
     for rows in record_batches(table):
-        targets = model.targets(rows, report, report.rows)
-        inputs = model.encoder.transform(rows, report)
-        scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets)
+        values = targets(rows, report, report.rows)
+        inputs = encoder.transform(rows, report)
+        scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(values)
         yield from fit.fitted.model.partial_statistics(ArraySource(*scaled))
 
 
@@ -191,9 +201,9 @@ def _condition(fit: AutoFit, total: FeatureStatistics, refit_noise: bool) -> Aut
     return replace(fit, fitted=FittedGP(gp, WeightPosterior(total, noise_variance)), record=record)
 
 
-def _with_fit(model: TableModel, fit: AutoFit, sites: Sequence[SiteStatistics], keep_model_rows: bool) -> Any:
+def _with_fit(regressor: Any, fit: AutoFit, sites: Sequence[SiteStatistics], keep_model_rows: bool) -> Any:
     """A copy of the regressor with another fit and the counts of its rows brought up to date."""
-    regressor = copy.copy(model.regressor)
+    regressor = copy.copy(regressor)
     summary = dict(regressor.training_summary_)
     if not keep_model_rows:
         summary["rows_forgotten"] = summary["rows"] + summary["rows_added"]
@@ -203,8 +213,8 @@ def _with_fit(model: TableModel, fit: AutoFit, sites: Sequence[SiteStatistics], 
     return regressor
 
 
-def _fingerprint(model: TableModel) -> str:
-    return fixed_part_fingerprint(model.regressor.fits_[0], model.encoder.to_dict())
+def _fingerprint(fit: AutoFit, encoder: TableEncoder) -> str:
+    return fixed_part_fingerprint(fit, encoder.to_dict())
 
 
 def _label(site: SiteStatistics, number: int) -> str:
@@ -265,9 +275,9 @@ def _same_sums(one: FeatureStatistics, other: FeatureStatistics) -> bool:
     )
 
 
-def _merged_before(model: TableModel) -> list[dict[str, Any]]:
+def _merged_before(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What earlier merges noted down; a file may hold anything there."""
-    noted = model.summary.get("merged_sites")
+    noted = summary.get("merged_sites")
     found = noted if isinstance(noted, list) else []
     return [each for each in found if isinstance(each, dict) and isinstance(each.get("digest"), str)]
 

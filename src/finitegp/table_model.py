@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,11 @@ from .data.columns import TableEncoder, TransformReport
 from .data.fitted_columns import NumberColumn
 from .data.targets import target_values
 from .errors import DataError, ModelFileError
+from .estimator import GPRegressor
 from .persistence.container import read_container, write_container
 from .persistence.plain_json import plain_json
 from .persistence.regressors import decode_regressor, encode_regressor
-
-if TYPE_CHECKING:
-    from .estimator import GPRegressor
-    from .sites import SiteStatistics
+from .sites import SiteStatistics, merge_sites, site_statistics
 
 Array = npt.NDArray[np.float64]
 
@@ -126,9 +124,9 @@ class TableModel:
             >>> joint.regressor.fits_[0].fitted.posterior.statistics.num_data
             60.0
         """
-        from .sites import site_statistics
-
-        return site_statistics(self, table, _report_on(table, report))
+        return site_statistics(
+            self.regressor.fits_[0], self.encoder, self.target, self.targets, table, _report_on(table, report)
+        )
 
     def merge(
         self,
@@ -153,11 +151,16 @@ class TableModel:
         Raises:
             DataError: If statistics were made for another model, or are given twice.
         """
-        from .sites import merge_sites
-
-        return merge_sites(
-            self, sites, keep_model_rows=keep_model_rows, refit_noise=refit_noise, allow_repeats=allow_repeats
+        regressor, summary = merge_sites(
+            self.regressor,
+            self.encoder,
+            self.summary,
+            sites,
+            keep_model_rows=keep_model_rows,
+            refit_noise=refit_noise,
+            allow_repeats=allow_repeats,
         )
+        return replace(self, regressor=regressor, summary=summary)
 
     def with_target(self, target: str | None) -> TableModel:
         """The same model with another name for its target; None leaves it as it is."""
@@ -191,7 +194,7 @@ class TableModel:
             )
         if kind not in ("table", "regressor"):
             raise ModelFileError(f"{path} holds a {str(kind)[:60]!r}, not a model that takes tables.")
-        regressor = decode_regressor(path, header, tensors, feature_map=feature_map)
+        regressor = decode_regressor(GPRegressor, path, header, tensors, feature_map=feature_map)
         if len(regressor.fits_) > 1:
             raise ModelFileError(
                 f"{path} holds a model of {len(regressor.fits_)} targets: use GPRegressor.load in Python."

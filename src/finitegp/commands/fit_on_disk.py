@@ -59,8 +59,8 @@ def fit_on_disk(
 ) -> DiskFit:
     """The regressor, a sample of its training rows, and the held-out rows, after the bill was shown."""
     from ..data.table_source import TableSource
+    from ..estimator import as_regressor
     from ..estimator.progress import stage_progress
-    from ..estimator.summary import as_regressor
     from ..memory import MemoryBudgetError, return_freed_memory
     from ..out_of_core import fit_disk_rows
     from ..out_of_core.fit import chosen_settings, plan_for

@@ -1,11 +1,12 @@
 """Where rows come from."""
 
+from .any_source import as_source
 from .moments import Moments
 from .npy_files import NpySource
 from .scaled_source import ScaledSource, Scaling
 from .shares import Share
 from .source_sampling import NotUniformWarning
-from .sources import ArraySource, DataSource, IndexedSource, IterableSource, Rows, Source, as_source
+from .sources import ArraySource, DataSource, IndexedSource, IterableSource, Rows, Source
 from .spool import SpooledSource, open_spool, spool
 from .streams import StreamSource
 

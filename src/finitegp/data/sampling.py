@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
+from .any_source import as_source
 from .shares import WHOLE, Share
-from .sources import Rows, as_source
+from .sources import Rows
 
 # Batches gathered at once: large enough that indexing costs nothing per step, small enough to stay in cache.
 GATHERED_BATCHES = 32

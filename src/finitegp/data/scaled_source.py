@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from ..errors import DataError
+from .any_source import as_source
 from .moments import Moments
 from .scaling import Standardizer
 from .shares import WHOLE, Share
-from .sources import Rows, Source, as_source
+from .sources import Rows, Source
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .any_source import as_source
 from .moments import SourceMeasure
 from .permutation import RandomPermutation
 from .sampling import GATHERED_BATCHES, BatchSampler, check_alike, mix_seed, relative_weights
 from .shares import WHOLE, Share
-from .sources import ArraySource, IndexedSource, IterableSource, Rows, Source, as_source
+from .sources import ArraySource, IndexedSource, IterableSource, Rows, Source
 from .spool import spool_temporarily
 
 # Up to so many rows a permutation is drawn and kept: half a mebibyte.

@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset
 
 from ..errors import DataError
 from .naming import row_label
 from .shares import WHOLE, Share
 
 # How many parts rows may have: inputs and targets, then weights, then counts.
-_NUMBERS_OF_PARTS = (2, 3, 4)
+NUMBERS_OF_PARTS = (2, 3, 4)
 
 
 class Rows(NamedTuple):
@@ -200,7 +199,7 @@ class IterableSource(Source):
     def __iter__(self) -> Iterator[Rows]:
         first_row = 0
         for number, chunk in enumerate(self.chunks):
-            if not isinstance(chunk, tuple | list) or len(chunk) not in _NUMBERS_OF_PARTS:
+            if not isinstance(chunk, tuple | list) or len(chunk) not in NUMBERS_OF_PARTS:
                 raise DataError(
                     f"chunk {number} of the data must be (inputs, targets), (inputs, targets, weights) or "
                     f"(inputs, targets, weights, counts), but is a {type(chunk).__name__}."
@@ -217,23 +216,6 @@ class IterableSource(Source):
         if self.num_data is not None and self.num_data != first_row:
             raise DataError(f"The data changed between passes: {self.num_data} rows before, {first_row} rows now.")
         self.num_data = first_row
-
-
-def as_source(data: Any, *, chunk_size: int = 4096) -> Source:
-    """A data source from what users have: a source, ``(inputs, targets[, weights[, counts]])``, or a re-iterable."""
-    if isinstance(data, Source):
-        return data
-    if isinstance(data, IterableDataset):
-        from .streams import StreamSource
-
-        return StreamSource(data, chunk_size=chunk_size)
-    # A tuple is arrays, unless it holds tuples; a list is chunks, unless it holds arrays.
-    chunk_types = tuple if isinstance(data, tuple) else tuple | list
-    if isinstance(data, tuple | list) and len(data) in _NUMBERS_OF_PARTS and not isinstance(data[0], chunk_types):
-        return source_of_parts(data, chunk_size=chunk_size)
-    if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict | Tensor | np.ndarray):
-        return IterableSource(data)
-    raise DataError(f"data must be (inputs, targets) or an iterable of such chunks, but is a {type(data).__name__}.")
 
 
 def source_of_parts(parts: Sequence[Any], *, chunk_size: int = 4096) -> ArraySource:

@@ -17,12 +17,13 @@ import numpy.typing as npt
 import torch
 
 from ..errors import DataError
+from .any_source import as_source
 from .manifests import FORMAT, MANIFEST, changed_file, checksum_of, file_state, read_manifest, replace_manifest
 from .moments import Moments
 from .naming import listed, row_label
 from .row_files import Array, RowFile
 from .shares import WHOLE, Share
-from .sources import IndexedSource, Rows, Source, as_source
+from .sources import IndexedSource, Rows, Source
 
 # Rounding to float32 may move a value by at most this share of its column's standard deviation.
 _MAX_ROUNDING = 1e-3

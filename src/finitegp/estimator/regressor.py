@@ -20,6 +20,7 @@ from torch import nn
 from ..automatic import AutoFit, fit_auto
 from ..data import ArraySource
 from ..errors import DataError
+from ..persistence.regressors import load_regressor, save_regressor
 from ..posterior import Prediction
 from .evidence import log_density, log_density_of_rows, log_density_or_none
 from .given import fit_given, fit_without_learning, refit_noise
@@ -309,17 +310,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
 
     def save(self, path: str | Path) -> None:
         """Write the fitted regressor into one file, without training rows and without pickle."""
-        from ..persistence import save_regressor  # type: ignore[import-not-found, unused-ignore]
-
         check_is_fitted(self, "fits_")
         save_regressor(self, path)
 
     @classmethod
     def load(cls, path: str | Path, feature_map: nn.Module | None = None) -> GPRegressor:
         """Read a regressor that :meth:`save` wrote; a custom ``feature_map`` module has to be passed in."""
-        from ..persistence import load_regressor  # type: ignore[import-not-found, unused-ignore]
-
-        loaded: GPRegressor = load_regressor(path, feature_map=feature_map)
+        loaded: GPRegressor = load_regressor(cls, path, feature_map=feature_map)
         return loaded
 
     def _fit_one(

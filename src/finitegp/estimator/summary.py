@@ -1,20 +1,15 @@
-"""What a fitted estimator says of its training, and estimators around fits that were made elsewhere."""
+"""What a fitted estimator says of its training."""
 
 from __future__ import annotations
 
 import platform
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sklearn
 import torch
 
 from ..automatic import AutoFit
-from .evidence import log_density_or_none
-
-if TYPE_CHECKING:
-    from .regressor import GPRegressor
 
 
 def training_summary(fits: list[AutoFit], *, rows: int, total_weight: float, seconds: float) -> dict[str, Any]:
@@ -30,33 +25,6 @@ def training_summary(fits: list[AutoFit], *, rows: int, total_weight: float, sec
         "versions": _versions(),
         "fits": [fit.record for fit in fits],
     }
-
-
-def as_regressor(fit: AutoFit, **parameters: Any) -> GPRegressor:
-    """A fitted :class:`~finitegp.GPRegressor` around a fit, such as that of rows that were never in memory.
-
-    Args:
-        fit: From :func:`~finitegp.out_of_core.fit_within_memory` or :func:`~finitegp.automatic.fit_auto`.
-        parameters: Of the estimator, for a later ``fit``.
-
-    Example:
-        >>> from finitegp.automatic import fit_auto
-        >>> inputs = np.random.default_rng(0).normal(size=(30, 1))
-        >>> fit = fit_auto(inputs, np.sin(inputs[:, 0]), effort="low")
-        >>> regressor = as_regressor(fit, effort="low")
-        >>> regressor.predict(inputs).shape, regressor.n_features_in_
-        ((30,), 1)
-    """
-    from .regressor import GPRegressor
-
-    regressor = GPRegressor(**parameters)
-    fit = replace(fit, record=fit.record | {"log_marginal_likelihood": log_density_or_none(fit)})
-    total = float(fit.fitted.posterior.statistics.num_data)
-    rows, seconds = int(fit.record.get("rows", total)), float(fit.record.get("seconds", 0.0))
-    regressor.fits_ = [fit]
-    regressor.n_features_in_ = len(fit.inputs_scaler.scale)
-    regressor.training_summary_ = training_summary([fit], rows=rows, total_weight=total, seconds=seconds)
-    return regressor
 
 
 def _versions() -> dict[str, str]:

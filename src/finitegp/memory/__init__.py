@@ -6,7 +6,6 @@ from .byte_sizes import format_bytes, parse_bytes
 from .fit_bill import FitSetting
 from .fit_plan import plan_fit
 from .kernel_plan import KernelSetting, plan_kernel_fit
-from .libraries import load_libraries
 from .plan import MemoryBudgetError, MemoryPlan, plan_memory
 from .prediction_plan import PredictionSetting, plan_prediction
 
@@ -19,7 +18,6 @@ __all__ = [
     "PredictionSetting",
     "Setting",
     "format_bytes",
-    "load_libraries",
     "parse_bytes",
     "plan_fit",
     "plan_kernel_fit",

@@ -58,7 +58,8 @@ def plan_fit(
     no embedding.
 
     Args:
-        budget: Such as ``"64MB"``: above the interpreter with its libraries (:func:`load_libraries`).
+        budget: Such as ``"64MB"``: above the interpreter with its libraries
+            (:func:`~finitegp.libraries.load_libraries`).
         num_columns: Input columns, after encoding.
         num_data: Rows, if they are known: a tenth is held out at most.
         members: Networks.

@@ -130,7 +130,8 @@ def plan_memory(
     up to 256, then the largest parts, which do not change results.
 
     Args:
-        budget: Such as ``"64MB"``: above the interpreter with its libraries (:func:`load_libraries`).
+        budget: Such as ``"64MB"``: above the interpreter with its libraries
+            (:func:`~finitegp.libraries.load_libraries`).
         num_columns: Input columns, after encoding.
         num_targets: Target columns.
         hidden: Widths of the network's layers.

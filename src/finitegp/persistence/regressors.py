@@ -1,10 +1,13 @@
-"""Saving and loading estimators: ``save_regressor``, ``load_regressor``."""
+"""Estimators in files: what ``GPRegressor.save`` and ``load`` do.
+
+The estimator is above this module, which therefore is told its class.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +18,10 @@ from .container import read_container, write_container
 from .files import decode_fits, encode_fits
 from .plain_json import plain_json
 
-if TYPE_CHECKING:
-    from ..estimator import GPRegressor
-
 _MODULE = "module of one's own"
 
 
-def save_regressor(regressor: GPRegressor, path: str | os.PathLike[str]) -> None:
+def save_regressor(regressor: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted :class:`~finitegp.GPRegressor` into one file; see :func:`.save_fit` for what is in it.
 
     A ``random_state`` that is a generator is saved as None, because it is code and state.
@@ -30,10 +30,11 @@ def save_regressor(regressor: GPRegressor, path: str | os.PathLike[str]) -> None
     write_container(path, {"kind": "regressor", **header}, tensors)
 
 
-def load_regressor(path: str | os.PathLike[str], *, feature_map: nn.Module | None = None) -> GPRegressor:
+def load_regressor(kind: type[Any], path: str | os.PathLike[str], *, feature_map: nn.Module | None = None) -> Any:
     """Read a regressor that :func:`save_regressor` wrote.
 
     Args:
+        kind: The class of the estimator.
         path: The file.
         feature_map: Needed if the regressor had a module that is not of this library: a module made in the same way.
             If the regressor had one that files can hold, its trained copy becomes the parameter ``feature_map``.
@@ -49,10 +50,10 @@ def load_regressor(path: str | os.PathLike[str], *, feature_map: nn.Module | Non
         )
     if header.get("kind") != "regressor":
         raise ModelFileError(f"{path} holds a {str(header.get('kind'))[:60]!r}, not a regressor.")
-    return decode_regressor(path, header, tensors, feature_map=feature_map)
+    return decode_regressor(kind, path, header, tensors, feature_map=feature_map)
 
 
-def encode_regressor(regressor: GPRegressor) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def encode_regressor(regressor: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header entries and tensors of a regressor."""
     header, tensors = encode_fits(regressor.fits_)
     names = getattr(regressor, "feature_names_in_", None)
@@ -68,15 +69,14 @@ def encode_regressor(regressor: GPRegressor) -> tuple[dict[str, Any], dict[str, 
 
 
 def decode_regressor(
+    kind: type[Any],
     path: str | os.PathLike[str],
     header: dict[str, Any],
     tensors: dict[str, Tensor],
     *,
     feature_map: nn.Module | None = None,
-) -> GPRegressor:
+) -> Any:
     """The regressor of a file."""
-    from ..estimator import GPRegressor
-
     fits = decode_fits(path, header, tensors, feature_map=feature_map)
     stored: Any = header.get("regressor")
     try:
@@ -86,7 +86,7 @@ def decode_regressor(
         parameters = dict(parameters)
         if isinstance(parameters.get("feature_map"), Mapping):
             parameters["feature_map"] = feature_map or fits[0].fitted.model.feature_map
-        regressor = GPRegressor(**parameters)
+        regressor = kind(**parameters)
         if any(len(fit.inputs_scaler.scale) != columns for fit in fits):
             raise ValueError(f"there are not {columns} columns")
         if names is not None:

@@ -36,7 +36,7 @@ def load_libraries(*, tables: bool = True, optimizers: bool = True) -> None:
 
 
 def _fit(inputs: torch.Tensor, targets: torch.Tensor) -> None:
-    from ..out_of_core import fit_within_memory
+    from .out_of_core import fit_within_memory
 
     few = {"small_rows": 0, "max_steps": 10, "min_steps": 1, "epochs": 1, "noise_epochs": 1, "noise_min_steps": 10}
     fit = fit_within_memory((inputs, targets), "1GB", effort="low", settings=few | {"refine_fraction": 1.0})
@@ -44,12 +44,12 @@ def _fit(inputs: torch.Tensor, targets: torch.Tensor) -> None:
 
 
 def _take_steps(inputs: torch.Tensor, targets: torch.Tensor) -> None:
-    from ..algorithms import SCGD, Lagged, Minimax
-    from ..algorithms.base import Algorithm
-    from ..features import MLPFeatures
-    from ..model import FeatureGP
-    from ..schedules import make_optimizer
-    from ..training import train
+    from .algorithms import SCGD, Lagged, Minimax
+    from .algorithms.base import Algorithm
+    from .features import MLPFeatures
+    from .model import FeatureGP
+    from .schedules import make_optimizer
+    from .training import train
 
     data = inputs, targets
     for kind in (Lagged, SCGD, Minimax):
@@ -63,8 +63,8 @@ def _read_a_table(inputs: torch.Tensor, targets: torch.Tensor) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from ..data import spool
-    from ..data.table_source import TableSource
+    from .data import spool
+    from .data.table_source import TableSource
 
     with tempfile.TemporaryDirectory(prefix="finitegp-") as directory:
         path = Path(directory) / "small.parquet"

@@ -1,6 +1,7 @@
 """What reading tables takes: peak memory of opening and of reading, for several block and row-group sizes.
 
     python benchmarks/reading.py            # about ten minutes, and 300 MB of disk
+    python benchmarks/reading.py --kind parquet
     python benchmarks/reading.py --quick    # small files
 
 16 columns of generated numbers. Each case runs in a process of its own, which first uses the libraries once and reads
@@ -9,7 +10,7 @@ took). Arrow reads CSV files ahead in a thread of its own, so what it has read a
 its user is: each case is measured at full speed and with a pause after every chunk. Chunks are not kept. ``told``
 is ``TableReader.reading_bytes``, and ``chunk`` the largest chunk that was given out.
 
-Writes ``benchmarks/results/reading.jsonl``.
+Writes ``benchmarks/results/reading.jsonl`` and the table of ``docs/memory.md``.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
-from record import record
+from record import put_into_page, record
 
 from finitegp.data.tables import TableReader
 from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.libraries import load_libraries
 from finitegp.memory import return_freed_memory
 
+PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
 COLUMNS = 16
 KIB, MIB = 1 << 10, 1 << 20
 # Kind of file, its size in megabytes, bytes of a block or rows of a row group, and most rows of a chunk.
@@ -120,9 +122,30 @@ def measure(path: str, block_size: int, chunk_size: int, pause: float) -> dict[s
     }
 
 
+def render(path: Path) -> None:
+    """Put the table into the page: the larger of full speed and pauses, without the chunk that is given out."""
+    lines = ["| file | in one piece | rows of a chunk | measured MB | `reading_bytes` MB |", "|---|---|--:|--:|--:|"]
+    cases: dict[tuple[object, ...], list[dict]] = {}
+    for line in map(json.loads, path.read_text().splitlines()):
+        cases.setdefault((line["kind"], line["file_bytes"], line["chunk_rows"], line.get("block_bytes")), []).append(
+            line
+        )
+    for (kind, size, rows, block), same in cases.items():
+        if kind == "parquet":
+            group = f"{same[0]['row_group_rows']:,}".replace(",", " ")
+            piece = f"row groups of {group} rows, {same[0]['row_group_bytes'] / 1e6:.1f} MB"
+        else:
+            piece = f"blocks of {block // KIB} KiB"
+        peak = max(max(line["opening"], line["reading"]) - line["chunk"] for line in same)
+        told = f"{same[0]['told'] / 1e6:.1f}"
+        lines.append(f"| {kind}, {size / 1e6:.0f} MB | {piece} | {rows} | {peak / 1e6:.1f} | {told} |")
+    put_into_page(PAGE, __file__, lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only small files")
+    parser.add_argument("--kind", choices=sorted({case[0] for case in CASES}), help="only files of this kind")
     parser.add_argument("--directory", type=Path, help="where the results go")
     parser.add_argument("--worker", help="one case, as JSON; used by the above")
     arguments = parser.parse_args()
@@ -132,6 +155,8 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as directory:
         for kind, megabytes, size, chunk_size in QUICK if arguments.quick else CASES:
+            if arguments.kind not in (None, kind):
+                continue
             path = Path(directory) / f"table.{kind}"
             write_table(path, kind, megabytes, size)
             row: dict[str, object] = {"kind": kind, "file_bytes": path.stat().st_size, "chunk_rows": chunk_size}
@@ -145,8 +170,11 @@ def main() -> None:
                 found.append(row | {"speed": word, "pause_seconds": pause} | json.loads(done.stdout))
                 print(json.dumps(found[-1]), flush=True)
             path.unlink()
-    path = record("reading", found, **({} if arguments.directory is None else {"directory": arguments.directory}))
+    options = {} if arguments.directory is None else {"directory": arguments.directory}
+    path = record("reading", found, same=("kind", "file_bytes", "chunk_rows", "speed", "told"), **options)
     print("written to", path)
+    if arguments.directory is None:
+        render(path)
 
 
 if __name__ == "__main__":

@@ -127,15 +127,13 @@ def render(path: Path) -> None:
     lines = ["| file | in one piece | rows of a chunk | measured MB | `reading_bytes` MB |", "|---|---|--:|--:|--:|"]
     cases: dict[tuple[object, ...], list[dict]] = {}
     for line in map(json.loads, path.read_text().splitlines()):
-        cases.setdefault((line["kind"], line["file_bytes"], line["chunk_rows"], line.get("block_bytes")), []).append(
-            line
-        )
-    for (kind, size, rows, block), same in cases.items():
+        cases.setdefault((line["kind"], line["file_bytes"], line["chunk_rows"], line["piece"]), []).append(line)
+    for (kind, size, rows, length), same in cases.items():
         if kind == "parquet":
-            group = f"{same[0]['row_group_rows']:,}".replace(",", " ")
+            group = f"{length:,}".replace(",", " ")
             piece = f"row groups of {group} rows, {same[0]['row_group_bytes'] / 1e6:.1f} MB"
         else:
-            piece = f"blocks of {block // KIB} KiB"
+            piece = f"blocks of {length // KIB} KiB"
         peak = max(max(line["opening"], line["reading"]) - line["chunk"] for line in same)
         told = f"{same[0]['told'] / 1e6:.1f}"
         lines.append(f"| {kind}, {size / 1e6:.0f} MB | {piece} | {rows} | {peak / 1e6:.1f} | {told} |")
@@ -160,7 +158,7 @@ def main() -> None:
             path = Path(directory) / f"table.{kind}"
             write_table(path, kind, megabytes, size)
             row: dict[str, object] = {"kind": kind, "file_bytes": path.stat().st_size, "chunk_rows": chunk_size}
-            row["row_group_rows" if kind == "parquet" else "block_bytes"] = size
+            row |= {"row_group_rows" if kind == "parquet" else "block_bytes": size, "piece": size}
             if kind == "parquet":
                 row["row_group_bytes"] = pq.read_metadata(path).row_group(0).total_byte_size
             for word, pause in (("full speed", 0.0), ("pauses", 0.05)):
@@ -171,7 +169,7 @@ def main() -> None:
                 print(json.dumps(found[-1]), flush=True)
             path.unlink()
     options = {} if arguments.directory is None else {"directory": arguments.directory}
-    path = record("reading", found, same=("kind", "file_bytes", "chunk_rows", "speed", "told"), **options)
+    path = record("reading", found, same=("kind", "file_bytes", "chunk_rows", "piece", "speed"), **options)
     print("written to", path)
     if arguments.directory is None:
         render(path)

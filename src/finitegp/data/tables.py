@@ -24,8 +24,12 @@ _PARQUET_ENDINGS = (".parquet", ".pq")
 _MAX_CHUNK_ROWS = 65_536
 _MAX_CHUNK_CELLS = 1 << 21
 _PARQUET_BUFFER = 1 << 16
-# Measured by benchmarks/reading.py: Parquet takes so much of the row groups read together, of a chunk, and besides.
-_GROUP_COPIES, _CHUNK_COPIES, _PARQUET_BYTES = 1.05, 5.0, 5_000_000
+# Measured by benchmarks/reading.py: Parquet takes so much of the open pages, of a chunk, and besides.
+_PAGE_COPIES, _CHUNK_COPIES, _PARQUET_BYTES = 1.05, 5.0, 5_000_000
+# A column is read page by page. These writers make pages of a mebibyte and dictionaries of another one, which are kept
+# twice; of others a page may be as large as a row group's part of the column.
+_WRITERS = ("parquet-cpp", "parquet-mr", "parquet-rs", "Polars")
+_LARGEST_PAGE, _LARGEST_DICTIONARY = 1 << 20, 1_700_000
 
 # How files begin that are given a wrong name most often.
 _BEGINNINGS = (
@@ -219,6 +223,8 @@ class _ParquetFile:
                 groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
                 self._group_rows = [group.num_rows for group in groups]
                 self._group_bytes = [group.total_byte_size for group in groups]
+                known = str(file.metadata.created_by).startswith(_WRITERS)
+                self._page_bytes = max((_page_bytes(group, known) for group in groups), default=0)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path} is not a whole Parquet file ({_sentence(error)}): it may be truncated or still being written; "
@@ -231,14 +237,13 @@ class _ParquetFile:
         self.types = {name: schema.field(name).type for name in (schema.names if columns is None else columns)}
 
     def reading_bytes(self, chunk_size: int) -> int:
-        """About how much memory reading takes: for the row groups that are read together, and parts of chunks."""
+        """About how much memory reading takes: for the open pages of all columns, and parts of chunks."""
         # Text is taken for as long as it is in the file, where equal texts may be written once.
         sizes = zip(self._group_bytes, self._group_rows, strict=True)
         row_bytes = max(8.0 * len(self.types), *(size / max(rows, 1) for size, rows in sizes))
-        runs = list(_runs_of_row_groups(self._group_rows, chunk_size))
-        largest = max(sum(self._group_bytes[group] for group in run) for run in runs)
+        runs = _runs_of_row_groups(self._group_rows, chunk_size)
         chunk = min(chunk_size, max(sum(self._group_rows[group] for group in run) for run in runs)) * row_bytes
-        return int(_PARQUET_BYTES + _GROUP_COPIES * largest + _CHUNK_COPIES * chunk)
+        return int(_PARQUET_BYTES + _PAGE_COPIES * self._page_bytes + _CHUNK_COPIES * chunk)
 
     def batches(self, size: int, start: int, stop: int) -> Iterator[Any]:
         """The rows from ``start`` to ``stop`` in record batches."""
@@ -259,6 +264,16 @@ class _ParquetFile:
             raise DataError(
                 f"{self.path} is damaged after row {seen} ({_sentence(error)}): fetch or write it again."
             ) from None
+
+
+def _page_bytes(group: Any, known_writer: bool) -> int:
+    """Bytes of one page of each column of a row group, and of its dictionary."""
+    total = 0
+    for number in range(group.num_columns):
+        column = group.column(number)
+        most = _LARGEST_PAGE + (_LARGEST_DICTIONARY if column.has_dictionary_page else 0)
+        total += min(column.total_uncompressed_size, most) if known_writer else column.total_uncompressed_size
+    return total
 
 
 def _cut(batches: Iterator[Any], start: int, stop: int) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 
 
 def count_processes(jobs: int) -> int:
@@ -35,10 +36,11 @@ def in_parallel(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]], p
 
 
 def with_one_thread(function: Callable[..., Any], *job: Any, **options: Any) -> Any:
-    """``function(*job, **options)`` with one thread of torch."""
+    """``function(*job, **options)`` with one thread of torch, and one of SciPy's BLAS, whose threads wait by spinning."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return function(*job, **options)
+        with threadpool_limits(1, user_api="blas"):
+            return function(*job, **options)
     finally:
         torch.set_num_threads(threads)

@@ -36,7 +36,7 @@ def in_parallel(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]], p
 
 
 def with_one_thread(function: Callable[..., Any], *job: Any, **options: Any) -> Any:
-    """``function(*job, **options)`` with one thread of torch, and one of SciPy's BLAS, whose threads wait by spinning."""
+    """``function(*job, **options)`` with one thread of torch and one of BLAS, whose threads wait by spinning."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -199,8 +199,7 @@ def _networks(phase: str, fit: FitSetting, rows: int) -> Iterator[Item]:
     """All networks in float64, with the rows that they are given."""
     s = fit.network
     parameters = fit.members * s.num_parameters + fit.noise_networks * fit.noise_parameters
-    # A copy in float32 comes first, and leaves holes.
-    yield Item(phase, "networks in float64", (8 + s.float_bytes) * parameters)
+    yield Item(phase, "networks in float64", 8 * parameters)
     yield Item(phase, "rows of the chunk", rows * (s.row_bytes + 2 * 8 * s.num_columns))
 
 

@@ -157,9 +157,9 @@ class TestLoop:
     def test_input_noise_and_weights(self, data):
         weights = torch.where(data[0][:, 1] > 0, 2.0, 0.5)
         for kind in (Lagged, SCGD, Minimax, BSGD):
-            model = FeatureGP(
-                MLPFeatures(3, hidden=(16, 8), seed=0), noise_model=InputNoise(nn.Linear(8, 1), variance=0.5)
-            )
+            # Not ReLU: from zero weights SCGD can switch off all units of so small a network.
+            network = MLPFeatures(3, hidden=(16, 8), activation="tanh", seed=0)
+            model = FeatureGP(network, noise_model=InputNoise(nn.Linear(8, 1), variance=0.5))
             algorithm = kind(model, ROWS)
             before = model.nlml((*data, weights))
             train(algorithm, make_optimizer(algorithm, learning_rate=5e-3), (*data, weights), epochs=6, batch_size=20)

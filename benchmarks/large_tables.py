@@ -109,9 +109,7 @@ def measure(method: str, directory: Path, options: dict[str, Any]) -> dict[str, 
     elif method != "finitegp":
         import gpytorch  # noqa: F401
     targets = pq.read_table(directory / "test.parquet", columns=["y"])["y"].to_numpy()
-    # What reading left behind would make room for what is measured.
-    pa.default_memory_pool().release_unused()
-    return_freed_memory()
+    return_freed_memory()  # what reading left would make room for what is measured
     reset_peak_memory()
     baseline, started, clock = resident_memory_bytes(), time.process_time(), time.perf_counter()
     mean, deviation, details = (finitegp if method == "finitegp" else peer(method))(directory, options)

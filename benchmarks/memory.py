@@ -3,7 +3,7 @@
     python benchmarks/memory.py            # all settings, about an hour
     python benchmarks/memory.py --fits     # only whole fits
     python benchmarks/memory.py --quick    # two settings and one fit
-    python benchmarks/memory.py --tables   # only print the tables of docs/memory.md from the results
+    python benchmarks/memory.py --tables   # only write the tables of docs/memory.md from the results
 
 Each setting runs in a process of its own, which first uses every library once (``load_libraries``, for whole fits
 without the optimizers of torch, which they do not load); peaks are resident memory above that. glibc keeps freed blocks
@@ -14,7 +14,8 @@ Whole fits within a budget (``fit_within_memory``) are made with few steps: memo
 There are so many rows that as many are held out as the budget has room for. Up to two megabytes of what the libraries
 have freed, more or less by chance, are used again: the peak is the largest of three runs.
 
-Writes ``benchmarks/results/memory.jsonl`` and ``benchmarks/results/memory_fits.jsonl``.
+Writes ``benchmarks/results/memory.jsonl``, ``benchmarks/results/memory_fits.jsonl`` and their tables in
+``docs/memory.md``; with ``--directory`` the results go there, and the page stays as it is.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from record import RESULTS, record
+from record import RESULTS, put_into_page, record
 
 from finitegp import SCGD, FeatureGP, Lagged, Minimax, train
 from finitegp.data import ArraySource, NpySource, spool
@@ -72,6 +73,7 @@ FITS = [
     ("256MB", 4, 200_000, "low", {}, "npy"),
 ]
 RUNS, GROUP = 3, 32_768
+PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
 FEW_STEPS = {"max_steps": 150, "min_steps": 50, "epochs": 1, "noise_epochs": 1, "noise_min_steps": 100}
 
 
@@ -184,14 +186,14 @@ def measure_fit(
     }
 
 
-def fits_table(directory: Path = RESULTS) -> list[str]:
+def fits_table() -> list[str]:
     """Lines of Markdown: planned and measured peaks of whole fits."""
     lines = [
         "| budget | columns | file | effort | networks, features, rows held out, chunk | planned MB | measured MB "
         "| measured / planned |",
         "|--:|--:|---|---|---|--:|--:|--:|",
     ]
-    for row in load_rows(directory / "memory_fits.jsonl"):
+    for row in load_rows(RESULTS / "memory_fits.jsonl"):
         s = row["fit_setting"]
         batch = f", batches of {row['fixed']['batch_size']}" if row["fixed"] else ""
         lines.append(
@@ -202,14 +204,14 @@ def fits_table(directory: Path = RESULTS) -> list[str]:
     return lines
 
 
-def networks_table(directory: Path = RESULTS) -> list[str]:
+def networks_table() -> list[str]:
     """Lines of Markdown: planned and measured peaks of single networks."""
     lines = [
         "| budget | columns | layers, algorithm, batch | planned MB | measured MB | measured / planned "
         "| default allocator MB |",
         "|--:|--:|---|--:|--:|--:|--:|",
     ]
-    for row in load_rows(directory / "memory.jsonl"):
+    for row in load_rows(RESULTS / "memory.jsonl"):
         s = row["setting"]
         lines.append(
             f"| {row['budget']} | {s['num_columns']} | {' x '.join(map(str, s['hidden']))}, {s['algorithm']}, "
@@ -217,6 +219,13 @@ def networks_table(directory: Path = RESULTS) -> list[str]:
             f"| {row['ratio']:.2f} | {max(row['measured_default'].values()) / 1e6:.1f} |"
         )
     return lines
+
+
+def write_tables() -> None:
+    """The tables of the results, into the page."""
+    put_into_page(PAGE, "memory.py, whole fits", fits_table())
+    put_into_page(PAGE, "memory.py, single networks", networks_table())
+    print("written to", PAGE)
 
 
 def load_rows(path: Path) -> list[dict[str, object]]:
@@ -239,9 +248,9 @@ def main() -> None:
     parser.add_argument("--fit-worker", help="one whole fit, as JSON; used by the above")
     parser.add_argument("--fits", action="store_true", help="only whole fits")
     parser.add_argument("--file", choices=("npy", "parquet"), help="only whole fits from files of this kind")
-    parser.add_argument("--tables", action="store_true", help="only print the tables of the results")
+    parser.add_argument("--tables", action="store_true", help="only write the tables of the results into the page")
     parser.add_argument("--quick", action="store_true", help="only two settings")
-    parser.add_argument("--directory", type=Path, help="where the results go")
+    parser.add_argument("--directory", type=Path, help="where the results go, instead of the repository")
     arguments = parser.parse_args()
     if arguments.worker:
         print(json.dumps(measure(*json.loads(arguments.worker))))
@@ -251,7 +260,7 @@ def main() -> None:
         return
     options = {} if arguments.directory is None else {"directory": arguments.directory}
     if arguments.tables:
-        print("\n".join([*fits_table(**options), "", *networks_table(**options)]))
+        write_tables()
         return
     names = ("budget", "columns", "rows", "effort", "fixed", "file")
     for case in FITS[:1] if arguments.quick else FITS:
@@ -264,10 +273,16 @@ def main() -> None:
         planned, measured = row["planned_total"] / 1e6, row["measured_total"] / 1e6
         print(f"{case}: planned {planned:.1f} MB, measured {measured:.1f} MB, {row['ratio']:.2f}", flush=True)
     print("written to", written)
-    if arguments.fits or arguments.file:
-        return
+    if not (arguments.fits or arguments.file):
+        measure_networks(QUICK if arguments.quick else SETTINGS, options)
+    if arguments.directory is None:
+        write_tables()
+
+
+def measure_networks(settings: list[tuple[str, int, dict[str, object]]], options: dict[str, Path]) -> None:
+    """Planned and measured peaks of single networks, written to the results."""
     found = []
-    for budget, columns, fixed in QUICK if arguments.quick else SETTINGS:
+    for budget, columns, fixed in settings:
         row = run(budget, columns, fixed, tight=True)
         row["measured_default"] = run(budget, columns, fixed, tight=False)["measured"]
         row |= {"budget": budget, "fixed": fixed}
@@ -280,7 +295,7 @@ def main() -> None:
             for phase in row["measured"]
         )
         print(f"{budget} {columns} {fixed}: planned / measured / by default in MB: {phases}; {row['ratio']:.2f}")
-    print("written to", record("memory", found, **options))
+    print("written to", record("memory", found, same=("budget", "fixed"), **options))
 
 
 if __name__ == "__main__":

@@ -39,27 +39,34 @@ from finitegp.memory import return_freed_memory
 PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
 COLUMNS = 16
 KIB, MIB = 1 << 10, 1 << 20
-# Kind of file, its size in megabytes, bytes of a block or rows of a row group, and most rows of a chunk.
+# Kind of file, its megabytes, bytes of a block or rows of a row group, most rows of a chunk, and what is special.
 CASES = [
-    ("csv", 2, 1 * MIB, 65_536),
-    ("csv", 16, 1 * MIB, 65_536),
-    ("csv", 64, 1 * MIB, 65_536),
-    ("csv", 128, 64 * KIB, 65_536),
-    ("csv", 128, 256 * KIB, 65_536),
-    ("csv", 128, 1 * MIB, 65_536),
-    ("csv", 128, 4 * MIB, 65_536),
-    ("csv.gz", 64, 1 * MIB, 65_536),
-    ("parquet", 64, 8_192, 8_192),
-    ("parquet", 64, 8_192, 65_536),
-    ("parquet", 64, 65_536, 8_192),
-    ("parquet", 128, 65_536, 65_536),
-    ("parquet", 128, 262_144, 8_192),
-    ("parquet", 128, 1_000_000, 8_192),
+    ("csv", 2, 1 * MIB, 65_536, ""),
+    ("csv", 16, 1 * MIB, 65_536, ""),
+    ("csv", 64, 1 * MIB, 65_536, ""),
+    ("csv", 128, 64 * KIB, 65_536, ""),
+    ("csv", 128, 256 * KIB, 65_536, ""),
+    ("csv", 128, 1 * MIB, 65_536, ""),
+    ("csv", 128, 4 * MIB, 65_536, ""),
+    ("csv.gz", 64, 1 * MIB, 65_536, ""),
+    ("parquet", 64, 8_192, 8_192, ""),
+    ("parquet", 64, 8_192, 65_536, ""),
+    ("parquet", 64, 65_536, 8_192, ""),
+    ("parquet", 128, 65_536, 65_536, ""),
+    ("parquet", 128, 262_144, 8_192, ""),
+    ("parquet", 128, 1_000_000, 8_192, ""),
+    ("parquet", 128, 1_000_000, 8_192, "dictionaries"),
+    ("parquet", 128, 1_000_000, 8_192, "pages of 8 MiB"),
 ]
-QUICK = [("csv", 4, 256 * KIB, 65_536), ("csv.gz", 4, 256 * KIB, 65_536), ("parquet", 4, 8_192, 8_192)]
+QUICK = [("csv", 4, 256 * KIB, 65_536, ""), ("csv.gz", 4, 256 * KIB, 65_536, ""), ("parquet", 4, 8_192, 8_192, "")]
+WRITING = {
+    "": {"use_dictionary": False},
+    "dictionaries": {},
+    "pages of 8 MiB": {"use_dictionary": False, "data_page_size": 8 * MIB, "max_rows_per_page": 1 << 30},
+}
 
 
-def write_table(path: Path, kind: str, megabytes: int, group: int) -> None:
+def write_table(path: Path, kind: str, megabytes: int, group: int, special: str = "") -> None:
     """Random numbers in a file of about that size (before it is packed), written in parts."""
     random = np.random.default_rng(0)
     names = [f"x{column}" for column in range(COLUMNS)]
@@ -67,9 +74,7 @@ def write_table(path: Path, kind: str, megabytes: int, group: int) -> None:
     row_bytes = COLUMNS * (8 if kind == "parquet" else 20)
     rows, part = megabytes * 10**6 // row_bytes, group if kind == "parquet" else 20_000
     schema = pa.schema([(name, pa.float64()) for name in names])
-    writer = (
-        pq.ParquetWriter(plain, schema, use_dictionary=False) if kind == "parquet" else csv.CSVWriter(plain, schema)
-    )
+    writer = pq.ParquetWriter(plain, schema, **WRITING[special]) if kind == "parquet" else csv.CSVWriter(plain, schema)
     with writer:
         for start in range(0, rows, part):
             values = random.normal(size=(COLUMNS, min(part, rows - start)))
@@ -100,7 +105,7 @@ def measure(path: str, block_size: int, chunk_size: int, pause: float) -> dict[s
     load_libraries()
     with tempfile.TemporaryDirectory() as directory:
         first_use = read_small_files(Path(directory))
-    pa.default_memory_pool().release_unused()
+    return_freed_memory()
     reset_peak_memory()
     baseline = resident_memory_bytes()
     table = TableReader(path, block_size=block_size, chunk_size=chunk_size)
@@ -127,13 +132,15 @@ def render(path: Path) -> None:
     lines = ["| file | in one piece | rows of a chunk | measured MB | `reading_bytes` MB |", "|---|---|--:|--:|--:|"]
     cases: dict[tuple[object, ...], list[dict]] = {}
     for line in map(json.loads, path.read_text().splitlines()):
-        cases.setdefault((line["kind"], line["file_bytes"], line["chunk_rows"], line["piece"]), []).append(line)
-    for (kind, size, rows, length), same in cases.items():
+        case = tuple(line[name] for name in ("kind", "file_bytes", "chunk_rows", "piece", "special"))
+        cases.setdefault(case, []).append(line)
+    for (kind, size, rows, length, special), same in cases.items():
         if kind == "parquet":
             group = f"{length:,}".replace(",", " ")
             piece = f"row groups of {group} rows, {same[0]['row_group_bytes'] / 1e6:.1f} MB"
         else:
             piece = f"blocks of {length // KIB} KiB"
+        piece += f", {special}" if special else ""
         peak = max(max(line["opening"], line["reading"]) - line["chunk"] for line in same)
         told = f"{same[0]['told'] / 1e6:.1f}"
         lines.append(f"| {kind}, {size / 1e6:.0f} MB | {piece} | {rows} | {peak / 1e6:.1f} | {told} |")
@@ -152,13 +159,18 @@ def main() -> None:
         return
     found = []
     with tempfile.TemporaryDirectory() as directory:
-        for kind, megabytes, size, chunk_size in QUICK if arguments.quick else CASES:
+        for kind, megabytes, size, chunk_size, special in QUICK if arguments.quick else CASES:
             if arguments.kind not in (None, kind):
                 continue
             path = Path(directory) / f"table.{kind}"
-            write_table(path, kind, megabytes, size)
-            row: dict[str, object] = {"kind": kind, "file_bytes": path.stat().st_size, "chunk_rows": chunk_size}
-            row |= {"row_group_rows" if kind == "parquet" else "block_bytes": size, "piece": size}
+            write_table(path, kind, megabytes, size, special)
+            row: dict[str, object] = {
+                "kind": kind,
+                "megabytes": megabytes,
+                "file_bytes": path.stat().st_size,
+                "chunk_rows": chunk_size,
+            }
+            row |= {"row_group_rows" if kind == "parquet" else "block_bytes": size, "piece": size, "special": special}
             if kind == "parquet":
                 row["row_group_bytes"] = pq.read_metadata(path).row_group(0).total_byte_size
             for word, pause in (("full speed", 0.0), ("pauses", 0.05)):
@@ -169,7 +181,7 @@ def main() -> None:
                 print(json.dumps(found[-1]), flush=True)
             path.unlink()
     options = {} if arguments.directory is None else {"directory": arguments.directory}
-    path = record("reading", found, same=("kind", "file_bytes", "chunk_rows", "piece", "speed"), **options)
+    path = record("reading", found, same=("kind", "megabytes", "chunk_rows", "piece", "special", "speed"), **options)
     print("written to", path)
     if arguments.directory is None:
         render(path)

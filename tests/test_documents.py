@@ -162,4 +162,4 @@ def test_memory_tables_are_those_of_the_results(monkeypatch):
     benchmark = runpy.run_path(str(ROOT / "benchmarks" / "memory.py"))
     page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
     for name in ("fits_table", "networks_table"):
-        assert "\n".join(benchmark[name]()) in page, "paste what python benchmarks/memory.py --tables prints"
+        assert "\n".join(benchmark[name]()) in page, "run python benchmarks/memory.py --tables"

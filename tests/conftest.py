@@ -48,6 +48,16 @@ def uci_dir():
     return path
 
 
+@pytest.fixture
+def arrays(seed):
+    """Inputs, two targets, weights and counts of rows that sources, spools and moments are tested with."""
+    from source_rows import COLUMNS, ROWS
+
+    random = np.random.default_rng(seed)
+    inputs, targets = random.normal(size=(ROWS, COLUMNS)), random.normal(size=(ROWS, 2))
+    return inputs, targets, 0.5 + random.random(ROWS), random.integers(1, 5, ROWS).astype(float)
+
+
 @contextmanager
 def small_efforts():
     """``--effort low`` takes a fraction of a second on small tables, inside."""

@@ -1,6 +1,7 @@
-"""Tables from files: what is read equals what was written; files that are not what they should be are named."""
+"""Tables from files: what is read is what was written, in the memory as said; files that are no tables are named."""
 
 import gzip
+import itertools
 import re
 
 import numpy as np
@@ -8,9 +9,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from source_rows import joined
 
 from finitegp import DataError
-from finitegp.data.tables import TableReader
+from finitegp.data import tables as tables_module
+from finitegp.data.table_source import TableSource
+from finitegp.data.tables import TableReader, _runs_of_row_groups
 
 
 @pytest.fixture
@@ -273,3 +278,51 @@ def test_other_encodings_and_delimiters(tmp_path):
 def test_wide_tables_come_in_chunks_of_fewer_rows(tmp_path):
     pq.write_table(pa.table({f"x{number}": np.zeros(2000) for number in range(2000)}), tmp_path / "a.parquet")
     assert max(chunk.num_rows for chunk in TableReader(tmp_path / "a.parquet")) == 2**21 // 2000
+
+
+# Row groups, blocks, and the memory that they need
+
+
+def test_large_row_groups_are_read_page_by_page(tmp_path, monkeypatch, generator):
+    """Of a large row group only some pages count, unless nobody knows how large its writer makes them."""
+    values = torch.randn(400_000, generator=generator, dtype=torch.float64).numpy()
+    path = tmp_path / "t.parquet"
+    sizes = {}
+    for dictionary in (False, True):
+        table = pa.table({"x": values, "y": values})
+        pq.write_table(table, path, use_dictionary=dictionary, compression="none", row_group_size=400_000)
+        chunk = 5 * 1000 * pq.read_metadata(path).row_group(0).total_byte_size / 400_000
+        sizes[dictionary] = TableReader(path, chunk_size=1000).reading_bytes - 5_000_000 - chunk
+    assert sizes[False] == pytest.approx(1.05 * 2 * 2**20, abs=2)
+    assert sizes[True] == pytest.approx(1.05 * 2 * (2**20 + 1_700_000), abs=2)
+    monkeypatch.setattr(tables_module, "_WRITERS", ("somebody else",))
+    assert TableReader(path, chunk_size=1000).reading_bytes > 5_000_000 + 2 * values.nbytes
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(20, [[0, 1], [2], [3]]), (100, [[0, 1, 2, 3]]), (1, [[0], [1], [2], [3]])]
+)
+def test_row_groups_are_read_a_few_at_a_time(tmp_path, size, expected):
+    path = tmp_path / "t.parquet"
+    table = pa.table({"x": np.arange(75.0), "y": np.arange(75.0)})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for start, stop in itertools.pairwise((0, 10, 20, 70, 75)):
+            writer.write_table(table.slice(start, stop - start))
+    metadata = pq.read_metadata(path)
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    assert list(_runs_of_row_groups([group.num_rows for group in groups], size)) == expected
+    source = TableSource(TableReader(path, chunk_size=size), "y")
+    assert joined(source)[1][:, 0].tolist() == list(range(75))
+    # What benchmarks/reading.py measured: the pages of a row group, here all of it, and some chunks.
+    largest = max(group.total_byte_size for group in groups)
+    rows = min(size, max(sum(groups[group].num_rows for group in run) for run in expected))
+    row_bytes = max(16, *(group.total_byte_size / group.num_rows for group in groups))
+    assert source.table.reading_bytes == int(5_000_000 + 1.05 * largest + 5 * rows * row_bytes)
+
+
+def test_reading_csv_needs_no_more_than_the_file_or_the_blocks_ahead(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "1,2\n" * 1000)
+    constant = 26_000_000
+    assert TableReader(path).reading_bytes == constant + path.stat().st_size
+    assert TableReader(path, block_size=64).reading_bytes == constant + int(1.2 * 32 * 64)

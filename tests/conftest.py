@@ -75,6 +75,48 @@ def fitted_rows(tmp_path_factory):
     return fit_disk_rows(rows, plan, settings, seed=0), rows, plan
 
 
+@pytest.fixture(scope="module")
+def training():
+    """The rows of the fit that the report is about."""
+    from report_fits import make_rows
+
+    return make_rows(500, seed=0)
+
+
+@pytest.fixture(scope="module")
+def held_out():
+    """The rows that the report measures with."""
+    from report_fits import make_rows
+
+    return make_rows(250, seed=1)
+
+
+@pytest.fixture(scope="module")
+def fit(training):
+    """The fit that the report is about."""
+    from report_fits import make_fit
+
+    return make_fit(*training)
+
+
+@pytest.fixture(scope="module")
+def contents(fit, training, held_out):
+    """What the report of the fit shows, with names of columns and target that a page must escape."""
+    from report_fits import HOSTILE, HOSTILE_TARGET
+
+    from finitegp.report import gather_contents
+
+    return gather_contents(
+        fit,
+        *held_out,
+        training_inputs=training[0],
+        training_targets=training[1],
+        column_names=[HOSTILE, "a" * 120, "age"],
+        target_name=HOSTILE_TARGET,
+        history=[{"epoch": epoch, "nlml": 1.0 / epoch, "loss": 2.0} for epoch in range(1, 6)],
+    )
+
+
 @contextmanager
 def small_efforts():
     """``--effort low`` takes a fraction of a second on small tables, inside."""

@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from report_fits import make_fit, make_rows
 
-from finitegp.report import data_checks, model_checks, prediction_checks
+from finitegp.automatic.fit import fit_auto
+from finitegp.report import data_checks, gather_contents, model_checks, prediction_checks
 from finitegp.report.baselines import score_model
 from finitegp.report.findings import Finding
 from finitegp.report.residuals import residual_panel
@@ -270,3 +272,50 @@ def test_every_finding_says_what_to_do():
         assert finding.evidence.endswith(".")
         assert finding.fix.endswith(".")
         assert "nan" not in finding.evidence
+
+
+# Whole fits.
+
+
+def test_a_healthy_fit_has_no_problem(contents):
+    assert contents.checkup.count("problem") == contents.checkup.count("warning") == 0
+    assert {"overfit gap", "coverage of intervals", "conditioning", "leakage: shared rows"} <= set(
+        contents.checkup.passed
+    )
+
+
+def test_sick_tables_are_found_out(training, held_out):
+    def sicken(rows):
+        inputs, targets = rows
+        return np.column_stack([inputs, 3.0 * inputs[:, 0] + 1.0, np.full(len(inputs), 4.0), targets / 7.0]), targets
+
+    inputs, targets = sicken(training)
+    found = gather_contents(
+        make_fit(inputs, targets),
+        *sicken(held_out),
+        training_inputs=inputs,
+        training_targets=targets,
+        column_names=["a", "b", "c", "triple", "same", "leak"],
+    ).checkup
+    titles = {finding.title: finding for finding in found.findings}
+    assert "'a' and 'triple'" in titles["Duplicate columns"].evidence
+    assert "'same'" in titles["A constant column"].evidence
+    assert "'leak'" in titles["A column gives the target away"].evidence
+    assert "Too good to be true" in titles
+
+
+def test_noise_and_nothing_else_is_found_out():
+    random = np.random.default_rng(0)
+    inputs, targets = random.normal(size=(400, 2)), random.normal(size=400)
+    found = gather_contents(make_fit(inputs[:200], targets[:200]), inputs[200:], targets[200:]).checkup
+    assert "Noise explains everything" in {finding.title for finding in found.findings}
+
+
+def test_the_window_is_judged_from_the_record_of_a_real_fit():
+    inputs, targets = make_rows(300, seed=2)
+    settings = {"small_rows": 100, "members": 2, "hidden": [16], "epochs": 2, "min_steps": 60, "noise_epochs": 2}
+    fitted = fit_auto(inputs[:200], targets[:200], effort="low", settings=settings | {"window": 10})
+    assert "window" in gather_contents(fitted, inputs[200:], targets[200:]).checkup.passed
+    fitted.record["settings"]["window"] = 50
+    checkup = gather_contents(fitted, inputs[200:], targets[200:]).checkup
+    assert "Window is too large" in {finding.title for finding in checkup.findings}

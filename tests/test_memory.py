@@ -223,6 +223,29 @@ def test_prediction_in_chunks_equals_prediction_at_once(tmp_path, generator):
         list(fitted.predict_chunks((inputs[:, :2], inputs[:, 0])))
 
 
+HUGE = """
+from pathlib import Path
+from finitegp.memory import return_freed_memory
+
+def huge_pages():
+    return [line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "THP_enabled" in line]
+
+before = huge_pages()
+return_freed_memory()
+print(*before, *huge_pages())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="huge pages as Linux has them")
+def test_no_huge_pages_where_memory_counts():
+    """With them the kernel fills the holes that freed memory has left."""
+    done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
+    found = done.stdout.split()
+    if not found:
+        pytest.skip("this kernel does not tell")
+    assert found[1] == "0"
+
+
 LIMITED = """
 import json, resource, sys, tempfile
 import numpy as np, torch

@@ -107,6 +107,10 @@ def fit(
         report_path = None if no_report else check_output(report or output.with_suffix(".html"), force=force)
         if report_path == output:
             raise DataError(f"Model and report would both be {output}: give one of them another name.")
+        if memory is not None:
+            from ..memory import return_freed_memory
+
+            return_freed_memory()  # before the first table is opened
         table = open_tables(tables, delimiter, encoding, **sizes)
         for note in table.notes:
             speaker.note(note)

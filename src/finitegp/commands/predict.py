@@ -69,6 +69,9 @@ def predict(
         if budget is None:
             table = open_tables(tables, delimiter, encoding)
         else:
+            from ..memory import return_freed_memory
+
+            return_freed_memory()  # before the first table is opened
             table = open_tables(tables, delimiter, encoding, chunk_size=CHUNK_ROWS, block_size=BLOCK_BYTES)
             keep_to_budget(loaded.regressor, budget, table, speaker)
         prefix = loaded.target or "target"

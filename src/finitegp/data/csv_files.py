@@ -41,9 +41,10 @@ _CONVERSION = re.compile(
 )
 _ROW = re.compile(r"Row #(\d+): ")
 _HEADER_ROWS = 2  # Arrow counts rows from one and counts the header.
-# Measured by benchmarks/reading.py: how far Arrow reads ahead, and the most that it takes besides.
-_READER_BYTES = 26_000_000
-_BLOCKS_AHEAD = 1.2 * 32
+# Measured by benchmarks/reading.py: Arrow reads so far ahead, and keeps what it has read as text, split and decoded,
+# unless it is much.
+_READER_BYTES, _BLOCKS_AHEAD = 1_500_000, 32
+_COPIES_OF_LITTLE, _COPIES_OF_MUCH, _MOST_BESIDES = 2.6, 0.95, 26_000_000
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,10 @@ class CsvFile:
 
     def reading_bytes(self, chunk_size: int) -> int:
         """About how much memory reading takes: Arrow reads up to 32 blocks ahead, whatever the size of chunks."""
-        ahead = int(_BLOCKS_AHEAD * self.options.block_size)
-        # What a packed file unpacks to is not known.
-        return _READER_BYTES + (ahead if self.path.name.endswith(".gz") else min(ahead, self.path.stat().st_size))
+        ahead = _BLOCKS_AHEAD * self.options.block_size
+        if not self.path.name.endswith(".gz"):  # what a packed file unpacks to is not known
+            ahead = min(ahead, self.path.stat().st_size)
+        return _READER_BYTES + int(min(_COPIES_OF_LITTLE * ahead, _COPIES_OF_MUCH * ahead + _MOST_BESIDES))
 
     @classmethod
     def settle(cls, path: Path, options: CsvOptions, columns: Sequence[str] | None = None) -> CsvFile:

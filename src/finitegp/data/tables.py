@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -25,11 +27,12 @@ _MAX_CHUNK_ROWS = 65_536
 _MAX_CHUNK_CELLS = 1 << 21
 _PARQUET_BUFFER = 1 << 16
 # Measured by benchmarks/reading.py: Parquet takes so much of the open pages, of a chunk, and besides.
-_PAGE_COPIES, _CHUNK_COPIES, _PARQUET_BYTES = 1.05, 5.0, 5_000_000
-# A column is read page by page. These writers make pages of a mebibyte and dictionaries of another one, which are kept
-# twice; of others a page may be as large as a row group's part of the column.
+_PAGE_COPIES, _DICTIONARY_COPIES, _CHUNK_COPIES, _PARQUET_BYTES = 1.05, 2.0, 4.2, 500_000
+# A column is read page by page. These writers make pages of a mebibyte, and dictionaries of another one; of others a
+# page may be as large as a row group's part of the column. From these versions on a page has at most 20,000 rows.
 _WRITERS = ("parquet-cpp", "parquet-mr", "parquet-rs", "Polars")
-_LARGEST_PAGE, _LARGEST_DICTIONARY = 1 << 20, 1_700_000
+_LARGEST_PAGE, _MOST_ROWS_OF_A_PAGE = 1 << 20, 20_000
+_FEW_ROWS_SINCE = {"parquet-cpp-arrow": (23, 0), "parquet-mr": (1, 11)}
 
 # How files begin that are given a wrong name most often.
 _BEGINNINGS = (
@@ -223,8 +226,8 @@ class _ParquetFile:
                 groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
                 self._group_rows = [group.num_rows for group in groups]
                 self._group_bytes = [group.total_byte_size for group in groups]
-                known = str(file.metadata.created_by).startswith(_WRITERS)
-                self._page_bytes = max((_page_bytes(group, known) for group in groups), default=0)
+                writer = str(file.metadata.created_by)
+                self._page_bytes = max((_page_bytes(group, writer) for group in groups), default=0)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path} is not a whole Parquet file ({_sentence(error)}): it may be truncated or still being written; "
@@ -243,7 +246,7 @@ class _ParquetFile:
         row_bytes = max(8.0 * len(self.types), *(size / max(rows, 1) for size, rows in sizes))
         runs = _runs_of_row_groups(self._group_rows, chunk_size)
         chunk = min(chunk_size, max(sum(self._group_rows[group] for group in run) for run in runs)) * row_bytes
-        return int(_PARQUET_BYTES + _PAGE_COPIES * self._page_bytes + _CHUNK_COPIES * chunk)
+        return int(_PARQUET_BYTES + self._page_bytes + _CHUNK_COPIES * chunk)
 
     def batches(self, size: int, start: int, stop: int) -> Iterator[Any]:
         """The rows from ``start`` to ``stop`` in record batches."""
@@ -266,14 +269,28 @@ class _ParquetFile:
             ) from None
 
 
-def _page_bytes(group: Any, known_writer: bool) -> int:
-    """Bytes of one page of each column of a row group, and of its dictionary."""
-    total = 0
+def _page_bytes(group: Any, writer: str) -> int:
+    """What one open page of each column of a row group takes, with its dictionary."""
+    total = 0.0
     for number in range(group.num_columns):
         column = group.column(number)
-        most = _LARGEST_PAGE + (_LARGEST_DICTIONARY if column.has_dictionary_page else 0)
-        total += min(column.total_uncompressed_size, most) if known_writer else column.total_uncompressed_size
-    return total
+        size = column.total_uncompressed_size
+        if not writer.startswith(_WRITERS):
+            total += _PAGE_COPIES * size
+            continue
+        page = min(size, _LARGEST_PAGE)
+        if _limits_rows(writer) and group.num_rows > _MOST_ROWS_OF_A_PAGE:
+            page = min(page, size * _MOST_ROWS_OF_A_PAGE / group.num_rows)
+        total += _PAGE_COPIES * page
+        if column.has_dictionary_page:
+            total += _DICTIONARY_COPIES * min(size, _LARGEST_PAGE)
+    return int(total)
+
+
+def _limits_rows(writer: str) -> bool:
+    """Whether pages of the writer, such as "parquet-cpp-arrow version 26.0.1", have at most 20,000 rows."""
+    match = re.match(r"(\S+) version (\d+)\.(\d+)", writer)
+    return match is not None and (int(match[2]), int(match[3])) >= _FEW_ROWS_SINCE.get(match[1], (math.inf, 0))
 
 
 def _cut(batches: Iterator[Any], start: int, stop: int) -> Iterator[Any]:

@@ -71,6 +71,7 @@ FITS = [
     ("128MB", 16, 200_000, "medium", {}, "npy"),
     ("128MB", 60, 100_000, "medium", {"batch_size": 1024}, "npy"),
     ("256MB", 4, 200_000, "low", {}, "npy"),
+    ("256MB", 2, 1_800_000, "low", {}, "parquet"),
 ]
 RUNS, GROUP = 3, 32_768
 PAGE = Path(__file__).parents[1] / "docs" / "memory.md"

@@ -19,6 +19,7 @@ from .data.columns import TableEncoder, TransformReport
 from .errors import DataError, ModelFileError
 from .likelihood import optimal_noise
 from .model import FittedGP
+from .out_of_core.fit import ON_DISK
 from .persistence.container import read_container, write_container
 from .persistence.fingerprint import content_hash, fixed_part_fingerprint
 from .persistence.row_sums import decode_statistics, encode_statistics
@@ -29,6 +30,9 @@ Targets = Callable[[Any, TransformReport, int], Any]
 
 # Far above the rounding of sums in another order, far below what one other row changes.
 _SAME_SUMS = 1e-9
+# The same where a model's rows were rounded to float32 on disk. Sums of other rows differ by one over the root of their
+# number.
+_SAME_ROUNDED_SUMS = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +168,8 @@ def merge_sites(
     _check_fingerprints(_fingerprint(fit, encoder), sites, labels)
     earlier = _merged_before(summary) if keep_model_rows else []
     if not allow_repeats:
-        _check_repeats(sites, labels, mine if keep_model_rows else None, earlier)
+        rounding = _SAME_ROUNDED_SUMS if fit.record.get("path") == ON_DISK else _SAME_SUMS
+        _check_repeats(sites, labels, mine if keep_model_rows else None, earlier, rounding)
     total = sum_statistics([*([mine] if keep_model_rows else []), *(site.statistics.to(mine.device) for site in sites)])
     merged = _condition(fit, total, refit_noise)
     merged_sites = earlier + [{"rows": site.rows, "digest": site.digest} for site in sites]
@@ -180,7 +185,7 @@ def _partial_statistics(
         values = targets(rows, report, report.rows)
         inputs = encoder.transform(rows, report)
         scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(values)
-        yield from fit.fitted.model.partial_statistics(ArraySource(*scaled))
+        yield from fit.fitted.model.partial_statistics(ArraySource(*scaled, chunk_size=fit.fitted.chunk_size))
 
 
 def _condition(fit: AutoFit, total: FeatureStatistics, refit_noise: bool) -> AutoFit:
@@ -198,7 +203,8 @@ def _condition(fit: AutoFit, total: FeatureStatistics, refit_noise: bool) -> Aut
         gp.noise.set_variance(noise_variance)
         # What left-out rows said, they said of the standard deviations of the old noise.
         record = {name: value for name, value in record.items() if name not in ("conformal", "degrees_of_freedom")}
-    return replace(fit, fitted=FittedGP(gp, WeightPosterior(total, noise_variance)), record=record)
+    posterior = WeightPosterior(total, noise_variance)
+    return replace(fit, fitted=FittedGP(gp, posterior, chunk_size=fit.fitted.chunk_size), record=record)
 
 
 def _with_fit(regressor: Any, fit: AutoFit, sites: Sequence[SiteStatistics], keep_model_rows: bool) -> Any:
@@ -242,6 +248,7 @@ def _check_repeats(
     labels: Sequence[str],
     model_rows: FeatureStatistics | None,
     earlier: Sequence[Mapping[str, Any]],
+    rounding: float,
 ) -> None:
     known = {each["digest"] for each in earlier}
     for number, (site, label) in enumerate(zip(sites, labels, strict=True)):
@@ -250,7 +257,7 @@ def _check_repeats(
                 f"{label} was merged into this model before, and its rows would count twice: leave it out, or set "
                 "allow_repeats=True."
             )
-        if model_rows is not None and _same_sums(site.statistics, model_rows):
+        if model_rows is not None and _same_sums(site.statistics, model_rows, rounding):
             raise DataError(
                 f"{label} has the sums of the rows that the model has already, which would count twice: leave it out, "
                 "or set keep_model_rows=False."
@@ -263,14 +270,13 @@ def _check_repeats(
                 )
 
 
-def _same_sums(one: FeatureStatistics, other: FeatureStatistics) -> bool:
+def _same_sums(one: FeatureStatistics, other: FeatureStatistics, rounding: float = _SAME_SUMS) -> bool:
     """Whether two sums are of the same rows: equal but for rounding, which depends on how a table is cut."""
     if one.num_data != other.num_data or one.num_features != other.num_features:
         return False
     mine, theirs = encode_statistics(one), encode_statistics(other)
     return all(
-        float((mine[name] - theirs[name].to(mine[name].device)).abs().max())
-        <= _SAME_SUMS * float(mine[name].abs().max())
+        float((mine[name] - theirs[name].to(mine[name].device)).abs().max()) <= rounding * float(mine[name].abs().max())
         for name in mine
     )
 

@@ -41,6 +41,8 @@ from .networks import TrainedNetworks, refine_networks, train_networks
 from .settings import settings_for
 from .shared_rows import prepare_rows
 
+#: How the record of a fit names this way to fit, whose rows are rounded to float32.
+ON_DISK = "networks on disk"
 _FEWEST_ROWS = 100
 
 
@@ -240,7 +242,7 @@ def fit_disk_rows(
     for_noise, validation = rows.table(tests, middle), rows.table(middle, tests + held_out)
     settings = _as_planned(settings, setting)
     record: dict[str, Any] = {
-        "path": "networks on disk",
+        "path": ON_DISK,
         "why": f"a memory budget of {plan.budget} bytes",
         "rows": count - tests,
         "memory": {"budget": plan.budget, "planned": plan.total, "setting": setting.describe()},

@@ -281,6 +281,52 @@ def test_wide_tables_come_in_chunks_of_fewer_rows(tmp_path):
     assert max(chunk.num_rows for chunk in TableReader(tmp_path / "a.parquet")) == 2**21 // 2000
 
 
+def test_no_file_of_a_directory_is_left_out_unnoticed(tmp_path):
+    write(tmp_path / "a.csv", "x,y\n1,2\n")
+    write(tmp_path / "B.CSV", "x,y\n3,4\n")
+    write(tmp_path / "c.TSV", "x\ty\n5\t6\n")
+    assert sorted(TableReader(tmp_path).read()["x"].to_pylist()) == [1, 3, 5]
+    (tmp_path / "d.csv").symlink_to(tmp_path / "elsewhere.csv")
+    assert "d.csv cannot be read: No such file" in error_of(tmp_path)
+    (tmp_path / "d.csv").unlink()
+    pq.write_table(pa.table({"x": [7], "y": [8]}), tmp_path / "e.parquet")
+    assert re.search(r"Parquet files \(such as e\.parquet\) and CSV files \(such as B\.CSV\)", error_of(tmp_path))
+    assert TableReader(tmp_path / "e.parquet").num_rows == 1
+
+
+def test_files_that_are_read_twice_are_told(tmp_path):
+    path = write(tmp_path / "a.csv", "x,y\n1,2\n")
+    other = write(tmp_path / "b.csv", "x,y\n3,4\n")
+    (tmp_path / "c.csv").symlink_to(path)
+    table = TableReader([path, other, path])
+    assert table.num_rows == 3
+    assert table.notes == [f"{path} is read 2 times, so that its rows count as often."]
+    (note,) = TableReader(tmp_path).notes
+    assert note == f"{path} is read 2 times, so that its rows count as often (also as {str(tmp_path / 'c.csv')!r})."
+    assert not TableReader([path, other]).notes
+
+
+def test_a_file_that_is_gone_between_passes(tmp_path):
+    table = TableReader(write(tmp_path / "a.csv", "x,y\n1,2\n"))
+    (tmp_path / "a.csv").unlink()
+    with pytest.raises(DataError, match=r"a\.csv is gone since it was opened"):
+        list(table)
+
+
+def test_texts_of_different_arrow_types_are_one_column(tmp_path):
+    view = getattr(pa, "string_view", pa.large_string)()
+    pq.write_table(pa.table({"x": pa.array(["a"], view)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": pa.array(["b"], pa.string())}), tmp_path / "b.parquet")
+    assert TableReader(tmp_path).read()["x"].to_pylist() == ["a", "b"]
+
+
+def test_what_reading_takes_is_that_of_a_packed_file_whatever_its_name(tmp_path):
+    rows = b"x,y\n" + b"1,2\n" * 100
+    packed, plain = write(tmp_path / "a.csv", gzip.compress(rows)), write(tmp_path / "b.csv", rows)
+    named = write(tmp_path / "c.csv.gz", gzip.compress(rows))
+    assert TableReader(packed).reading_bytes == TableReader(named).reading_bytes > TableReader(plain).reading_bytes
+
+
 # Row groups, blocks, and the memory that they need
 
 

@@ -65,7 +65,7 @@ class CsvOptions:
         """The delimiter used for one file."""
         if self.delimiter is not None:
             return self.delimiter
-        return "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
+        return "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
 
 
 @dataclass
@@ -88,7 +88,7 @@ class CsvFile:
     def reading_bytes(self, chunk_size: int) -> int:
         """About how much memory reading takes: Arrow reads up to 32 blocks ahead, whatever the size of chunks."""
         ahead = _BLOCKS_AHEAD * self.options.block_size
-        if not self.path.name.endswith(".gz"):  # what a packed file unpacks to is not known
+        if not _is_packed(self.path):  # what a packed file unpacks to is not known
             ahead = min(ahead, self.path.stat().st_size)
         return _READER_BYTES + int(min(_COPIES_OF_LITTLE * ahead, _COPIES_OF_MUCH * ahead + _MOST_BESIDES))
 
@@ -178,10 +178,8 @@ def _first_schema(path: Path, options: CsvOptions) -> Any:
 
 
 def _reader(path: Path, options: CsvOptions, types: dict[str, Any], skip: int) -> Any:
-    with open(path, "rb") as opened:
-        compression = "gzip" if opened.read(2) == b"\x1f\x8b" else None
     return csv.open_csv(
-        pa.input_stream(str(path), compression=compression),
+        pa.input_stream(str(path), compression="gzip" if _is_packed(path) else None),
         read_options=csv.ReadOptions(
             use_threads=False,  # Arrow knows the number of a bad row only when it reads in order.
             block_size=options.block_size,
@@ -194,6 +192,12 @@ def _reader(path: Path, options: CsvOptions, types: dict[str, Any], skip: int) -
             null_values=_null_values(), column_types=types, include_columns=list(types) or None
         ),
     )
+
+
+def _is_packed(path: Path) -> bool:
+    """Whether a file is gzipped, whatever its name says."""
+    with open(path, "rb") as opened:
+        return opened.read(2) == b"\x1f\x8b"
 
 
 def _null_values() -> list[str]:

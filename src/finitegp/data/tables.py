@@ -65,7 +65,7 @@ class TableReader:
     error. In columns of numbers the usual words for missing values ("n/a", "-", "?", …) are read as missing.
 
     Args:
-        paths: A file, a directory (its CSV or Parquet files, sorted by name), or several files.
+        paths: A file, a directory (its CSV or its Parquet files, sorted by name; not both), or several files.
         columns: Read only these.
         chunk_size: Most rows per chunk; by default 65 536, or fewer in tables of more than 32 columns.
         delimiter: Of CSV files; by default a tab for ``.tsv`` and a comma otherwise.
@@ -109,7 +109,7 @@ class TableReader:
             raise ValueError(f"delimiter must be one character, but is {delimiter!r}.")
         options = CsvOptions(delimiter, encoding, block_size)
         self.paths = _expand(paths)
-        self.notes: list[str] = []
+        self.notes = _notes_on_repeats(self.paths)
         self._files: list[_File] = [_open(path, options, columns) for path in self.paths]
         self._states = [_state(path) for path in self.paths]
         self.schema = self._agree()
@@ -136,8 +136,9 @@ class TableReader:
     def rows(self, start: int, stop: int) -> Iterator[Any]:
         """Chunks of the rows from ``start`` to ``stop``; row groups of Parquet files before and after are not read."""
         for file, state, first in zip(self._files, self._states, self._starts, strict=False):
-            if _state(file.path) != state:
-                raise DataError(f"{file.path} changed since it was opened: open the table anew.")
+            if (now := _state(file.path)) != state:
+                what = "is gone" if now is None else "changed"
+                raise DataError(f"{file.path} {what} since it was opened: open the table anew.")
             own_start, own_stop = max(start - first, 0), min(stop - first, file.num_rows)
             if own_start >= own_stop:
                 continue
@@ -332,19 +333,41 @@ def _expand(paths: Any) -> list[Path]:
         if path.is_dir():
             # Names that begin so are notes that other programs leave beside their Parquet files.
             inside = sorted(file for file in path.iterdir() if not file.name.startswith(("_", ".")))
-            found = [file for file in inside if file.is_file() and file.name.endswith(_PARQUET_ENDINGS)]
-            found = found or [file for file in inside if file.is_file() and file.name.endswith(_CSV_ENDINGS)]
-            if not found:
+            # A link to a file that is not there is a part of the table that is missing: opening it says so.
+            inside = [file for file in inside if file.is_file() or (file.is_symlink() and not file.exists())]
+            parquet, text = (
+                [file for file in inside if file.name.lower().endswith(endings)]
+                for endings in (_PARQUET_ENDINGS, _CSV_ENDINGS)
+            )
+            if parquet and text:
+                raise DataError(
+                    f"The directory {path} has Parquet files (such as {parquet[0].name}) and CSV files (such as "
+                    f"{text[0].name}), which may hold the same rows: name the files to read."
+                )
+            if not parquet and not text:
                 raise DataError(
                     f"The directory {path} has no files that end in {', '.join(_PARQUET_ENDINGS + _CSV_ENDINGS)}; "
                     "directories inside it are not searched."
                 )
-            files += found
+            files += parquet + text
         elif path.exists():
             files.append(path)
         else:
             raise DataError(f"There is no file {path}.")
     return files
+
+
+def _notes_on_repeats(files: Sequence[Path]) -> list[str]:
+    """A sentence on each file that is given more than once, under this or another name."""
+    names: dict[Path, list[str]] = {}
+    for file in files:
+        names.setdefault(file.resolve(), []).append(str(file))
+    return [
+        f"{given[0]} is read {len(given)} times, so that its rows count as often"
+        + (f" (also as {listed(sorted({*given} - {given[0]}))})." if len({*given}) > 1 else ".")
+        for given in names.values()
+        if len(given) > 1
+    ]
 
 
 def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _File:
@@ -391,8 +414,12 @@ def _guess(beginning: bytes, encoding: str) -> str | None:
     return None
 
 
-def _state(path: Path) -> tuple[int, int]:
-    status = path.stat()
+def _state(path: Path) -> tuple[int, int] | None:
+    """Size and time of a file; None if it is not there."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
     return status.st_size, status.st_mtime_ns
 
 
@@ -412,7 +439,8 @@ def _conform(batch: Any, schema: Any) -> Any:
 def _is_text(kind: Any) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    # Views of text are newer than the oldest Arrow that is supported, so they are known by their name.
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
 
 
 def _is_number(kind: Any) -> bool:

@@ -70,8 +70,6 @@ class TestFit:
         settings = QUICK | {"small_rows": 0, "max_steps": 6, "min_steps": 6, "noise_min_steps": 4, "noise_epochs": 1}
         means = []
         for source in sources:
-            if isinstance(source, StreamSource):
-                source.input_dim = 3
             known = {"batch_size": 128}  # a stream does not know how many rows it has
             fit = fit_within_memory(source, "16MB", effort="low", settings=settings | known, seed=1)
             means.append(fit.predict(inputs[:20]).mean)

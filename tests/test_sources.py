@@ -235,3 +235,30 @@ class TestErrors:
             NpySource(*paths)
         with pytest.raises(DataError, match="cannot be read"):
             NpySource(tmp_path / "absent.npy", targets)
+
+
+def test_looking_at_the_width_of_a_stream_loses_no_row(arrays):
+    inputs, targets = arrays[:2]
+    once = StreamSource((row, target) for row, target in zip(inputs, targets, strict=True))
+    assert (once.input_dim, once.input_dim) == (inputs.shape[1], inputs.shape[1])
+    np.testing.assert_array_equal(torch.cat([rows.inputs for rows in once]), inputs)
+    with pytest.raises(DataError, match="read to its end"):
+        _ = once.input_dim
+    again = StreamSource([(inputs, targets)])
+    assert again.input_dim == inputs.shape[1]
+    assert sum(len(rows.inputs) for rows in again) == sum(len(rows.inputs) for rows in again) == len(inputs)
+    with pytest.raises(DataError, match="yielded no rows"):
+        _ = StreamSource(iter([])).input_dim
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ((torch.zeros(2), torch.zeros(1)), r"Row 1 of the stream has inputs of shape \(2,\), targets of shape \(1,\)"),
+        ((["wide", "long"], 0.0), "Row 1 of the stream is not made of numbers"),
+        (([[1.0, 2.0], [3.0]], [0.0, 1.0]), "Row 1 of the stream is not made of numbers"),
+    ],
+)
+def test_rows_of_a_stream_that_differ_or_are_no_numbers_are_named(bad, message):
+    with pytest.raises(DataError, match=message):
+        list(StreamSource([(torch.zeros(2), 0.0), bad]))

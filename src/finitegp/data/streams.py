@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -50,13 +51,20 @@ class StreamSource(Source):
         self._used_up = False
         self.chunk_size = chunk_size
 
+    @property
+    def input_dim(self) -> int:
+        """The number of input columns, as the first item has them; no row is lost by looking at it."""
+        self._refuse_used_up()
+        rows = iter(self._iterable)
+        first = next(rows, None)
+        if first is None:
+            raise DataError("The stream yielded no rows.")
+        if isinstance(self._iterable, Iterator):
+            self._iterable = chain([first], rows)
+        return int(_parts(first, 0)[0].shape[-1])
+
     def __iter__(self) -> Iterator[Rows]:
-        if self._used_up:
-            raise DataError(
-                "This stream was an iterator and has been read to its end; a second pass needs the rows again: write "
-                "them to disk with finitegp.data.spool(stream, directory) and use the result, or pass an object whose "
-                "__iter__ starts anew."
-            )
+        self._refuse_used_up()
         self._used_up = isinstance(self._iterable, Iterator)
         seen = 0
         width: int | None = None
@@ -75,28 +83,32 @@ class StreamSource(Source):
             raise DataError(f"The stream changed between passes: {self.num_data} rows before, {seen} rows now.")
         self.num_data = seen
 
+    def _refuse_used_up(self) -> None:
+        if self._used_up:
+            raise DataError(
+                "This stream was an iterator and has been read to its end; a second pass needs the rows again: write "
+                "them to disk with finitegp.data.spool(stream, directory) and use the result, or pass an object whose "
+                "__iter__ starts anew."
+            )
+
     def _chunks(self) -> Iterator[tuple[int, list[Any]]]:
         """The number of the first row and the parts of each chunk; single rows collected."""
         single: list[list[Any]] = []
         seen = 0
         for item in self._iterable:
-            if not isinstance(item, tuple | list) or len(item) not in (2, 3, 4) or item[0] is None or item[1] is None:
-                raise DataError(
-                    f"Row {seen + len(single)} of the stream must be (inputs, target), (inputs, target, weight) or "
-                    f"(inputs, target, weight, count), but is a {type(item).__name__}."
-                )
-            parts: list[Any] = [None if part is None else torch.as_tensor(part) for part in (*item, None, None)[:4]]
+            parts = _parts(item, seen + len(single))
             if parts[0].ndim == 2:
                 if single:
                     raise DataError(f"The stream mixes single rows and chunks, first at row {seen + len(single)}.")
                 yield seen, parts
                 seen += len(parts[0])
                 continue
-            if parts[0].ndim != 1 or (single and _shape(parts) != _shape(single[0])):
+            if parts[0].ndim != 1 or (single and _shapes(parts) != _shapes(single[0])):
+                shapes = _shapes(parts)
+                found = ", ".join(f"{name} of shape {shape}" for name, shape in shapes.items())
                 raise DataError(
-                    f"Row {seen + len(single)} of the stream has inputs of shape {tuple(parts[0].shape)} and "
-                    f"{_shape(parts)[1].count(True)} parts: every row must be a vector of the same length with the "
-                    "same parts."
+                    f"Row {seen + len(single)} of the stream has {found} and {len(shapes)} parts: every row must be a "
+                    "vector of the same length with the same parts."
                 )
             single.append(parts)
             if len(single) == self.chunk_size:
@@ -107,9 +119,22 @@ class StreamSource(Source):
             yield seen, _stacked(single)
 
 
-def _shape(parts: list[Any]) -> tuple[torch.Size, list[bool]]:
-    """The shape of the inputs, and which parts there are."""
-    return parts[0].shape, [part is not None for part in parts]
+def _parts(item: Any, row: int) -> list[Any]:
+    """Inputs, targets, weights and counts of an item as tensors; None for those that it has not."""
+    if not isinstance(item, tuple | list) or len(item) not in (2, 3, 4) or item[0] is None or item[1] is None:
+        raise DataError(
+            f"Row {row} of the stream must be (inputs, target), (inputs, target, weight) or (inputs, target, weight, "
+            f"count), but is a {type(item).__name__}."
+        )
+    try:
+        return [None if part is None else torch.as_tensor(part) for part in (*item, None, None)[:4]]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"Row {row} of the stream is not made of numbers: {error}.") from None
+
+
+def _shapes(parts: list[Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the parts that there are."""
+    return {name: tuple(part.shape) for name, part in zip(Rows._fields, parts, strict=True) if part is not None}
 
 
 def _stacked(rows: list[list[Any]]) -> list[Any]:

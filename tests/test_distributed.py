@@ -368,3 +368,20 @@ class TestFitCommand:
         assert done.returncode != 0
         assert "missing" in done.stdout
         assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (None, (), "There is no file"),
+        ("x,y\n" + "1,2\n" * 2000, ("--memory", "1MB"), "A budget of 1.0MB is too small"),
+    ],
+)
+def test_what_is_wrong_on_all_ranks_is_said_once(tmp_path, content, options, message):
+    rows = tmp_path / "rows.csv"
+    if content is not None:
+        rows.write_text(content.replace("1,2", "3,4", 5))
+    outputs, codes = finish(start_ranks(2, "fit", rows, "--output", tmp_path / "model.finitegp", *options))
+    assert codes == [1, 1], outputs
+    assert outputs[0].count(message) == 1
+    assert outputs[1] == ""

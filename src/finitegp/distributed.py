@@ -209,7 +209,8 @@ class Ranks:
         """Long work of each rank by itself: at its end the ranks wait for one another, however long it takes.
 
         Inside, call the function that this gives every few seconds: it tells the others that this rank is alive. If
-        work fails on one rank, the others hear of it and raise :class:`LostRankError`.
+        work fails on one rank, the others hear of it and raise :class:`LostRankError`. What fails on several ranks at
+        once, such as a file that is not there, is reported by the first of them.
         """
         if self.world_size == 1:
             yield lambda: None
@@ -226,9 +227,12 @@ class Ranks:
             yield beat
         except LostRankError:
             raise
-        except Exception:
+        except Exception as error:
+            states: list[int] = []
             with suppress(LostRankError):
-                self._pulse(_FAILED)
+                states = self._states(_FAILED)
+            if _FAILED in states[: self.rank]:
+                raise self._stopped_by(states) from error
             raise
         while self._pulse(_DONE):
             pass
@@ -299,12 +303,19 @@ class Ranks:
 
     def _pulse(self, state: int) -> bool:
         """Tell the others this rank's state, and hear theirs; whether one is still working."""
-        states = self._gather(torch.tensor([state])).flatten().tolist()
-        if state != _FAILED and _FAILED in states:
-            raise LostRankError(
-                f"Rank {self.rank} stops because rank {states.index(_FAILED)} met an error, which that rank reports."
-            )
+        states = self._states(state)
+        if _FAILED in states:
+            raise self._stopped_by(states)
         return _WORKING in states
+
+    def _states(self, state: int) -> list[int]:
+        return [int(each) for each in self._gather(torch.tensor([state])).flatten().tolist()]
+
+    def _stopped_by(self, states: Sequence[int]) -> LostRankError:
+        failed = states.index(_FAILED)
+        return LostRankError(
+            f"Rank {self.rank} stops because rank {failed} met an error, which that rank reports.", reported=True
+        )
 
     def _call(self, collective: Callable[..., object], *arguments: Any) -> None:
         try:

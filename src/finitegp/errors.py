@@ -20,4 +20,12 @@ class NumericalError(ArithmeticError):
 
 
 class LostRankError(RuntimeError):
-    """Another process of a distributed run was lost or failed; the message says how to go on."""
+    """Another process of a distributed run was lost or failed; the message says how to go on.
+
+    Attributes:
+        reported: Whether the other process failed and reports why: there is nothing to add.
+    """
+
+    def __init__(self, message: str = "", *, reported: bool = False) -> None:
+        super().__init__(message)
+        self.reported = reported

@@ -103,21 +103,22 @@ def fit(
         from ..data.columns import TableEncoder
         from ..data.targets import target_values
 
-        check_output(output, force=force, inputs=tables)
-        report_path = None if no_report else check_output(report or output.with_suffix(".html"), force=force)
-        if report_path == output:
-            raise DataError(f"Model and report would both be {output}: give one of them another name.")
         if memory is not None:
             from ..memory import return_freed_memory
 
             return_freed_memory()  # before the first table is opened
-        table = open_tables(tables, delimiter, encoding, **sizes)
+        with ranks.working():  # so that what is wrong on all ranks is said by one
+            check_output(output, force=force, inputs=tables)
+            report_path = None if no_report else check_output(report or output.with_suffix(".html"), force=force)
+            if report_path == output:
+                raise DataError(f"Model and report would both be {output}: give one of them another name.")
+            table = open_tables(tables, delimiter, encoding, **sizes)
+            if table.num_rows < _FEWEST_ROWS:
+                raise DataError(
+                    f"The table has {table.num_rows} row, but at least {_FEWEST_ROWS} are needed to learn from."
+                )
         for note in table.notes:
             speaker.note(note)
-        if table.num_rows < _FEWEST_ROWS:
-            raise DataError(
-                f"The table has {table.num_rows} row, but at least {_FEWEST_ROWS} are needed to learn from."
-            )
         chosen = [target, *(drop or [])]
         small = table.num_rows <= _ROWS_IN_MEMORY
         if small and ranks.world_size > 1:
@@ -132,7 +133,8 @@ def fit(
         elif small:
             return
         else:
-            encoder = TableEncoder.fit(table, missing=missing.value, exclude=chosen)
+            with ranks.working():
+                encoder = TableEncoder.fit(table, missing=missing.value, exclude=chosen)
             speaker.say(f"{table.num_rows} rows; target {target!r}")
             speaker.show(columns_table(encoder))
             model, training, held_out, seconds = fit_on_disk(

@@ -66,21 +66,22 @@ def fit_on_disk(
     from ..out_of_core.fit import chosen_settings, plan_for
     from ..out_of_core.shared_rows import prepare_rows
 
-    source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)
-    size: dict[str, int] = {"num_columns": source.input_dim, "num_data": source.num_data}
-    settings = chosen_settings(effort, "auto", None, **size)
-    try:
-        plan = plan_for(
-            budget,
-            settings,
-            source=source,
-            test_fraction=test_fraction,
-            columns_bytes=_BYTES_PER_COLUMN * len(table.column_names),
-            **size,
-        )
-    except MemoryBudgetError as error:
-        speaker.say(str(error.plan))
-        raise DataError(too_small(error)) from None
+    with ranks.working():  # so that what is wrong on all ranks is said by one
+        source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)
+        size: dict[str, int] = {"num_columns": source.input_dim, "num_data": source.num_data}
+        settings = chosen_settings(effort, "auto", None, **size)
+        try:
+            plan = plan_for(
+                budget,
+                settings,
+                source=source,
+                test_fraction=test_fraction,
+                columns_bytes=_BYTES_PER_COLUMN * len(table.column_names),
+                **size,
+            )
+        except MemoryBudgetError as error:
+            speaker.say(str(error.plan))
+            raise DataError(too_small(error)) from None
     speaker.say(str(plan))
     wanted = int(test_fraction * source.num_data)
     if wanted == 0:

@@ -91,6 +91,8 @@ class Speaker:
             try:
                 yield
             except (DataError, NumericalError, LostRankError, OSError, MemoryError, pa.ArrowException) as error:
+                if isinstance(error, LostRankError) and error.reported:
+                    raise typer.Exit(1) from None  # one message is enough
                 message = _message(error)
                 for python, command in {**_WORDS, **(words or {})}.items():
                     message = message.replace(python, command)

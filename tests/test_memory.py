@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from test_algorithms import assert_same_gradients, gradients_of
@@ -304,3 +305,12 @@ def test_training_finishes_under_a_hard_limit_set_from_the_smallest_plan():
     with pytest.raises(MemoryBudgetError) as refused:
         plan_memory(found["refused"], 16, hidden=(256, 256), batch_size=1024)
     assert refused.value.plan.fits
+
+
+def test_sizes_of_numpy_are_numbers_too():
+    assert parse_bytes(np.int64(5_000_000)) == parse_bytes(np.float32(5e6)) == 5_000_000
+    for size in (np.float64("nan"), np.int64(-1)):
+        with pytest.raises(ValueError, match="at least one byte"):
+            parse_bytes(size)
+    with pytest.raises(TypeError, match="is a bool"):
+        parse_bytes(np.bool_(True))

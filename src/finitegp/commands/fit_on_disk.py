@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -92,7 +96,7 @@ def fit_on_disk(
         )
     started = time.perf_counter()
     return_freed_memory()
-    with stage_progress("fit", shown=not speaker.as_json and ranks.is_first) as progress:
+    with _ended_in_order(), stage_progress("fit", shown=not speaker.as_json and ranks.is_first) as progress:
         rows = prepare_rows(source, ranks=ranks, chunk_size=plan.setting.chunk_size, seed=seed, progress=progress)
         if source.report is not None:
             for line in source.report.lines():
@@ -105,8 +109,29 @@ def fit_on_disk(
         return DiskFit(model, _sample(rows, plan), _rows(rows, 0, plan.setting.test_rows), seconds)
 
 
-def keep_to_budget(regressor: Any, budget: str | int, table: TableReader, speaker: Speaker) -> None:
-    """Let a model predict in chunks that keep to a memory budget; the bill is shown."""
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Inside, SIGTERM, which schedulers of jobs send, ends the process so that its temporary files go with it."""
+    # Under torchrun the signal is heard already.
+    default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if not default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def keep_to_budget(
+    regressor: Any, budget: str | int, table: TableReader, speaker: Speaker, *, of_model: bool = False
+) -> None:
+    """Let a model predict in chunks that keep to a memory budget, perhaps its own; the bill is shown."""
     from ..memory import MemoryBudgetError, plan_prediction, return_freed_memory
     from ..out_of_core.prediction import prediction_setting
 
@@ -122,7 +147,9 @@ def keep_to_budget(regressor: Any, budget: str | int, table: TableReader, speake
         plan = plan_prediction(budget, setting)
     except MemoryBudgetError as error:
         speaker.say(str(error.plan))
-        raise DataError(too_small(error)) from None
+        # Reading a CSV file takes more than a small model: a budget that was enough to fit it may not be here.
+        whose = "The model was fitted with a memory budget, which predictions keep to. " if of_model else ""
+        raise DataError(whose + too_small(error)) from None
     speaker.say(str(plan))
     return_freed_memory()
     fit.fitted.chunk_size = plan.setting.chunk_size

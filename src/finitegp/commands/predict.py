@@ -73,7 +73,7 @@ def predict(
 
             return_freed_memory()  # before the first table is opened
             table = open_tables(tables, delimiter, encoding, chunk_size=CHUNK_ROWS, block_size=BLOCK_BYTES)
-            keep_to_budget(loaded.regressor, budget, table, speaker)
+            keep_to_budget(loaded.regressor, budget, table, speaker, of_model=memory is None)
         prefix = loaded.target or "target"
         added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper")]
         taken = [name for name in added if name in table.column_names]

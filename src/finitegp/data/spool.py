@@ -253,8 +253,7 @@ def _write(source: Any, folder: Path, input_dtype: str, progress: Progress | Non
                 sum_of_counts += len(records) if rows.counts is None else float(rows.counts.sum())
                 view = records.view(np.uint8).data
                 digest.update(view)
-                while view:
-                    view = view[opened.write(view) :]
+                _write_all(opened, view, folder, done)
                 done += len(records)
                 if progress is not None:
                     progress(done, getattr(source, "num_data", None))
@@ -283,6 +282,17 @@ def _write(source: Any, folder: Path, input_dtype: str, progress: Progress | Non
         "target_mean_square": float(targets.mean_square.mean()),
         "mean_count": sum_of_counts / done,
     }
+
+
+def _write_all(opened: Any, view: memoryview, folder: Path, rows_done: int) -> None:
+    try:
+        while view:
+            view = view[opened.write(view) :]
+    except OSError as error:
+        raise DataError(
+            f"The rows cannot be written to {folder} ({error.strerror}, after {rows_done} rows): make room there, or "
+            "choose a larger disk, for temporary files with the environment variable TMPDIR."
+        ) from None
 
 
 def _records(rows: Rows, dtype: np.dtype[Any], first_row: int, source: Any) -> Array:

@@ -2,7 +2,7 @@
 
 from .allocator import return_freed_memory
 from .bill import Item, Setting
-from .byte_sizes import format_bytes, parse_bytes
+from .byte_sizes import format_budget, format_bytes, parse_bytes
 from .fit_bill import FitSetting
 from .fit_plan import plan_fit
 from .kernel_plan import KernelSetting, plan_kernel_fit
@@ -17,6 +17,7 @@ __all__ = [
     "MemoryPlan",
     "PredictionSetting",
     "Setting",
+    "format_budget",
     "format_bytes",
     "parse_bytes",
     "plan_fit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from numbers import Real
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)
@@ -15,7 +16,7 @@ def parse_bytes(size: str | int | float) -> int:
         >>> parse_bytes("64MB"), parse_bytes("1.5 GiB"), parse_bytes(4096)
         (64000000, 1610612736, 4096)
     """
-    if isinstance(size, bool) or not isinstance(size, str | int | float):
+    if isinstance(size, bool) or not isinstance(size, str | Real):
         raise TypeError(f"A size must be text such as '64MB' or a number of bytes, but is a {type(size).__name__}.")
     match = _PATTERN.fullmatch(str(size)) if isinstance(size, str) else None
     if isinstance(size, str) and match is None:
@@ -34,3 +35,13 @@ def format_bytes(size: int) -> str:
         ('1.2MB', '64.0MB')
     """
     return f"{size / 1e6:.1f}MB"
+
+
+def format_budget(size: int) -> str:
+    """A budget as :func:`format_bytes` writes it; one so small that a unit may have been forgotten, in bytes.
+
+    Example:
+        >>> format_budget(64_000_000), format_budget(64)
+        ('64.0MB', '64 bytes')
+    """
+    return format_bytes(size) if size >= 100_000 else f"{size} bytes"

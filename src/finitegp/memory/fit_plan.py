@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from .bill import Setting
-from .byte_sizes import format_bytes, parse_bytes
+from .byte_sizes import format_budget, format_bytes, parse_bytes
 from .fit_bill import FitSetting, fit_items
 from .plan import MemoryBudgetError, MemoryPlan, largest_parts, smallest_parts
 
@@ -124,7 +124,7 @@ def plan_fit(
             smallest = plan
     assert smallest is not None
     raise MemoryBudgetError(
-        f"A budget of {format_bytes(size)} is too small: the smallest fit of {num_columns} columns needs "
+        f"A budget of {format_budget(size)} is too small: the smallest fit of {num_columns} columns needs "
         f"{format_bytes(smallest.limit)}. The nearest plan:\n{smallest}",
         smallest,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from .bill import ALGORITHMS, Item, Setting, items_of
-from .byte_sizes import format_bytes, parse_bytes
+from .byte_sizes import format_budget, format_bytes, parse_bytes
 
 # What is tried, best first. Chunks, gathered batches and micro-batches do not change results; the others do.
 CHUNKS = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
@@ -97,7 +97,7 @@ class MemoryPlan(Generic[SettingT]):
 
     def __str__(self) -> str:
         lines = [
-            f"Memory budget {format_bytes(self.budget)}, planned peak {format_bytes(self.total)} (with a reserve "
+            f"Memory budget {format_budget(self.budget)}, planned peak {format_bytes(self.total)} (with a reserve "
             f"{format_bytes(self.limit)}), above the interpreter with its libraries",
             f"  {self.setting.describe()}",
         ]
@@ -181,7 +181,7 @@ def plan_memory(
     else:
         advice = f"Nothing smaller fits either; the smallest plan needs a budget of {format_bytes(other.limit)}:"
     raise MemoryBudgetError(
-        f"A budget of {format_bytes(size)} is too small: with these settings at least {format_bytes(plan.limit)} are "
+        f"A budget of {format_budget(size)} is too small: with these settings at least {format_bytes(plan.limit)} are "
         f"needed. {advice}\n{other}",
         other,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .bill import SMALL_OBJECTS, Item
-from .byte_sizes import format_bytes, parse_bytes
+from .byte_sizes import format_budget, format_bytes, parse_bytes
 from .plan import CHUNKS, MemoryBudgetError, MemoryPlan
 
 
@@ -67,7 +67,7 @@ def plan_prediction(budget: str | int, setting: PredictionSetting) -> Prediction
             if plan.fits:
                 return plan
     raise MemoryBudgetError(
-        f"A budget of {format_bytes(size)} is too small: prediction with this model needs {format_bytes(plan.limit)}. "
+        f"A budget of {format_budget(size)} is too small: prediction with this model needs {format_bytes(plan.limit)}. "
         f"The nearest plan:\n{plan}",
         plan,
     )

@@ -23,6 +23,7 @@ from ..memory import (
     FitSetting,
     KernelSetting,
     MemoryBudgetError,
+    format_budget,
     format_bytes,
     parse_bytes,
     plan_fit,
@@ -198,7 +199,7 @@ def plan_small(
     plan = plan_kernel_fit(parse_bytes(budget), kernel)
     if not plan.fits and num_data < _FEWEST_ROWS:
         raise MemoryBudgetError(
-            f"A budget of {format_bytes(plan.budget)} is too small: so few rows are fitted by a kernel, which needs "
+            f"A budget of {format_budget(plan.budget)} is too small: so few rows are fitted by a kernel, which needs "
             f"{format_bytes(plan.limit)}. The nearest plan:\n{plan}",
             plan,
         )

@@ -70,6 +70,8 @@ class NpySource(IndexedSource):
             if file is not None and file.num_rows != self.num_data:
                 raise DataError(f"{inputs} has {self.num_data} rows, but {file.path} has {file.num_rows}.")
         self.num_targets = 1 if not self._targets.dtype.shape else self._targets.dtype.shape[0]
+        # Taken before the values are checked: what is written later was not.
+        self._times = [file.path.stat().st_mtime_ns for _, file in self._parts()]
         measured = SourceMeasure.of(self)
         self.target_mean_square, self.mean_count = measured.target_mean_square, measured.mean_count
 
@@ -101,6 +103,9 @@ class NpySource(IndexedSource):
         return [(name, file) for name, file in zip(Rows._fields, files, strict=True) if file is not None]
 
     def _rows(self, read: Any, first_row: int | None) -> Rows:
+        for (_, file), time in zip(self._parts(), self._times, strict=True):
+            if file.path.exists() and file.path.stat().st_mtime_ns != time:
+                raise DataError(f"{file.path} changed since it was opened: open the source anew.")
         parts = {name: _tensor(read(file)) for name, file in self._parts()}
         for name in parts.keys() - {"inputs"}:
             parts[name] = parts[name].double()

@@ -1,6 +1,10 @@
 """Fits within a memory budget by the estimator and from the command line."""
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -9,10 +13,12 @@ import pytest
 from out_of_core_rows import QUICK, make_rows
 from typer.testing import CliRunner
 
-from finitegp import GPRegressor
+from finitegp import DataError, GPRegressor
 from finitegp.automatic import EFFORTS
 from finitegp.cli import app
+from finitegp.data.columns import TableEncoder
 from finitegp.estimator import as_regressor
+from finitegp.model import FittedGP
 from finitegp.table_model import TableModel
 
 runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"})
@@ -145,3 +151,63 @@ class TestCommands:
         assert "row 1234 of t.parquet" in result.stderr
         result = run("fit", "t.parquet", "-t", "Y", "--memory", "24MB", code=1)
         assert "did you mean 'y'?" in result.stderr
+
+
+def test_sites_of_a_model_whose_rows_were_rounded_on_disk(fitted_rows):
+    fit, rows, plan = fitted_rows
+    inputs, targets = make_rows(2000)
+    own = np.sort(rows.order(np.arange(plan.setting.test_rows, 2000)))
+
+    def table(x, y):
+        return {f"x{number}": x[:, number] for number in range(3)} | {"y": y}
+
+    encoder = TableEncoder.fit(table(inputs, targets), exclude="y")
+    fit = replace(fit, fitted=FittedGP(fit.fitted.model, fit.fitted.posterior, chunk_size=48))
+    model = TableModel(as_regressor(fit, memory_budget="64MB"), encoder, "y")
+    with pytest.raises(DataError, match="site 0 has the sums of the rows that the model has already"):
+        model.merge(model.statistics(table(inputs[own], targets[own])))
+    joint = model.merge(model.statistics(table(*make_rows(1800, seed=1))))
+    merged = joint.regressor.fits_[0].fitted
+    assert merged.posterior.statistics.num_data == 3600
+    assert merged.chunk_size == 48  # of the plan: predictions keep to the budget
+
+
+def test_predictions_say_that_the_budget_is_the_models_own(fitted_rows, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fit = fitted_rows[0]
+    inputs, targets = make_rows(100)
+    table = {f"x{number}": inputs[:, number] for number in range(3)} | {"y": targets}
+    encoder = TableEncoder.fit(table, exclude="y")
+    TableModel(as_regressor(fit, memory_budget="1MB"), encoder, "y").save("m.finitegp")
+    pq.write_table(pa.table(table), "t.parquet")
+    shown = run("predict", "m.finitegp", "t.parquet", "-o", "a.csv", code=1).stderr
+    assert "The model was fitted with a memory budget, which predictions keep to. A budget of 1.0MB is too" in shown
+    shown = run("predict", "m.finitegp", "t.parquet", "-o", "a.csv", "--memory", "64", code=1).stderr
+    assert "The model was fitted" not in shown
+    assert "A budget of 64 bytes is too small" in shown
+    run("predict", "m.finitegp", "t.parquet", "-o", "a.csv", "--memory", "64MB")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+def test_a_fit_that_is_told_to_end_leaves_no_rows_behind(tmp_path):
+    write_table(tmp_path / "t.parquet")
+    (tmp_path / "temporary").mkdir()
+    program = (
+        "import os, signal, sys, finitegp.out_of_core as places\n"
+        "from finitegp.cli import app\n"
+        "def stop(*_, **__):\n"
+        "    print('rows on disk:', len(os.listdir(os.environ['TMPDIR'])), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "places.fit_disk_rows = stop\n"
+        "app(['fit', sys.argv[1], '-o', sys.argv[2], '--target', 'y', '--memory', '64MB', '--effort', 'low'])\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "t.parquet"), str(tmp_path / "m.finitegp")],
+        env=os.environ | {"TMPDIR": str(tmp_path / "temporary")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "rows on disk: 1" in ended.stdout, ended.stderr
+    assert ended.returncode == 143
+    assert not list((tmp_path / "temporary").iterdir())

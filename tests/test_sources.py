@@ -1,5 +1,7 @@
 """Sources of rows that are not in memory: the same rows as arrays, and errors that name file, row and column."""
 
+import os
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -262,3 +264,18 @@ def test_looking_at_the_width_of_a_stream_loses_no_row(arrays):
 def test_rows_of_a_stream_that_differ_or_are_no_numbers_are_named(bad, message):
     with pytest.raises(DataError, match=message):
         list(StreamSource([(torch.zeros(2), 0.0), bad]))
+
+
+def test_npy_files_that_change_after_they_were_checked(tmp_path, arrays):
+    inputs, targets = tmp_path / "inputs.npy", tmp_path / "targets.npy"
+    np.save(inputs, arrays[0])
+    np.save(targets, arrays[1])
+    source = NpySource(inputs, targets)
+    assert len(source.gather(np.array([3])).inputs) == 1
+    changed = arrays[0].copy()
+    changed[3] = np.nan  # as large as before, and never checked
+    np.save(inputs, changed)
+    os.utime(inputs, ns=(0, inputs.stat().st_mtime_ns + 10**9))  # clocks of some file systems are coarse
+    for use in (lambda: source.gather(np.array([3])), lambda: list(source)):
+        with pytest.raises(DataError, match=r"inputs\.npy changed since it was opened"):
+            use()

@@ -3,6 +3,8 @@
 import gc
 import json
 import os
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,3 +171,20 @@ class TestSpool:
         assert (weighted.has_weights, weighted.has_counts) == (True, False)
         with pytest.raises(DataError, match="other rows"):
             spool(NpySource(*paths[:2], counts=paths[2]), tmp_path / "cache")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_named_with_what_to_do(tmp_path, arrays, monkeypatch):
+    made = tempfile.mkstemp
+
+    def full(*arguments, **options):
+        handle, name = made(*arguments, **options)
+        os.close(handle)
+        return os.open("/dev/full", os.O_WRONLY), name
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    with pytest.raises(
+        DataError, match=r"cannot be written to .*rows \(No space left on device, after 0 rows\).*TMPDIR"
+    ):
+        spool(arrays[:2], tmp_path / "rows", input_dtype="float64")
+    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["lock"]

@@ -33,11 +33,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from pyarrow import csv
 from record import RESULTS, put_into_page, record
 
 from finitegp import SCGD, FeatureGP, Lagged, Minimax, train
 from finitegp.data import ArraySource, NpySource, spool
 from finitegp.data.table_source import TableSource
+from finitegp.data.tables import TableReader
 from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.features import MLPFeatures
 from finitegp.libraries import load_libraries
@@ -72,8 +74,10 @@ FITS = [
     ("128MB", 60, 100_000, "medium", {"batch_size": 1024}, "npy"),
     ("256MB", 4, 200_000, "low", {}, "npy"),
     ("256MB", 2, 1_800_000, "low", {}, "parquet"),
+    ("32MB", 4, 200_000, "low", {}, "csv"),
+    ("64MB", 16, 100_000, "low", {"batch_size": 1024}, "csv"),
 ]
-RUNS, GROUP = 3, 32_768
+RUNS, GROUP, BLOCK = 3, 32_768, 1 << 18  # blocks of CSV as the command has them
 PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
 FEW_STEPS = {"max_steps": 150, "min_steps": 50, "epochs": 1, "noise_epochs": 1, "noise_min_steps": 100}
 
@@ -135,37 +139,41 @@ def measure_fit(
     """Planned and measured peak of a whole fit and of predictions with it, in this process."""
     torch.set_num_threads(1)
     return_freed_memory()
-    load_libraries(tables=kind == "parquet", optimizers=False)
+    load_libraries(tables=kind != "npy", optimizers=False)
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as directory:
         inputs = random.normal(size=(rows, columns)).astype(np.float32)
         targets = np.sin(2.0 * inputs[:, 0]) + 0.1 * np.exp(0.5 * inputs[:, 1]) * random.normal(size=rows)
-        if kind == "parquet":
-            table = pa.table({f"x{column}": inputs[:, column] for column in range(columns)} | {"y": targets})
-            pq.write_table(table, f"{directory}/rows.parquet", row_group_size=GROUP)
-            del table
-        else:
+        if kind == "npy":
             np.save(f"{directory}/inputs.npy", inputs)
             np.save(f"{directory}/targets.npy", targets)
+        else:
+            table = pa.table({f"x{column}": inputs[:, column] for column in range(columns)} | {"y": targets})
+            if kind == "parquet":
+                pq.write_table(table, f"{directory}/rows.parquet", row_group_size=GROUP)
+            else:
+                csv.write_csv(table, f"{directory}/rows.csv")
+            del table
         del inputs, targets
         gc.collect()
         return_freed_memory()
-        if kind == "parquet":
-            source = TableSource(f"{directory}/rows.parquet", "y")
-        else:
-            source = NpySource(f"{directory}/inputs.npy", f"{directory}/targets.npy")
         plans, measured = [], {}
         reset_peak_memory()
         baseline = resident_memory_bytes()
+        if kind == "npy":
+            source = NpySource(f"{directory}/inputs.npy", f"{directory}/targets.npy")
+        else:
+            source = TableSource(TableReader(f"{directory}/rows.{kind}", block_size=BLOCK), "y")
 
         def mark(stage: str) -> None:
             measured[stage] = max(measured.get(stage, 0), peak_memory_bytes() - baseline)
             reset_peak_memory()
 
+        mark("opening")
         few = FEW_STEPS | settings
         fit = fit_within_memory(source, budget, effort=effort, settings=few, progress=mark, on_plan=plans.append)
         mark("calibration")
-        if kind == "parquet":
+        if kind != "npy":
             # Reading a table while predicting has a plan of its own (``plan_prediction``).
             some = 4 * fit.fitted.chunk_size
             source = ArraySource(np.zeros((some, columns), dtype=np.float32), np.zeros(some))
@@ -248,7 +256,7 @@ def main() -> None:
     parser.add_argument("--worker", help="one setting, as JSON; used by the above")
     parser.add_argument("--fit-worker", help="one whole fit, as JSON; used by the above")
     parser.add_argument("--fits", action="store_true", help="only whole fits")
-    parser.add_argument("--file", choices=("npy", "parquet"), help="only whole fits from files of this kind")
+    parser.add_argument("--file", choices=("npy", "parquet", "csv"), help="only whole fits from files of this kind")
     parser.add_argument("--tables", action="store_true", help="only write the tables of the results into the page")
     parser.add_argument("--quick", action="store_true", help="only two settings")
     parser.add_argument("--directory", type=Path, help="where the results go, instead of the repository")

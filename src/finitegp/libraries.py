@@ -16,7 +16,7 @@ def load_libraries(*, tables: bool = True, optimizers: bool = True) -> None:
     limit, or a measurement of what a model needs, should start from a process that has done this.
 
     Args:
-        tables: Also read a small Parquet file.
+        tables: Also read a small Parquet file and a small CSV file.
         optimizers: Also make steps with an optimizer of torch, the first of which loads torch's compiler. Fits without
             choices (``fit_within_memory``, ``GPRegressor``, ``finitegp fit``) do not need it.
     """
@@ -32,7 +32,7 @@ def load_libraries(*, tables: bool = True, optimizers: bool = True) -> None:
         torch.addmm(square[0], wide, square)
         torch.mm(wide.mT, wide)
     if tables:
-        _read_a_table(inputs, targets)
+        _read_tables(inputs, targets)
 
 
 def _fit(inputs: torch.Tensor, targets: torch.Tensor) -> None:
@@ -59,14 +59,23 @@ def _take_steps(inputs: torch.Tensor, targets: torch.Tensor) -> None:
     model.nlml(data)
 
 
-def _read_a_table(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+def _read_tables(inputs: torch.Tensor, targets: torch.Tensor) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from pyarrow import csv
 
     from .data import spool
+    from .data.columns import TableEncoder
     from .data.table_source import TableSource
+    from .data.tables import TableReader
 
+    numbers = {"a": inputs[:, 0].numpy(), "b": inputs[:, 1].numpy(), "y": targets.numpy()}
     with tempfile.TemporaryDirectory(prefix="finitegp-") as directory:
         path = Path(directory) / "small.parquet"
-        pq.write_table(pa.table({"a": inputs[:, 0].numpy(), "b": inputs[:, 1].numpy(), "y": targets.numpy()}), path)
+        pq.write_table(pa.table(numbers), path)
         spool(TableSource(path, "y"), Path(directory) / "spool")
+        path = Path(directory) / "small.csv"
+        csv.write_csv(pa.table(numbers | {"c": ["red", "blue"] * (len(targets) // 2)}), path)
+        # Blocks so small that reading ahead takes next to nothing.
+        table = TableReader(path, block_size=1 << 12)
+        spool(TableSource(table, "y", encoder=TableEncoder.fit(table, exclude="y")), Path(directory) / "coded")

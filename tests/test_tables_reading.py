@@ -9,12 +9,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from source_rows import joined
 
 from finitegp import DataError
 from finitegp.data import csv_files as csv_module
-from finitegp.data import tables as tables_module
+from finitegp.data.parquet_pages import open_page_bytes
 from finitegp.data.table_source import TableSource
 from finitegp.data.tables import TableReader, _runs_of_row_groups
 
@@ -330,45 +329,6 @@ def test_what_reading_takes_is_that_of_a_packed_file_whatever_its_name(tmp_path)
 # Row groups, blocks, and the memory that they need
 
 
-def test_large_row_groups_are_read_page_by_page(tmp_path, monkeypatch, generator):
-    """Of a large row group only some pages count, unless nobody knows how large its writer makes them."""
-    values = torch.randn(400_000, generator=generator, dtype=torch.float64).numpy()
-    path = tmp_path / "t.parquet"
-    for dictionary in (False, True):
-        table = pa.table({"x": values, "y": values})
-        pq.write_table(table, path, use_dictionary=dictionary, compression="none", row_group_size=400_000)
-        group = pq.read_metadata(path).row_group(0)
-        known = 500_000 + 4.2 * 1000 * group.total_byte_size / 400_000
-        column = group.column(0).total_uncompressed_size
-        # Writers of today end a page after 20,000 rows, those of yesterday after a mebibyte; others we do not know.
-        for since, writers, page in [
-            ((23, 0), ("parquet",), column * 20_000 / 400_000),
-            ((10_000, 0), ("parquet",), 2**20),
-            ((23, 0), ("somebody else",), column),
-        ]:
-            monkeypatch.setattr(tables_module, "_FEW_ROWS_SINCE", {"parquet-cpp-arrow": since})
-            monkeypatch.setattr(tables_module, "_WRITERS", writers)
-            found = TableReader(path, chunk_size=1000).reading_bytes - known
-            twice = 2 * 2**20 if dictionary and writers == ("parquet",) else 0
-            assert found == pytest.approx(2 * (1.05 * page + twice), abs=2)
-
-
-@pytest.mark.parametrize(
-    ("writer", "expected"),
-    [
-        ("parquet-cpp-arrow version 23.0.0", True),
-        ("parquet-cpp-arrow version 22.0.1", False),
-        ("parquet-mr version 1.13.1 (build abc)", True),
-        ("parquet-mr version 1.8.3", False),
-        ("parquet-rs version 55.0.0", False),
-        ("Polars", False),
-        ("None", False),
-    ],
-)
-def test_writers_that_limit_the_rows_of_a_page(writer, expected):
-    assert tables_module._limits_rows(writer) is expected
-
-
 @pytest.mark.parametrize(
     ("size", "expected"), [(20, [[0, 1], [2], [3]]), (100, [[0, 1, 2, 3]]), (1, [[0], [1], [2], [3]])]
 )
@@ -383,11 +343,11 @@ def test_row_groups_are_read_a_few_at_a_time(tmp_path, size, expected):
     assert list(_runs_of_row_groups([group.num_rows for group in groups], size)) == expected
     source = TableSource(TableReader(path, chunk_size=size), "y")
     assert joined(source)[1][:, 0].tolist() == list(range(75))
-    # What benchmarks/reading.py measured: the pages of a row group, here all of it, dictionaries, and some chunks.
-    largest = max(group.total_byte_size for group in groups)
+    # What benchmarks/reading.py measured: open pages, dictionaries, and some chunks.
+    pages = open_page_bytes(path, metadata)
     rows = min(size, max(sum(groups[group].num_rows for group in run) for run in expected))
     row_bytes = max(16, *(group.total_byte_size / group.num_rows for group in groups))
-    assert source.table.reading_bytes == int(500_000 + int(3.05 * largest) + 4.2 * rows * row_bytes)
+    assert source.table.reading_bytes == int(500_000 + pages + 4.2 * rows * row_bytes)
 
 
 def test_reading_csv_needs_no_more_than_the_file_or_the_blocks_ahead(tmp_path, monkeypatch):

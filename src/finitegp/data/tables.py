@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import bisect
-import math
 import os
-import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -19,6 +17,7 @@ import pyarrow.parquet as pq
 from ..errors import DataError
 from .csv_files import CsvFile, CsvOptions
 from .naming import check_unique, listed, shortened, unknown_column
+from .parquet_pages import open_page_bytes
 from .text_values import FEW_SHARE, parse_numbers, strange_texts
 
 _CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
@@ -26,13 +25,8 @@ _PARQUET_ENDINGS = (".parquet", ".pq")
 _MAX_CHUNK_ROWS = 65_536
 _MAX_CHUNK_CELLS = 1 << 21
 _PARQUET_BUFFER = 1 << 16
-# Measured by benchmarks/reading.py: Parquet takes so much of the open pages, of a chunk, and besides.
-_PAGE_COPIES, _DICTIONARY_COPIES, _CHUNK_COPIES, _PARQUET_BYTES = 1.05, 2.0, 4.2, 500_000
-# A column is read page by page. These writers make pages of a mebibyte, and dictionaries of another one; of others a
-# page may be as large as a row group's part of the column. From these versions on a page has at most 20,000 rows.
-_WRITERS = ("parquet-cpp", "parquet-mr", "parquet-rs", "Polars")
-_LARGEST_PAGE, _MOST_ROWS_OF_A_PAGE = 1 << 20, 20_000
-_FEW_ROWS_SINCE = {"parquet-cpp-arrow": (23, 0), "parquet-mr": (1, 11)}
+# Measured by benchmarks/reading.py: Parquet takes so much of a chunk, and besides, apart from open pages.
+_CHUNK_COPIES, _PARQUET_BYTES = 4.2, 500_000
 
 # How files begin that are given a wrong name most often.
 _BEGINNINGS = (
@@ -227,8 +221,7 @@ class _ParquetFile:
                 groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
                 self._group_rows = [group.num_rows for group in groups]
                 self._group_bytes = [group.total_byte_size for group in groups]
-                writer = str(file.metadata.created_by)
-                self._page_bytes = max((_page_bytes(group, writer) for group in groups), default=0)
+                self._page_bytes = open_page_bytes(path, file.metadata)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path} is not a whole Parquet file ({_sentence(error)}): it may be truncated or still being written; "
@@ -268,30 +261,6 @@ class _ParquetFile:
             raise DataError(
                 f"{self.path} is damaged after row {seen} ({_sentence(error)}): fetch or write it again."
             ) from None
-
-
-def _page_bytes(group: Any, writer: str) -> int:
-    """What one open page of each column of a row group takes, with its dictionary."""
-    total = 0.0
-    for number in range(group.num_columns):
-        column = group.column(number)
-        size = column.total_uncompressed_size
-        if not writer.startswith(_WRITERS):
-            total += _PAGE_COPIES * size
-            continue
-        page = min(size, _LARGEST_PAGE)
-        if _limits_rows(writer) and group.num_rows > _MOST_ROWS_OF_A_PAGE:
-            page = min(page, size * _MOST_ROWS_OF_A_PAGE / group.num_rows)
-        total += _PAGE_COPIES * page
-        if column.has_dictionary_page:
-            total += _DICTIONARY_COPIES * min(size, _LARGEST_PAGE)
-    return int(total)
-
-
-def _limits_rows(writer: str) -> bool:
-    """Whether pages of the writer, such as "parquet-cpp-arrow version 26.0.1", have at most 20,000 rows."""
-    match = re.match(r"(\S+) version (\d+)\.(\d+)", writer)
-    return match is not None and (int(match[2]), int(match[3])) >= _FEW_ROWS_SINCE.get(match[1], (math.inf, 0))
 
 
 def _cut(batches: Iterator[Any], start: int, stop: int) -> Iterator[Any]:

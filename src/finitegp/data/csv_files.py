@@ -178,8 +178,12 @@ def _first_schema(path: Path, options: CsvOptions) -> Any:
 
 
 def _reader(path: Path, options: CsvOptions, types: dict[str, Any], skip: int) -> Any:
+    # Of Arrow's own allocator each thread that reads ahead would keep megabytes, which cannot be asked back.
+    pool = pa.system_memory_pool()
+    file = pa.OSFile(str(path), memory_pool=pool)
     return csv.open_csv(
-        pa.input_stream(str(path), compression="gzip" if _is_packed(path) else None),
+        pa.CompressedInputStream(file, "gzip") if _is_packed(path) else file,
+        memory_pool=pool,
         read_options=csv.ReadOptions(
             use_threads=False,  # Arrow knows the number of a bad row only when it reads in order.
             block_size=options.block_size,

@@ -12,7 +12,6 @@ import pytest
 from source_rows import joined
 
 from finitegp import DataError
-from finitegp.data import csv_files as csv_module
 from finitegp.data.parquet_pages import open_page_bytes
 from finitegp.data.table_source import TableSource
 from finitegp.data.tables import TableReader, _runs_of_row_groups
@@ -350,12 +349,14 @@ def test_row_groups_are_read_a_few_at_a_time(tmp_path, size, expected):
     assert source.table.reading_bytes == int(500_000 + pages + 4.2 * rows * row_bytes)
 
 
-def test_reading_csv_needs_no_more_than_the_file_or_the_blocks_ahead(tmp_path, monkeypatch):
+def test_reading_csv_needs_no_more_than_the_file_or_the_blocks_ahead(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("x,y\n" + "1,2\n" * 1000)
-    constant = 1_500_000
-    assert TableReader(path).reading_bytes == constant + int(2.6 * path.stat().st_size)
-    assert TableReader(path, block_size=64).reading_bytes == constant + int(2.6 * 32 * 64)
-    # Files and blocks ahead that are large are not kept in so many forms.
-    monkeypatch.setattr(csv_module, "_MOST_BESIDES", 1000)
-    assert TableReader(path).reading_bytes == constant + int(1000 + 0.95 * path.stat().st_size)
+    constant, size = 1_500_000, path.stat().st_size
+    assert TableReader(path).reading_bytes == constant + int(3.2 * size)
+    assert TableReader(path, block_size=64).reading_bytes == constant + int(1.2 * 32 * 64 + 2 * 64)
+    assert TableReader(path, block_size=1000).reading_bytes == constant + int(1.2 * size + 2 * 1000)
+    # What a packed file unpacks to is not known.
+    packed = tmp_path / "t.csv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert TableReader(packed, block_size=1000).reading_bytes == constant + int(1.2 * 32 * 1000 + 2 * 1000)

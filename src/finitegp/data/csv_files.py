@@ -41,10 +41,9 @@ _CONVERSION = re.compile(
 )
 _ROW = re.compile(r"Row #(\d+): ")
 _HEADER_ROWS = 2  # Arrow counts rows from one and counts the header.
-# Measured by benchmarks/reading.py: Arrow reads so far ahead, and keeps what it has read as text, split and decoded,
-# unless it is much.
-_READER_BYTES, _BLOCKS_AHEAD = 1_500_000, 32
-_COPIES_OF_LITTLE, _COPIES_OF_MUCH, _MOST_BESIDES = 2.6, 0.95, 26_000_000
+# Measured by benchmarks/reading.py: Arrow reads so far ahead, what it takes of that and of the block that it decodes,
+# and the most that it takes besides.
+_BLOCKS_AHEAD, _AHEAD_COPIES, _BLOCK_COPIES, _READER_BYTES = 32, 1.2, 2, 1_500_000
 
 
 @dataclass(frozen=True)
@@ -87,10 +86,12 @@ class CsvFile:
 
     def reading_bytes(self, chunk_size: int) -> int:
         """About how much memory reading takes: Arrow reads up to 32 blocks ahead, whatever the size of chunks."""
-        ahead = _BLOCKS_AHEAD * self.options.block_size
+        block = self.options.block_size
+        ahead = _BLOCKS_AHEAD * block
         if not _is_packed(self.path):  # what a packed file unpacks to is not known
-            ahead = min(ahead, self.path.stat().st_size)
-        return _READER_BYTES + int(min(_COPIES_OF_LITTLE * ahead, _COPIES_OF_MUCH * ahead + _MOST_BESIDES))
+            size = self.path.stat().st_size
+            block, ahead = min(block, size), min(ahead, size)
+        return _READER_BYTES + int(_AHEAD_COPIES * ahead + _BLOCK_COPIES * block)
 
     @classmethod
     def settle(cls, path: Path, options: CsvOptions, columns: Sequence[str] | None = None) -> CsvFile:

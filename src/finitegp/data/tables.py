@@ -129,6 +129,11 @@ class TableReader:
 
     def rows(self, start: int, stop: int) -> Iterator[Any]:
         """Chunks of the rows from ``start`` to ``stop``; row groups of Parquet files before and after are not read."""
+        yield from self._rows(start, stop)
+        # What comes after the pass shall find the memory that reading has used.
+        pa.default_memory_pool().release_unused()
+
+    def _rows(self, start: int, stop: int) -> Iterator[Any]:
         for file, state, first in zip(self._files, self._states, self._starts, strict=False):
             if (now := _state(file.path)) != state:
                 what = "is gone" if now is None else "changed"

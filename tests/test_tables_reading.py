@@ -12,9 +12,10 @@ import pytest
 from source_rows import joined
 
 from finitegp import DataError
+from finitegp.data.parquet_files import runs_of_row_groups
 from finitegp.data.parquet_pages import open_page_bytes
 from finitegp.data.table_source import TableSource
-from finitegp.data.tables import TableReader, _runs_of_row_groups
+from finitegp.data.tables import TableReader
 
 
 @pytest.fixture
@@ -339,7 +340,7 @@ def test_row_groups_are_read_a_few_at_a_time(tmp_path, size, expected):
             writer.write_table(table.slice(start, stop - start))
     metadata = pq.read_metadata(path)
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-    assert list(_runs_of_row_groups([group.num_rows for group in groups], size)) == expected
+    assert list(runs_of_row_groups([group.num_rows for group in groups], size)) == expected
     source = TableSource(TableReader(path, chunk_size=size), "y")
     assert joined(source)[1][:, 0].tolist() == list(range(75))
     # What benchmarks/reading.py measured: open pages, dictionaries, and some chunks.

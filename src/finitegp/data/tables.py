@@ -12,21 +12,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..errors import DataError
 from .csv_files import CsvFile, CsvOptions
-from .naming import check_unique, listed, shortened, unknown_column
-from .parquet_pages import open_page_bytes
+from .naming import listed, shortened
+from .parquet_files import ParquetFile, rows_between
 from .text_values import FEW_SHARE, parse_numbers, strange_texts
 
 _CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _MAX_CHUNK_ROWS = 65_536
 _MAX_CHUNK_CELLS = 1 << 21
-_PARQUET_BUFFER = 1 << 16
-# Measured by benchmarks/reading.py: Parquet takes so much of a chunk, and besides, apart from open pages.
-_CHUNK_COPIES, _PARQUET_BYTES = 4.2, 500_000
 
 # How files begin that are given a wrong name most often.
 _BEGINNINGS = (
@@ -142,7 +138,7 @@ class TableReader:
             if own_start >= own_stop:
                 continue
             if isinstance(file, CsvFile):
-                batches = _cut(file.batches(), own_start, own_stop)
+                batches = rows_between(file.batches(), own_start, own_stop)
             else:
                 batches = file.batches(self.chunk_size, own_start, own_stop)
             for batch in batches:
@@ -214,87 +210,7 @@ class TableReader:
         )
 
 
-class _ParquetFile:
-    """One Parquet file."""
-
-    def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
-        self.path = path
-        try:
-            with pq.ParquetFile(path) as file:
-                schema = file.schema_arrow
-                self.num_rows = file.metadata.num_rows
-                groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
-                self._group_rows = [group.num_rows for group in groups]
-                self._group_bytes = [group.total_byte_size for group in groups]
-                self._page_bytes = open_page_bytes(path, file.metadata)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{path} is not a whole Parquet file ({_sentence(error)}): it may be truncated or still being written; "
-                "fetch or write it again."
-            ) from None
-        check_unique(schema.names, str(path))
-        for name in columns or ():
-            if name not in schema.names:
-                raise DataError(unknown_column(name, schema.names, str(path)))
-        self.types = {name: schema.field(name).type for name in (schema.names if columns is None else columns)}
-
-    def reading_bytes(self, chunk_size: int) -> int:
-        """About how much memory reading takes: for the open pages of all columns, and parts of chunks."""
-        # Text is taken for as long as it is in the file, where equal texts may be written once.
-        sizes = zip(self._group_bytes, self._group_rows, strict=True)
-        row_bytes = max(8.0 * len(self.types), *(size / max(rows, 1) for size, rows in sizes))
-        runs = _runs_of_row_groups(self._group_rows, chunk_size)
-        chunk = min(chunk_size, max(sum(self._group_rows[group] for group in run) for run in runs)) * row_bytes
-        return int(_PARQUET_BYTES + self._page_bytes + _CHUNK_COPIES * chunk)
-
-    def batches(self, size: int, start: int, stop: int) -> Iterator[Any]:
-        """The rows from ``start`` to ``stop`` in record batches."""
-        seen = 0
-        try:
-            # A few row groups at a time and without threads: otherwise Arrow's memory grows with the file. Reading
-            # ahead (pre_buffer) would be done by threads, whose heaps keep up to 20 MB of what others free.
-            with pq.ParquetFile(self.path, buffer_size=_PARQUET_BUFFER, pre_buffer=False) as file:
-                for groups in _runs_of_row_groups(self._group_rows, size):
-                    rows = sum(self._group_rows[group] for group in groups)
-                    if start < seen + rows and seen < stop:
-                        found = file.iter_batches(
-                            batch_size=size, row_groups=groups, columns=list(self.types), use_threads=False
-                        )
-                        yield from _cut(found, start - seen, stop - seen)
-                    seen += rows
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{self.path} is damaged after row {seen} ({_sentence(error)}): fetch or write it again."
-            ) from None
-
-
-def _cut(batches: Iterator[Any], start: int, stop: int) -> Iterator[Any]:
-    """Of the rows of record batches those from ``start`` to ``stop``."""
-    seen = 0
-    for batch in batches:
-        first, last = max(start - seen, 0), min(stop - seen, batch.num_rows)
-        if first < last:
-            yield batch.slice(first, last - first)
-        seen += batch.num_rows
-        if seen >= stop:
-            return
-
-
-def _runs_of_row_groups(group_rows: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Numbers of neighbouring row groups that together have at most ``size`` rows, or of one that has more."""
-    run: list[int] = []
-    rows = 0
-    for group, more in enumerate(group_rows):
-        if run and rows + more > size:
-            yield run
-            run, rows = [], 0
-        run.append(group)
-        rows += more
-    if run:
-        yield run
-
-
-_File = CsvFile | _ParquetFile
+_File = CsvFile | ParquetFile
 
 
 def _expand(paths: Any) -> list[Path]:
@@ -363,7 +279,7 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _Fi
         found = None if found == "a Parquet file" else found or "something else"
     if found is not None:
         raise DataError(f"{path} is not {'Parquet' if named_parquet else 'CSV'} as its name says, but {found}.")
-    file: _File = _ParquetFile(path, columns) if named_parquet else CsvFile.settle(path, options, columns)
+    file: _File = ParquetFile(path, columns) if named_parquet else CsvFile.settle(path, options, columns)
     if not file.types:
         raise DataError(f"{path} has no columns.")
     if file.num_rows == 0:
@@ -454,7 +370,3 @@ def _first_other_word(file: CsvFile, column: str) -> tuple[int, str, float]:
         others += len(strange)
         seen += len(texts)
     return *first, others / max(1, seen)
-
-
-def _sentence(error: Exception) -> str:
-    return str(error).split("\n")[0].rstrip(".")[:200]

@@ -4,7 +4,7 @@ __version__ = "0.1.0.dev0"
 
 from typing import TYPE_CHECKING, Any
 
-from .algorithms import BSGD, SCGD, SVGP, Exact, ExactGradient, Lagged, Minimax, exact_gradient
+from .algorithms import BSGD, SCGD, SVGP, Exact, ExactGradient, Lagged, Minimax, PaperMinimax, exact_gradient
 from .data import ArraySource, IterableSource
 from .errors import DataError, NumericalError
 from .full_batch import FullBatchResult, fit_full_batch
@@ -40,6 +40,7 @@ __all__ = [
     "Minimax",
     "NoiseOptimum",
     "NumericalError",
+    "PaperMinimax",
     "Prediction",
     "TrainingRun",
     "WeightPosterior",

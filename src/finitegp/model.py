@@ -169,10 +169,11 @@ class FeatureGP(nn.Module):
         features, log_scale = self(inputs, weights)
 
         def backward(gradient: Tensor, scale_gradient: Tensor | None = None) -> None:
-            if log_scale is None or not log_scale.requires_grad:
-                features.backward(gradient)
-            else:
-                torch.autograd.backward([features, log_scale], [gradient, scale_gradient])
+            # A frozen feature map or noise model needs nothing.
+            ways = [(features, gradient), (log_scale, scale_gradient)]
+            open_ways = [(end, start) for end, start in ways if end is not None and end.requires_grad]
+            if open_ways:
+                torch.autograd.backward(*zip(*open_ways, strict=True))
 
         return TracedFeatures(features.detach(), None if log_scale is None else log_scale.detach(), backward)
 

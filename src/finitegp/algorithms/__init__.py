@@ -6,6 +6,7 @@ from .compiled import CompilationWarning
 from .exact import Exact, ExactGradient, exact_gradient
 from .lagged import Lagged
 from .minimax import Minimax
+from .paper_minimax import PaperMinimax
 from .scgd import SCGD
 from .svgp import SVGP
 
@@ -20,5 +21,6 @@ __all__ = [
     "ExactGradient",
     "Lagged",
     "Minimax",
+    "PaperMinimax",
     "exact_gradient",
 ]

@@ -25,11 +25,13 @@ class BatchGradient(NamedTuple):
         features: ``(rows, d)``.
         log_noise_scale: ``(rows,)`` or None.
         loss: Scalar tensor: the mean squared residual in units of the noise; about one when the noise is right.
+        noise_variance: The noise variance that the gradient was taken at.
     """
 
     features: Tensor
     log_noise_scale: Tensor | None
     loss: Tensor
+    noise_variance: float
 
 
 class Algorithm(nn.Module, ABC):
@@ -131,6 +133,7 @@ class Algorithm(nn.Module, ABC):
             torch.cat([part.features for part in found]),
             torch.cat(scales) if scales else None,
             torch.stack([part.loss for part in found]) @ shares,
+            found[0].noise_variance,
         )
 
     def shared_gradient(self, batch: Rows) -> BatchGradient:
@@ -142,7 +145,8 @@ class Algorithm(nn.Module, ABC):
         found = self.gradient_in_parts(batch if rows else stand_in(batch))
         loss = self.ranks.mean_gradients(self.parameters(), found.loss, rows)
         log_scale = found.log_noise_scale
-        return BatchGradient(found.features[:rows], None if log_scale is None else log_scale[:rows], loss)
+        own_scale = None if log_scale is None else log_scale[:rows]
+        return BatchGradient(found.features[:rows], own_scale, loss, found.noise_variance)
 
     def accumulate_gradients(self, batch: Rows, gradient: Callable[[Rows], _Found]) -> list[_Found]:
         """Call ``gradient`` for each micro-batch and leave the mean over rows in ``.grad``; a list of its results."""
@@ -171,8 +175,10 @@ class Algorithm(nn.Module, ABC):
 
     def project(self) -> None:
         """Return the parameters to their constraints; called after the parameters have moved."""
-        with torch.no_grad():
-            self.model.noise.log_variance.clamp_(min=self.minimum_log_noise)
+        noise = self.model.noise.log_variance
+        if noise.requires_grad:
+            with torch.no_grad():
+                noise.clamp_(min=self.minimum_log_noise)
 
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
         """One step with ``batches_per_step`` batches; returns the loss of the first."""
@@ -182,6 +188,9 @@ class Algorithm(nn.Module, ABC):
         self.project()
         self.track(batches[0], found)
         return found.loss.item()
+
+    def finish(self, data: Any) -> None:
+        """Called once after the last step, with the rows, for what one exact pass can set right."""
 
     def pending_state(self) -> dict[str, Tensor]:
         """What a checkpoint needs besides the state dict, if anything."""

@@ -52,6 +52,7 @@ class BSGD(Algorithm):
         gradients = RowGradients(feature_gradient.to(features), scale_gradient, solved, residual_squares)
         traced.backward(gradients)
         noise = self.model.noise.log_variance
-        noise.grad = (0.5 * noise_variance / rows * by_covariance.trace()).to(noise)
+        if noise.requires_grad:
+            noise.grad = (0.5 * noise_variance / rows * by_covariance.trace()).to(noise)
         loss = residual_squares / (rows * noise_variance)
-        return BatchGradient(features, log_scale, loss)
+        return BatchGradient(features, log_scale, loss, noise_variance)

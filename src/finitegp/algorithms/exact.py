@@ -193,7 +193,7 @@ class Exact(Algorithm):
                 parameter.grad.div_(self.num_data)
         # The residuals' share of the fit: 2 fit = |r|^2 / s + |w|^2.
         loss = torch.tensor(2.0 * found.likelihood.fit / (self.num_data * self.num_targets))
-        return BatchGradient(torch.empty(0, self.num_features), None, loss)
+        return BatchGradient(torch.empty(0, self.num_features), None, loss, self.model.noise_variance)
 
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
         """One step with the exact gradient."""

@@ -19,6 +19,9 @@ from ..statistics import FeatureStatistics
 from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
 from .compiled import CompiledStep
 
+# Rows whose residuals the noise comes from: their mean square is good to three per cent.
+_RESIDUAL_ROWS = 2000
+
 
 class Lagged(Algorithm):
     r"""Stochastic gradients with :math:`w = \tilde F^{-1}\tilde c` and :math:`P = \tilde F^{-1}` from earlier batches.
@@ -33,7 +36,8 @@ class Lagged(Algorithm):
     slightly older parameters (their age is about ``window`` steps), and ``w`` is solved, not trained.
 
     Because a batch never enters the weights that it is judged with, its residuals are out-of-sample. That is also where
-    the noise variance comes from: it is set in closed form from these residuals at each refresh.
+    the noise variance comes from: it is set in closed form from these residuals at each refresh, and to its exact
+    optimum after the last step.
 
     Args:
         model: The model to train, in place.
@@ -165,7 +169,7 @@ class Lagged(Algorithm):
             self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
         if self.noise_update == "gradient":
             noise_gradient(self, loss, float(self.inverse_trace), noise_variance)
-        return BatchGradient(features, log_scale, loss)
+        return BatchGradient(features, log_scale, loss, noise_variance)
 
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
         """One step with one batch; returns its loss."""
@@ -184,10 +188,16 @@ class Lagged(Algorithm):
 
     def track(self, batch: Rows, found: BatchGradient) -> None:
         """Keep the batch for the next refresh, and refresh when the block is full."""
-        if self.noise_update == "closed_form":
+        if self.noise_update == "closed_form" and self.model.noise.log_variance.requires_grad:
             self._pending_residuals.append(found.loss)
         if not self.include_current:
             self._take_up(found.features, batch.targets, found.log_noise_scale)
+
+    def finish(self, data: Any) -> None:
+        """Set the noise to its exact optimum: residuals of weights that lag behind the features are too large."""
+        if self.noise_update == "closed_form" and self.model.noise.log_variance.requires_grad:
+            found = self.model.optimize_noise(data, ranks=self.ranks).noise_variance
+            self.model.noise.set_variance(max(found, math.exp(self.minimum_log_noise)))
 
     def pending_state(self) -> dict[str, Tensor]:
         """The batches since the last refresh, whole also where several ranks have parts of them."""
@@ -237,20 +247,13 @@ class Lagged(Algorithm):
                 "overflow."
             )
         forget = 1.0 - min(len(self._pending) / self.window, 1.0)
+        noise_variance = self.model.noise_variance
+        if self._pending_residuals:
+            noise_variance = self._noise_from_residuals(found.num_data, forget)
+            self.model.noise.set_variance(noise_variance)
         self.tracked_gram.mul_(forget).add_(found.gram)
         self.tracked_projection.mul_(forget).add_(found.projected_targets)
         self.tracked_rows.mul_(forget).add_(found.num_data)
-        noise_variance = self.model.noise_variance
-        if self._pending_residuals:
-            # Losses are in units of the noise variance that held since the last refresh.
-            squares = torch.stack(self._pending_residuals).double().mean() * noise_variance * found.num_data
-            self.tracked_residual_squares.mul_(forget).add_(squares)
-            self.tracked_residual_rows.mul_(forget).add_(found.num_data)
-            mean_square = float(self.tracked_residual_squares / self.tracked_residual_rows) / self.num_targets
-            n, d = self.num_data, self.num_features
-            freedom = max(n - d + noise_variance * float(self.inverse_trace), 0.1 * n)
-            noise_variance = max(mean_square * n / freedom, math.exp(self.minimum_log_noise))
-            self.model.noise.set_variance(noise_variance)
         scale = self.num_data / float(self.tracked_rows)
         regularized_gram = self.tracked_gram * scale
         regularized_gram.diagonal().add_(noise_variance)
@@ -262,3 +265,24 @@ class Lagged(Algorithm):
         self.inverse_trace.copy_(inverse.trace())
         self._pending.clear()
         self._pending_residuals.clear()
+
+    def _noise_from_residuals(self, rows: float, forget: float) -> float:
+        r"""The noise variance from the squared residuals of the last rows, made with the weights before this refresh.
+
+        Weights from ``m`` rows add :math:`d_e / m` to the expected square of the residual of another row, relative
+        to the noise, and take :math:`d_e / n` off that of their own rows, of which there are :math:`m` in ``n``;
+        :math:`d_e = d - s\,\mathrm{tr}P` is how many features the rows determine.
+        """
+        # Losses are in units of the noise variance that held since the last refresh.
+        noise_variance = self.model.noise_variance
+        squares = torch.stack(self._pending_residuals).double().mean() * noise_variance * rows
+        # Residuals of older weights are too large: only as many as a few per cent of precision need.
+        forget = min(forget, 1.0 - min(rows / _RESIDUAL_ROWS, 1.0))
+        self.tracked_residual_squares.mul_(forget).add_(squares)
+        self.tracked_residual_rows.mul_(forget).add_(rows)
+        mean_square = float(self.tracked_residual_squares / self.tracked_residual_rows) / self.num_targets
+        n, behind = self.num_data, max(float(self.tracked_rows), 1.0)
+        own = 1.0 if self.include_current else min(behind / n, 1.0)
+        determined = self.num_features - noise_variance * float(self.inverse_trace)
+        expected = 1.0 + determined * ((1.0 - own) / behind - own / n)
+        return max(mean_square / max(expected, 0.1), math.exp(self.minimum_log_noise))

@@ -1,7 +1,8 @@
-"""``Minimax``: descent on the parameters and a Gram estimate, ascent on a dual matrix, as in the paper."""
+"""``Minimax``: the paper's saddle point, with a Gram estimate and a multiplier that take steps of their own."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,44 +11,67 @@ from torch import Tensor, nn
 
 from ..data import Rows
 from ..likelihood import row_gradients
-from ..linalg import cholesky, from_eigen, gram_float64, is_positive_definite, symmetric_eigen
+from ..linalg import cholesky, from_eigen, gram_float64, is_positive_definite, symmetric_eigen, update_gram
 from ..model import FeatureGP
-from .base import Algorithm, BatchGradient, stand_in, weight_gradient
+from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
+
+# Rows that the estimate averages over, in units of the number of features: at the start, and by default at most.
+_FIRST_WINDOW, _LAST_WINDOW = 16, 64
 
 
 class Minimax(Algorithm):
-    r"""The NLML as a saddle point problem whose objective is a sum over rows.
+    r"""The NLML as a saddle point whose objective is a sum over rows, so that any batch gives unbiased gradients.
 
-    .. math:: \min_{\theta, A}\max_{\|B\| \le 1}\;
-        \Psi(\theta, A, B) = g(\theta) + \log|A| + \mu\,\frac{\langle B, A - F(\theta)\rangle}{\|A\|}
+    .. math:: \min_{\theta, A}\max_{B}\; g(\theta) + \log|A| + \mu\,\langle B, A - F(\theta)\rangle_A
+        + \tfrac{\rho}{2}\,\|A - F(\theta)\|_A^2
 
-    ``A`` is an estimate of :math:`F(\theta)`, ``B`` a dual matrix. Batches give unbiased gradients of :math:`\Psi`
-    for any ``(A, B)``. One step takes two separately drawn batches: the first for descent on :math:`(\theta, A)`, the
-    second for ascent on ``B``. Projections keep :math:`A \succeq s I`, :math:`\|B\| \le 1`, the noise above its
-    floor and the weights and network parameters inside a box.
+    ``A`` is an estimate of :math:`F(\theta)`, ``B`` the dual matrix of the constraint :math:`A = F`, and
+    :math:`P = -\mu B` takes the place of :math:`F^{-1}` in the gradient of :math:`\theta`. One step takes two
+    separately drawn batches, the first for descent on :math:`(\theta, A)`, the second for ascent on ``B``.
 
-    When is it exact? At :math:`A = F` stationarity asks for :math:`B = -(\|F\|/\mu) F^{-1}`, which lies in the ball
-    only if :math:`\mu \ge \|F\|\,\|F^{-1}\|`, at least ``d`` and growing with the condition number. With the paper's
-    :math:`\mu = 1` the ball binds and ``A`` settles below ``F``: the complexity term is too weak.
+    Three things differ from the paper's iteration (:class:`PaperMinimax`), whose saddle point is not stable:
 
-    ``A`` is kept per row (divided by ``n``), so that entries are of order one whatever the number of rows; the penalty
-    does not change.
+    - The metric is that of ``A``: with :math:`W'AW = I`, matrices are compared as :math:`W'FW` and
+      :math:`W^{-1}PW^{-T}`, and the ball of ``B`` is that of the spectral norm. Nothing then depends on the scale or
+      condition of ``F``, and the penalty is exact from :math:`\mu = 1` on, where the paper needs
+      :math:`\mu \ge \|F\|\,\|F^{-1}\| \ge d`.
+    - :math:`\log|A|` is concave, so that descent in ``A`` and ascent in ``B`` drift apart; the quadratic term makes the
+      saddle point an attractor for :math:`\rho > 1`, and is zero at :math:`A = F`.
+    - ``A`` and ``B`` take plain steps of their own, whatever optimizer trains the rest. In the metric of ``A`` they are
+
+      .. math:: A \leftarrow (1 - a - a\rho) I + a P + a\rho F_S, \qquad P \leftarrow P - \tfrac{a}{4}(\rho - 1)^2 (A - F_{S'})
+
+      so ``A`` stays positive definite, and below :math:`\rho / (1 + \rho - \mu)` times the mean of the :math:`F_S`.
+
+    At the saddle point :math:`A = F`, :math:`P = F^{-1}`: the exact gradient of the NLML. For fixed
+    :math:`\theta` the errors of ``A`` and ``P``, in that metric, are noise of relative size
+    :math:`\sqrt{4.3 d/m}` and :math:`\sqrt{1.3 d/m}` with :math:`a = 2b/m` and :math:`\rho = 2`, where ``m`` is the
+    window: they fall with its root and do not depend on the batch size.
 
     Args:
         model: The model to train, in place.
         num_data: The number of rows ``n``.
-        penalty: :math:`\mu`: a number (1.0 in the paper's experiments), or ``"auto"``, which keeps it at 1.1 times
-            :math:`\|A\|\,\|A^{-1}\|` of the present estimate and never lowers it.
-        penalty_growth: The outer loop: the penalty is multiplied by this ...
-        penalty_steps: ... every so many steps.
-        estimate_rate: Learning rate of the Gram estimate relative to that of the network.
-        dual_rate: Learning rate of the dual matrix relative to that of the network.
-        projection_steps: Project the Gram estimate, and take its inverse, only every so many steps: 1 is the paper's
-            algorithm, 10 costs less than half as much with an inverse that is up to nine steps old.
+        penalty: :math:`\mu`, less than ``1 + damping``. Below 1 the complexity term is weaker than it should be, by
+            this factor; from 1 on it is exact.
+        penalty_growth: The outer loop: the penalty is multiplied by this, up to ``1 + damping / 2``, ...
+        penalty_steps: ... every this many steps.
+        damping: :math:`\rho`, more than 1. Larger values make ``A`` less and ``P`` more noisy.
+        window: ``m``, the rows that ``A`` and ``P`` average over; 64 per feature by default. It starts at 16 per
+            feature and grows with the rows seen. ``math.inf`` never stops growing, for learning rates that fall.
         box: Bound on the absolute value of every weight and network parameter; None for no bound.
         input_dim: The number of input columns, if the feature map does not know it.
         num_targets: The number of target columns.
         minimum_noise_variance: The noise variance is kept at or above this.
+
+    Example:
+        >>> from finitegp.features import MLPFeatures
+        >>> model = FeatureGP(MLPFeatures(2, hidden=(8,), seed=0), noise_variance=0.1)
+        >>> algorithm = Minimax(model, num_data=100)
+        >>> descent, ascent = (Rows(torch.randn(10, 2), torch.randn(10, 1)) for _ in range(2))
+        >>> algorithm.initialize([descent])
+        >>> optimizer = torch.optim.Adam(algorithm.parameter_groups(), lr=1e-3)
+        >>> algorithm.step([descent, ascent], optimizer) > 0
+        True
     """
 
     batches_per_step = 2
@@ -58,13 +82,12 @@ class Minimax(Algorithm):
         model: FeatureGP,
         num_data: int,
         *,
-        penalty: float | str = 1.0,
+        penalty: float = 2.0,
         penalty_growth: float = 1.0,
         penalty_steps: int = 1000,
+        damping: float = 2.0,
+        window: float | None = None,
         box: float | None = 1e3,
-        estimate_rate: float = 1.0,
-        dual_rate: float = 1.0,
-        projection_steps: int = 1,
         input_dim: int | None = None,
         num_targets: int = 1,
         minimum_noise_variance: float = 1e-8,
@@ -76,188 +99,187 @@ class Minimax(Algorithm):
             num_targets=num_targets,
             minimum_noise_variance=minimum_noise_variance,
         )
-        if isinstance(penalty, str):
-            if penalty != "auto":
-                raise ValueError(f"penalty must be a positive number or 'auto', but is {penalty!r}.")
-        elif not penalty > 0.0:
-            raise ValueError(f"penalty must be a positive number or 'auto', but is {penalty}.")
-        if not penalty_growth >= 1.0:
-            raise ValueError(f"penalty_growth must be at least 1, but is {penalty_growth}.")
-        if penalty_steps < 1:
-            raise ValueError(f"penalty_steps must be at least 1, but is {penalty_steps}.")
-        if box is not None and not box > 0.0:
-            raise ValueError(f"box must be positive or None, but is {box}.")
-        self.automatic_penalty = penalty == "auto"
+        if not 1.0 < damping < math.inf:
+            raise ValueError(f"damping must be more than 1 and finite, but is {damping}.")
+        if not 0.0 < penalty < 1.0 + damping:
+            raise ValueError(
+                f"penalty must lie between 0 and 1 + damping ({1.0 + damping:g}), beyond which the estimate would grow "
+                f"without bound, but is {penalty}. From 1 on it is exact."
+            )
+        check_penalty_growth(penalty_growth, penalty_steps)
+        d, device = self.num_features, model.device
+        if window is not None and not window >= d:
+            raise ValueError(f"window must be at least the number of features ({d} rows), but is {window}.")
+        check_box(box)
         self.penalty_growth = penalty_growth
         self.penalty_steps = penalty_steps
-        if projection_steps < 1:
-            raise ValueError(f"projection_steps must be at least 1, but is {projection_steps}.")
-        self.projection_steps = projection_steps
+        self.damping = damping
+        self.window = _LAST_WINDOW * d if window is None else window
         self.box = box
-        self.estimate_rate = estimate_rate
-        self.dual_rate = dual_rate
-        self.projections = 0  # how often the eigendecomposition was needed
-        d, device = self.num_features, model.device
+        self.projections = 0  # how often an eigendecomposition was needed
         wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self.weights = nn.Parameter(torch.zeros(d, num_targets, dtype=model.dtype, device=device))
-        self.gram_estimate = nn.Parameter(torch.eye(d, **wide))
-        self.dual_matrix = nn.Parameter(torch.zeros(d, d, **wide))
-        self.estimate_inverse = nn.Buffer(torch.eye(d, **wide))  # kept by the projection, used by the next step
-        self.penalty = nn.Buffer(torch.tensor(1.0 if isinstance(penalty, str) else penalty, **wide))
+        narrow: dict[str, Any] = {"dtype": model.dtype, "device": device}
+        self.weights = nn.Parameter(torch.zeros(d, num_targets, **narrow))
+        # W, with W'(A / n)W = I: this is A. And P in its metric.
+        self.whitening = nn.Buffer(torch.eye(d, **wide))
+        self.multiplier = nn.Buffer(torch.eye(d, **wide))
+        # P itself, as the gradient needs it.
+        self.inverse_gram = nn.Buffer(torch.eye(d, **narrow))
+        self.inverse_trace = nn.Buffer(torch.zeros((), **wide))
+        # Sums over the rows since A and P last moved: [descent, ascent].
+        self.pending_grams = nn.Buffer(torch.zeros(2, d, d, **wide))
+        self.pending_noise = nn.Buffer(torch.zeros(2, **wide))
+        self.pending_rows = nn.Buffer(torch.zeros(2, **wide))
+        self.rows_seen = nn.Buffer(torch.zeros((), **wide))
+        self.penalty = nn.Buffer(torch.tensor(float(penalty), **wide))
         self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """The model and its weights, the Gram estimate and the dual matrix, each with its rate."""
-        matrices = (self.gram_estimate, self.dual_matrix)
-        rest = [p for p in self.parameters() if p.requires_grad and all(p is not matrix for matrix in matrices)]
-        return [
-            {"params": rest},
-            {"params": [self.gram_estimate], "rate": self.estimate_rate},
-            {"params": [self.dual_matrix], "rate": self.dual_rate},
-        ]
+    @property
+    def gram_estimate(self) -> Tensor:
+        """``A``, the estimate of ``F``."""
+        inverse_root = torch.linalg.inv(self.whitening)
+        return self.num_data * inverse_root.mT @ inverse_root
 
     @torch.no_grad()
     def initialize(self, batches: Sequence[Rows]) -> None:
-        """Start the Gram estimate from the mean of a few batches that no step has used."""
-        self.gram_estimate.zero_()
+        """Start ``A`` from the mean of a few batches that no step has used, and ``P`` from its inverse."""
+        d, rows = self.num_features, 0.0
+        total = torch.zeros_like(self.whitening)
         for batch in batches:
-            features, log_scale = self.model(batch.inputs, batch.weights)
-            self.gram_estimate.add_(self._batch_gram(features, log_scale), alpha=1.0 / len(batches))
-        self._project_gram_estimate()
+            gram, found = self._shared_gram(*self.model(batch.inputs, batch.weights))
+            total.add_(gram)
+            rows += found
+        estimate = total / rows
+        # Few rows say nothing of weak directions, where P would be far too large: the mean eigenvalue over the rows is
+        # about how far off they can be.
+        estimate.diagonal().add_(self.model.noise_variance / self.num_data + float(estimate.trace()) / rows)
+        self.whitening.copy_(cholesky(estimate).transposed_half_solve(torch.eye(d).to(estimate)))
+        self.multiplier.copy_(torch.eye(d))
+        self._set_inverse()
 
     def gradient(self, batch: Rows) -> BatchGradient:
-        r"""Descent gradients of :math:`\Psi / (2n)` for features, weights, noise, Gram estimate; not the dual."""
+        """Gradients for features, weights and noise with the present multiplier."""
         traced = self.model.trace(batch.inputs, batch.weights)
         features, log_scale = traced.features, traced.log_noise_scale
-        noise_variance = self.model.noise_variance
-        n, d, t, rows = self.num_data, self.num_features, self.num_targets, len(features)
-        estimate, dual = self.gram_estimate.detach(), self.dual_matrix.detach()
-        norm = float(torch.linalg.vector_norm(estimate))
-        if self.automatic_penalty:
-            needed = 1.1 * norm * torch.linalg.vector_norm(self.estimate_inverse)
-            torch.maximum(self.penalty, needed, out=self.penalty)
-        ratio = float(self.penalty) / norm  # times the dual matrix: the multiplier of the Gram matrix per row
+        rows, noise_variance = len(features), self.model.noise_variance
         weights = self.weights.detach()
-        whitened = features @ (dual.to(weights.dtype) * (-ratio / n))  # in place of F^-1
         gradients = row_gradients(
             features,
             batch.targets,
             weights,
-            whitened,
+            features @ self.inverse_gram,
             noise_variance,
             log_scale,
             factor=1.0 / rows,
         )
         traced.backward(gradients)
         self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
-        # <multiplier, A - F_S / n>: the second part is a sum of z'Mz over rows: no Gram matrix is made.
-        precise = features if log_scale is None else features * torch.exp(-log_scale)[:, None]
-        leverages = float(torch.dot(whitened.reshape(-1), precise.reshape(-1)))
-        multiplier_trace = ratio * float(dual.trace())
-        batch_part = -n / rows * leverages + noise_variance / n * multiplier_trace
-        misfit = (ratio * float(torch.dot(dual.reshape(-1), estimate.reshape(-1))) - batch_part) / norm**2
-        half = 0.5 * t / n
-        estimate_gradient = self.estimate_inverse * half
-        self.gram_estimate.grad = estimate_gradient.add_(dual, alpha=half * ratio).sub_(estimate, alpha=half * misfit)
         loss = gradients.residual_sum_of_squares / (rows * noise_variance)
-        noise = self.model.noise.log_variance
-        noise.grad = (0.5 * (t * (n - d - noise_variance * multiplier_trace / n) / n - loss)).to(noise)
-        self.dual_matrix.grad = None
-        return BatchGradient(features, log_scale, loss)
+        noise_gradient(self, loss, float(self.inverse_trace), noise_variance)
+        return BatchGradient(features, log_scale, loss, noise_variance)
+
+    def track(self, batch: Rows, found: BatchGradient) -> None:
+        """Add the batch of the descent to the sums."""
+        self._take_up(0, found.features, found.log_noise_scale, found.noise_variance)
 
     @torch.no_grad()
-    def dual_gradient(self, batch: Rows) -> None:
-        r"""The ascent gradient of :math:`\Psi / (2n)` for the dual matrix, negated for an optimizer that descends."""
-        traced = self.model.trace(batch.inputs, batch.weights)
-        features = traced.features.double()
-        if traced.log_noise_scale is not None:
-            features = features * torch.exp(-0.5 * traced.log_noise_scale.double())[:, None]
-        estimate = self.gram_estimate.detach()
-        norm = float(torch.linalg.vector_norm(estimate))
-        factor = -0.5 * self.num_targets / self.num_data * float(self.penalty) / norm
-        # factor * (A - F_S / n) in one product.
-        gradient = torch.addmm(estimate, features.mT, features, beta=factor, alpha=-factor / len(features))
-        gradient.diagonal().sub_(factor * self.model.noise_variance / self.num_data)
-        self.dual_matrix.grad = gradient
-
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
-        """Descent with the first batch, projection, ascent with the second, projection."""
-        loss = super().step(batches[:1], optimizer)
-        rows = len(batches[1].inputs)
-        self.accumulate_gradients(batches[1] if rows else stand_in(batches[1]), self.dual_gradient)
-        self.ranks.mean_gradients([self.dual_matrix], torch.zeros(()), rows)
-        self._step_dual(optimizer)
-        with torch.no_grad():
-            norm = float(torch.linalg.vector_norm(self.dual_matrix))
-            if norm > 1.0:
-                self.dual_matrix.div_(norm)
-            self.steps.add_(1)
-            if self.penalty_growth > 1.0 and int(self.steps) % self.penalty_steps == 0:
-                self.penalty.mul_(self.penalty_growth)
+        """Descent with the first batch; ascent with the second once as many rows are there as there are features."""
+        with torch.enable_grad():
+            loss = super().step(batches[:1], optimizer)
+        inputs, weights = batches[1].inputs, batches[1].weights
+        size = self.micro_batch_size or max(len(inputs), 1)
+        for start in range(0, max(len(inputs), 1), size):  # once also without rows: other ranks wait for the sum
+            part = slice(start, start + size)
+            features, log_scale = self.model(inputs[part], None if weights is None else weights[part])
+            self._take_up(1, features, log_scale, self.model.noise_variance)
+        self.steps.add_(1)
+        if self.penalty_growth > 1.0 and int(self.steps) % self.penalty_steps == 0:
+            # Beyond 1 the penalty is exact and more of it gains nothing; at 1 + damping the estimate is unbounded.
+            limit = max(float(self.penalty), 1.0 + 0.5 * self.damping)
+            self.penalty.mul_(self.penalty_growth).clamp_(max=limit)
+        # A step of A and P costs as much as d rows do, so that all costs per row are O(d^2).
+        if float(self.pending_rows.min()) >= self.num_features:
+            self._move()
         return loss
-
-    def _step_dual(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the optimizer move the dual matrix alone."""
-        groups, dual = optimizer.param_groups, self.dual_matrix
-        own = [group for group in groups if any(parameter is dual for parameter in group["params"])]
-        if [len(group["params"]) for group in own] == [1]:
-            # Shown only the dual's group, the optimizer does not have to go through all the others.
-            optimizer.param_groups = own
-            try:
-                optimizer.step()
-            finally:
-                optimizer.param_groups = groups
-            return
-        gradient = dual.grad
-        optimizer.zero_grad()  # optimizers pass over parameters without a gradient
-        dual.grad = gradient
-        optimizer.step()
 
     @torch.no_grad()
     def project(self) -> None:
-        """Noise floor, box, and the Gram estimate above the noise."""
+        """Noise floor and box; the estimate and the multiplier are projected where they move."""
         super().project()
-        if self.box is not None:
-            bounded: list[Tensor] = [*self.model.feature_map.parameters(), self.weights]
-            torch._foreach_clamp_max_(bounded, self.box)
-            torch._foreach_clamp_min_(bounded, -self.box)
-        if int(self.steps) % self.projection_steps == 0:
-            self._project_gram_estimate()
+        clamp_to_box(self.box, [*self.model.feature_map.parameters(), self.weights])
 
-    @torch.no_grad()
-    def _project_gram_estimate(self) -> None:
-        """Raise the eigenvalues of the Gram estimate to the noise per row, and keep its inverse."""
-        estimate = self.gram_estimate.data
-        floor = self.model.noise_variance / self.num_data
-        shifted = estimate.clone()
-        shifted.diagonal().sub_(floor)
+    def _take_up(self, stream: int, features: Tensor, log_scale: Tensor | None, noise_variance: float) -> None:
+        rows: float = len(features)
+        if self.ranks.world_size == 1:
+            row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.double())
+            update_gram(self.pending_grams[stream], features, keep=1.0, weight=1.0, row_scale=row_scale)
+        else:
+            gram, rows = self._shared_gram(features, log_scale)
+            self.pending_grams[stream].add_(gram)
+        self.pending_noise[stream] += noise_variance * rows
+        self.pending_rows[stream] += rows
+
+    def _move(self) -> None:
+        """One step of ``A`` and ``P`` with the rows since the last, in the metric of ``A``, which then changes."""
+        d, rows = self.num_features, float(self.pending_rows.mean())
+        self.rows_seen.add_(rows)
+        window = min(max(_FIRST_WINDOW * d, float(self.rows_seen) / 4.0), self.window)
+        rate, damping = min(2.0 * rows / window, 0.125), self.damping
+        means = self.pending_grams / self.pending_rows[:, None, None]
+        means.diagonal(dim1=1, dim2=2).add_((self.pending_noise / self.pending_rows)[:, None] / self.num_data)
+        means = self.whitening.mT @ means @ self.whitening
+        estimate = rate * (self.multiplier + damping * means[0])
+        estimate.diagonal().add_(1.0 - rate - rate * damping)
+        # A quarter of (damping - 1)^2 is the fastest that does not swing.
+        self.multiplier.sub_(estimate - means[1], alpha=0.25 * rate * (damping - 1.0) ** 2)
+        factor = cholesky(estimate)
+        self.multiplier.copy_(factor.lower.mT @ self.multiplier @ factor.lower)
+        self.whitening.copy_(factor.half_solve(self.whitening.mT).mT)
+        self._bound_multiplier()
+        self._set_inverse()
+        for pending in (self.pending_grams, self.pending_noise, self.pending_rows):
+            pending.zero_()
+
+    def _bound_multiplier(self) -> None:
+        """Keep ``P`` between zero and the penalty: the ball of ``B``, of which the constraint needs one half."""
+        multiplier = self.multiplier
         # The eigendecomposition costs many times a Cholesky, which tells whether it is needed.
-        if is_positive_definite(shifted):
-            self.estimate_inverse.copy_(cholesky(estimate).inverse())
+        limit = float(self.penalty) * torch.eye(self.num_features).to(multiplier)
+        if is_positive_definite(multiplier) and is_positive_definite(limit - multiplier):
             return
         self.projections += 1
-        eigenvalues, eigenvectors = symmetric_eigen(estimate)
-        # A little above the bound, so that rounding does not call for the next projection at once.
-        bound = floor * (1.0 + 1e-6) + 1e-14 * float(eigenvalues[-1])
-        raised = eigenvalues.clamp_min(bound)
-        low = int((eigenvalues < bound).sum())  # the others stay as they are
-        estimate.addmm_(eigenvectors[:, :low] * (raised - eigenvalues)[:low], eigenvectors[:, :low].mT)
-        self.estimate_inverse.copy_(from_eigen(raised.reciprocal(), eigenvectors))
+        eigenvalues, eigenvectors = symmetric_eigen(multiplier)
+        multiplier.copy_(from_eigen(eigenvalues.clamp(0.0, float(self.penalty)), eigenvectors))
 
-    def _batch_gram(self, features: Tensor, log_scale: Tensor | None) -> Tensor:
-        """The unbiased estimate of ``F / n`` from one batch."""
-        row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.detach().double())
-        estimate, rows = self.ranks.add_rows(gram_float64(features, row_scale=row_scale), len(features))
-        estimate.div_(rows)
-        estimate.diagonal().add_(self.model.noise_variance / self.num_data)
-        return estimate
+    def _set_inverse(self) -> None:
+        inverse = self.whitening @ self.multiplier @ self.whitening.mT / self.num_data
+        self.inverse_gram.copy_(0.5 * (inverse + inverse.mT))
+        self.inverse_trace.copy_(inverse.trace())
+
+    def _shared_gram(self, features: Tensor, log_scale: Tensor | None) -> tuple[Tensor, float]:
+        """``Z'Z`` of rows divided by their noise scale, and their number, over all ranks."""
+        row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.double())
+        return self.ranks.add_rows(gram_float64(features, row_scale=row_scale), len(features))
 
 
-def exact_dual(estimate: Tensor, penalty: float) -> Tensor:
-    r"""The dual matrix :math:`-(\|A\|/\mu) A^{-1}` at which :math:`\Psi` has the exact gradient of the NLML."""
-    inverse = cholesky(estimate).inverse()
-    dual: Tensor = -(torch.linalg.matrix_norm(estimate) / penalty) * inverse
-    if float(torch.linalg.matrix_norm(dual)) > 1.0 + 1e-9:
-        needed = float(torch.linalg.matrix_norm(estimate) * torch.linalg.matrix_norm(inverse))
-        raise ValueError(f"penalty must be at least {needed:.3g} for an exact saddle point, but is {penalty:.3g}.")
-    return dual
+def check_penalty_growth(penalty_growth: float, penalty_steps: int) -> None:
+    """Refuse an outer loop that would lower the penalty or never come round."""
+    if not penalty_growth >= 1.0:
+        raise ValueError(f"penalty_growth must be at least 1, but is {penalty_growth}.")
+    if penalty_steps < 1:
+        raise ValueError(f"penalty_steps must be at least 1, but is {penalty_steps}.")
+
+
+def check_box(box: float | None) -> None:
+    """Refuse a box that holds nothing."""
+    if box is not None and not box > 0.0:
+        raise ValueError(f"box must be positive or None, but is {box}.")
+
+
+def clamp_to_box(box: float | None, tensors: list[Tensor]) -> None:
+    """Bring every entry of what is trained into the box, in place."""
+    tensors = [tensor for tensor in tensors if tensor.requires_grad]
+    if box is not None and tensors:
+        torch._foreach_clamp_max_(tensors, box)
+        torch._foreach_clamp_min_(tensors, -box)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from ..likelihood import row_gradients
 from ..linalg import gram_float64, inverse_root, update_gram
 from ..model import FeatureGP
 from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
+from .recent_batches import RecentBatches
 
 
 class SCGD(Algorithm):
@@ -24,7 +26,8 @@ class SCGD(Algorithm):
 
     The step uses :math:`\tilde F` from *before* its own batch, so it is unbiased given :math:`\tilde F`; with
     :math:`\tilde F = F` it is an unbiased gradient of the paper's objective :math:`l(\theta)`, whose minimum over ``w``
-    is the NLML. Every step factorises a ``d x d`` matrix.
+    is the NLML. Every step factorises a ``d x d`` matrix; or, with many features, small batches and a high tracking
+    rate, the much smaller one of the few rows that the tracked matrix still remembers (:class:`RecentBatches`).
 
     Args:
         model: The model to train, in place.
@@ -56,25 +59,33 @@ class SCGD(Algorithm):
             num_targets=num_targets,
             minimum_noise_variance=minimum_noise_variance,
         )
-        if isinstance(tracking_rate, str):
-            if tracking_rate != "theory":
+        if tracking_rate != "theory":
+            if not isinstance(tracking_rate, Real):
                 raise ValueError(f"tracking_rate must be a number or 'theory', but is {tracking_rate!r}.")
-        elif not 0.0 < tracking_rate <= 1.0:
-            raise ValueError(f"tracking_rate must lie in (0, 1], but is {tracking_rate}.")
+            if not 0.0 < tracking_rate <= 1.0:
+                raise ValueError(f"tracking_rate must lie in (0, 1], but is {tracking_rate}.")
+            tracking_rate = float(tracking_rate)
         self.tracking_rate = tracking_rate
         d, device = self.num_features, model.device
         self.weights = nn.Parameter(torch.zeros(d, num_targets, dtype=model.dtype, device=device))
         # float64: with a rate of 0.9 and few rows the matrix is nearly singular, and float32 loses definiteness.
         self.tracked_gram = nn.Buffer(torch.eye(d, dtype=torch.float64, device=device))
         self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
+        self.recent: RecentBatches | None = None  # instead of tracked_gram where that is cheaper
 
     @torch.no_grad()
     def initialize(self, batches: Sequence[Rows]) -> None:
         """Start the tracked Gram matrix from the mean of a few batches that no step has used."""
         self.tracked_gram.zero_()
-        for batch in batches:
+        self.recent = None
+        for index, batch in enumerate(batches):
             features, log_scale = self.model(batch.inputs, batch.weights)
-            self.tracked_gram.add_(self._batch_estimate(features, log_scale), alpha=1.0 / len(batches))
+            if index == 0 and self._remembers_few_rows(features, log_scale):
+                self.recent = RecentBatches(self.num_features, self.model.noise_variance, self.model.device)
+            if self.recent is not None:
+                self.recent.take_up(_scaled(features, log_scale), self.num_data / (len(features) * len(batches)))
+            else:
+                self.tracked_gram.add_(self._batch_estimate(features, log_scale), alpha=1.0 / len(batches))
 
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients for features, weights and noise with the Gram matrix tracked so far."""
@@ -82,14 +93,12 @@ class SCGD(Algorithm):
         features, log_scale = traced.features, traced.log_noise_scale
         noise_variance = self.model.noise_variance
         weights = self.weights.detach()
-        # Factorised in float64; the inverse is then two products with its root in the network's own type.
-        root = inverse_root(self.tracked_gram, weights.dtype, noise_variance=noise_variance)
-        few = len(features) < self.num_features
+        whitened, inverse_trace = self._times_inverse(features, noise_variance)
         gradients = row_gradients(
             features,
             batch.targets,
             weights,
-            features @ root.mT @ root if few else features @ (root.mT @ root),
+            whitened,
             noise_variance,
             log_scale,
             factor=1.0 / len(features),
@@ -97,15 +106,20 @@ class SCGD(Algorithm):
         traced.backward(gradients)
         self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
         loss = gradients.residual_sum_of_squares / (len(features) * noise_variance)
-        noise_gradient(self, loss, float(torch.linalg.vector_norm(root)) ** 2, noise_variance)
-        return BatchGradient(features, log_scale, loss)
+        noise_gradient(self, loss, inverse_trace, noise_variance)
+        return BatchGradient(features, log_scale, loss, noise_variance)
 
     @torch.no_grad()
     def track(self, batch: Rows, found: BatchGradient) -> None:
         """Average the batch into the tracked Gram matrix."""
         self.steps.add_(1)
         rate = self.tracking_rate if isinstance(self.tracking_rate, float) else float(self.steps) ** -0.5
-        rate, log_scale = float(rate), found.log_noise_scale
+        log_scale = found.log_noise_scale
+        if self.recent is not None:
+            self.recent.set_noise((1.0 - rate) * self.recent.noise + rate * found.noise_variance)
+            weight = rate * self.num_data / len(found.features)
+            self.recent.take_up(_scaled(found.features, log_scale), weight, keep=1.0 - rate)
+            return
         row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.double())
         if self.ranks.world_size == 1:
             weight = rate * self.num_data / len(found.features)
@@ -113,7 +127,35 @@ class SCGD(Algorithm):
         else:
             gram, rows = self.ranks.add_rows(gram_float64(found.features, row_scale=row_scale), len(found.features))
             self.tracked_gram.mul_(1.0 - rate).add_(gram, alpha=rate * self.num_data / rows)
-        self.tracked_gram.diagonal().add_(rate * self.model.noise_variance)
+        self.tracked_gram.diagonal().add_(rate * found.noise_variance)
+
+    def pending_state(self) -> dict[str, Tensor]:
+        """The rows that are remembered, where they are kept instead of the matrix."""
+        return {} if self.recent is None else self.recent.state()
+
+    def load_pending_state(self, state: dict[str, Tensor]) -> None:
+        """Take back what :meth:`pending_state` gave."""
+        self.recent = RecentBatches.from_state(state, self.model.device) if state else None
+
+    def _times_inverse(self, features: Tensor, noise_variance: float) -> tuple[Tensor, float]:
+        """Features times the inverse of the tracked matrix, and its trace."""
+        if self.recent is not None:
+            return self.recent.times_inverse(features).to(features), self.recent.inverse_trace()
+        # Factorised in float64; the inverse is then two products with its root in the network's own type.
+        root = inverse_root(self.tracked_gram, features.dtype, noise_variance=noise_variance)
+        few = len(features) < self.num_features
+        whitened = features @ root.mT @ root if few else features @ (root.mT @ root)
+        return whitened, float(torch.linalg.vector_norm(root)) ** 2
+
+    def _remembers_few_rows(self, features: Tensor, log_scale: Tensor | None) -> bool:
+        """Whether rows are cheaper than the matrix: at most a third as many as there are features."""
+        if not isinstance(self.tracking_rate, float) or self.ranks.world_size > 1:
+            return False
+        mean_square = float(_scaled(features, log_scale).square().sum()) / len(features)
+        batches = RecentBatches.batches_remembered(
+            self.tracking_rate, self.num_data, mean_square, self.model.noise_variance
+        )
+        return 3.0 * batches * len(features) <= self.num_features
 
     def _batch_estimate(self, features: Tensor, log_scale: Tensor | None) -> Tensor:
         """The unbiased estimate of ``F`` from one batch."""
@@ -122,3 +164,8 @@ class SCGD(Algorithm):
         estimate.mul_(self.num_data / rows)
         estimate.diagonal().add_(self.model.noise_variance)
         return estimate
+
+
+def _scaled(features: Tensor, log_scale: Tensor | None) -> Tensor:
+    """Rows divided by the root of their noise scale."""
+    return features if log_scale is None else features * torch.exp(-0.5 * log_scale)[:, None]

@@ -197,7 +197,7 @@ class SVGP(Algorithm):
         objective.backward()  # type: ignore[no-untyped-call]
         log_scale = None if found.log_noise_scale is None else found.log_noise_scale.detach()
         loss = (squared_residuals / found.noise_variance).mean().detach()
-        return BatchGradient(found.features.detach(), log_scale, loss)
+        return BatchGradient(found.features.detach(), log_scale, loss, self.model.noise_variance)
 
     @torch.no_grad()
     def negative_elbo(self, data: Any) -> float:

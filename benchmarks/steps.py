@@ -6,8 +6,8 @@
 
 The plain step is a PyTorch MLP with a linear output, mean squared error and fused Adam: same network body, same
 batches, same optimizer settings. Each measurement is the mean over a chunk of steps, so that the refreshes of Lagged
-are in it; the chunks of all methods are interleaved, and medians over chunks are compared. Compilation, where there is
-any, falls into the first chunk, which is not counted. Writes ``benchmarks/results/steps.jsonl``.
+are in it; the chunks of all methods are interleaved, and medians over chunks are compared. The first chunk, in which
+libraries load, is not counted. Writes ``benchmarks/results/steps.jsonl``.
 """
 
 from __future__ import annotations
@@ -118,7 +118,6 @@ def methods(kernel: str, batch_size: int) -> dict[str, Step]:
         "plain network": plain_step(batches, feature_map(kernel), width),
         "Lagged": algorithm_step(batches, Lagged(model(), ROWS, **lagged)),
         "Lagged, trained weights": algorithm_step(batches, Lagged(model(), ROWS, weight_update="train", **lagged)),
-        "Lagged, compiled": algorithm_step(batches, Lagged(model(), ROWS, compiled=True, **lagged)),
         "SCGD": algorithm_step(batches, SCGD(model(), ROWS)),
         "BSGD": algorithm_step(batches, BSGD(model(), ROWS)),
     }

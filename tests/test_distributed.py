@@ -232,7 +232,6 @@ class TestRefusals:
         [
             (lambda model: BSGD(model, ROWS), "BSGD .* not a mean over the rows"),
             (lambda model: Lagged(model, ROWS, include_current=True), "not a mean over the rows"),
-            (lambda model: Lagged(model, ROWS, compiled=True), "Leave out compiled=True"),
             (lambda model: Unknown(model, ROWS), "Unknown cannot be trained on several ranks"),
         ],
     )

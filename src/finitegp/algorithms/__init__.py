@@ -2,7 +2,6 @@
 
 from .base import Algorithm, BatchGradient
 from .bsgd import BSGD
-from .compiled import CompilationWarning
 from .exact import Exact, ExactGradient, exact_gradient
 from .lagged import Lagged
 from .minimax import Minimax
@@ -15,7 +14,6 @@ __all__ = [
     "SVGP",
     "Algorithm",
     "BatchGradient",
-    "CompilationWarning",
     "Exact",
     "ExactGradient",
     "Lagged",

@@ -206,10 +206,8 @@ def test_shares_of_sources_are_all_rows_once(tmp_path, count):
 
 @pytest.mark.parametrize(
     ("kind", "sampling"),
-    [(kind, sampling) for kind in ("arrays", "spool") for sampling in ("shuffle", "independent")]
-    + [("spool", "block")],
+    [(kind, sampling) for kind in ("arrays", "spool") for sampling in ("shuffle", "independent")],
 )
-@pytest.mark.filterwarnings("ignore::finitegp.data.NotUniformWarning")
 def test_shares_of_batches_are_the_batches(tmp_path, kind, sampling):
     ranks_jobs.write_sources(tmp_path)
     source = ranks_jobs.open_sources(tmp_path)[kind]

@@ -65,11 +65,6 @@ class Selected:
         """Whether its NLML is an upper bound: SVGP with the Gaussian kernel has nothing exact."""
         return self.place.method == "svgp" and self.place.kernel == "gaussian"
 
-    @property
-    def diverged_splits(self) -> tuple[int, ...]:
-        """Splits on which a chosen run diverged and was set back to its best state."""
-        return tuple(split for split, runs in self.runs.items() if any(run.get("diverged") for run in runs))
-
     def average(self, metric: str) -> Average | None:
         """Over the splits that have the figure; None if none has."""
         return average(split_mean for runs in self.runs.values() if (split_mean := _mean(runs, metric)) is not None)

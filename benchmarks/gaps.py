@@ -1,6 +1,6 @@
 """The gap to the exact optimum against the batch size: the paper's point on a small problem, and its plot.
 
-    python benchmarks/gaps.py      # about ten minutes; needs the extra finitegp[plot]
+    python -m benchmarks.gaps      # about ten minutes; needs the extra finitegp[plot]
 
 128 rows, ten Fourier features with learned length scale, magnitude and noise; 8000 steps of Adam with cosine decay from
 2e-2; the optimum is that of L-BFGS on the exact gradient. Three seeds of the batches. Writes
@@ -16,13 +16,14 @@ from pathlib import Path
 
 import matplotlib
 import torch
-from record import RESULTS, record
 
 from finitegp import FeatureGP, fit_full_batch
 from finitegp.algorithms import BSGD, SCGD, Lagged, Minimax
 from finitegp.features import FourierFeatures
 from finitegp.schedules import cosine_decay, make_optimizer
 from finitegp.training import train
+
+from .record import RESULTS, record
 
 ROWS, STEPS, SEEDS, BATCHES = 128, 8000, 3, (4, 16, 64)
 METHODS = {

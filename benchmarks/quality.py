@@ -1,8 +1,8 @@
 """Quality on real tables: Lagged, SCGD and Minimax with the paper's network at batch 32, next to the paper's figures.
 
-    python benchmarks/quality.py --data-dir ../shared/data/uci            # all cells that are not there yet
-    python benchmarks/quality.py --datasets bike --methods lagged         # some of them
-    python benchmarks/quality.py --datasets bike --methods lagged --set window=100 --set learning_rate=0.006   # a trial
+    python -m benchmarks.quality --data-dir ../shared/data/uci            # all cells that are not there yet
+    python -m benchmarks.quality --datasets bike --methods lagged         # some of them
+    python -m benchmarks.quality --datasets bike --methods lagged --set window=100 --set learning_rate=0.006   # a trial
 
 One line per cell in ``benchmarks/results/quality.jsonl``; a cell that exists is not run again. Inputs and target are
 standardised on the training rows of split 0; NLML, RMSE and NLPD are in raw units of the target; the noise variance is
@@ -24,17 +24,18 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from record import RESULTS
 
 from finitegp import FeatureGP
 from finitegp.algorithms import BSGD, SCGD, Algorithm, Lagged, Minimax
 from finitegp.callbacks import ExactNLML
 from finitegp.data.scaling import Standardizer
-from finitegp.experiments.environment import environment
 from finitegp.features import MLPFeatures
 from finitegp.metrics import score
 from finitegp.schedules import cosine_decay, make_optimizer
 from finitegp.training import train
+from paper.environment import environment
+
+from .record import RESULTS
 
 ALGORITHMS = {"lagged": Lagged, "scgd": SCGD, "minimax": Minimax, "bsgd": BSGD}
 DATASETS = ("bike", "elevators", "pol", "kin40k", "protein")

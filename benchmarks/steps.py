@@ -1,8 +1,8 @@
 """Seconds of one training step of each algorithm against a plain network step, interleaved in one run.
 
-    python benchmarks/steps.py                          # about eight minutes
-    python benchmarks/steps.py --quick                  # a rough look
-    python benchmarks/steps.py --settings gaussian-16   # one of the settings; lines of the others stay
+    python -m benchmarks.steps                          # about eight minutes
+    python -m benchmarks.steps --quick                  # a rough look
+    python -m benchmarks.steps --settings gaussian-16   # one of the settings; lines of the others stay
 
 The plain step is a PyTorch MLP with a linear output, mean squared error and fused Adam: same network body, same
 batches, same optimizer settings. Each measurement is the mean over a chunk of steps, so that the refreshes of Lagged
@@ -20,14 +20,16 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from record import record
 from torch import nn
 
 from finitegp import FeatureGP
-from finitegp.algorithms import BSGD, SCGD, SVGP, Lagged, Minimax
+from finitegp.algorithms import BSGD, SCGD, Lagged, Minimax
 from finitegp.data.sampling import BatchSampler
 from finitegp.features import ComposedFeatures, FourierFeatures, MLPFeatures
 from finitegp.schedules import make_optimizer
+from paper.svgp import SVGP
+
+from .record import record
 
 ROWS, INPUTS, CHUNK = 16_000, 17, 40
 # Kernel, batch size, rounds.

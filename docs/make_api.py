@@ -51,7 +51,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     },
     "Several processes": {"finitegp.distributed": ["join_ranks", "Ranks"], "finitegp.errors": ["LostRankError"]},
     "Sources of rows": {"finitegp.data.table_source": ["TableSource"], "finitegp.data": ["*"]},
-    "Memory": {"finitegp.memory": ["*"], "finitegp.libraries": ["load_libraries"]},
+    "Memory": {"finitegp.memory": ["*"]},
     "Mathematics": {
         "finitegp": [
             "FeatureStatistics",

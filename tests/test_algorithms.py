@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from finitegp import DataError, FeatureGP, FeatureStatistics, InputNoise, exact_gradient, fit_full_batch
-from finitegp.algorithms import BSGD, SCGD, SVGP, Exact, Lagged, Minimax
+from finitegp.algorithms import BSGD, SCGD, Exact, Lagged, Minimax
 from finitegp.algorithms.minimax import exact_dual
 from finitegp.data import Rows
 from finitegp.data.sampling import BatchSampler
@@ -217,7 +217,6 @@ ALGORITHMS = {
     "minimax_paper": lambda model, data: Minimax(model, len(data[0])),
     "minimax_amortised": lambda model, data: Minimax(model, len(data[0]), projection_steps=10),
     "bsgd": lambda model, data: BSGD(model, len(data[0])),
-    "svgp": lambda model, data: SVGP(model, len(data[0]), inducing_inputs=data[0][:16].clone()),
     "exact": lambda model, data: Exact(model, data),
     "lagged": lambda model, data: Lagged(model, len(data[0]), block=4, window=32),
     "lagged_trained": lambda model, data: Lagged(model, len(data[0]), block=4, window=32, weight_update="train"),
@@ -271,8 +270,6 @@ def check_algorithm(make):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_shared_check(name):
-    if name == "svgp":
-        pytest.importorskip("gpytorch", reason="install the extra finitegp[peers]")
     check_algorithm(ALGORITHMS[name])
 
 

@@ -4,6 +4,7 @@ import copy
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from finitegp.data import Rows, spool
 from finitegp.features import FourierFeatures, MLPFeatures
 from finitegp.memory import MemoryBudgetError, format_bytes, parse_bytes, plan_memory
 from finitegp.schedules import make_optimizer
+
+ROOT = Path(__file__).resolve().parents[1]  # where `benchmarks` is
 
 
 class TestSizes:
@@ -253,7 +256,7 @@ import numpy as np, torch
 from finitegp import FeatureGP, Lagged, train
 from finitegp.data import spool
 from finitegp.features import MLPFeatures
-from finitegp.libraries import load_libraries
+from benchmarks.libraries import load_libraries
 from finitegp.memory import MemoryBudgetError, plan_memory, return_freed_memory
 from finitegp.schedules import make_optimizer
 
@@ -297,7 +300,7 @@ print(json.dumps({"steps": run.step, "rows": rows, "limited": limited, "refused"
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sets RLIMIT_DATA")
 def test_training_finishes_under_a_hard_limit_set_from_the_smallest_plan():
-    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", LIMITED], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert found["limited"]

@@ -4,6 +4,7 @@ import itertools
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from finitegp.schedules import make_optimizer
 
 # Seeds are fixed, so these tests give the same result in every run; a uniform sampler fails one in ten thousand seeds.
 LIKELY = 1e-4
+ROOT = Path(__file__).resolve().parents[1]  # where `benchmarks` is
 
 
 def sorted_table(directory, rows, files=3):
@@ -267,7 +269,7 @@ import numpy as np, pyarrow as pa, pyarrow.parquet as pq, torch
 from finitegp import FeatureGP, Lagged, train
 from finitegp.data import spool
 from finitegp.data.table_source import TableSource
-from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
+from benchmarks.process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.features import MLPFeatures
 from finitegp.schedules import make_optimizer
 
@@ -303,7 +305,7 @@ def test_memory_does_not_grow_with_the_rows():
     peaks = []
     for rows in (100_000, 1_000_000):
         found = subprocess.run(
-            [sys.executable, "-c", MEMORY_SCRIPT, str(rows)], capture_output=True, text=True, check=True
+            [sys.executable, "-c", MEMORY_SCRIPT, str(rows)], cwd=ROOT, capture_output=True, text=True, check=True
         )
         peaks.append(float(found.stdout))
     # The inputs of 1,000,000 rows are 64 MB in memory.

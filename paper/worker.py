@@ -1,4 +1,4 @@
-"""One cell in one process: load, fit, predict, score, append."""
+"""One cell in one process: load, fit, predict, score, store."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from .environment import environment
 from .methods import run_method
 from .outcome import DatasetSplit, Outcome
 from .peers import PEERS
+from .predictions import Predictions, save_predictions
 from .runner import ELSEWHERE
 from .store import ResultStore
 
 
-def run_cell(cell: Cell, *, data_directory: Path | None) -> dict[str, Any]:
-    """The complete line of results of one cell."""
+def run_cell(cell: Cell, *, data_directory: Path | None) -> tuple[dict[str, Any], Predictions | None]:
+    """The complete line of results of one cell; and of the default and the peers what they predicted for each row."""
     split = load_split(cell.dataset, cell.split, data_directory)
     before = resident_memory_bytes()
     if cell.method in PAPER_METHODS + OUR_METHODS:
@@ -36,7 +37,7 @@ def run_cell(cell: Cell, *, data_directory: Path | None) -> dict[str, Any]:
         outcome = PEERS[cell.method](split, seed=cell.seed, settings=cell.settings)
     # A peer's own settings and epochs must not take the place of the cell's, which name it.
     details = {f"peer_{n}" if n in Cell.__dataclass_fields__ else n: v for n, v in outcome.details.items()}
-    return cell.to_row() | {
+    row = cell.to_row() | {
         "rows": len(split.inputs),
         "columns": split.inputs.shape[1],
         **score_outcome(split, outcome),
@@ -46,6 +47,8 @@ def run_cell(cell: Cell, *, data_directory: Path | None) -> dict[str, Any]:
         **details,
         **environment(),
     }
+    compared = cell.method == AUTO or cell.method in PEERS
+    return row, Predictions.of(outcome) if compared else None
 
 
 def score_outcome(split: DatasetSplit, outcome: Outcome) -> dict[str, Any]:
@@ -73,7 +76,11 @@ def work(cell: Cell, *, results: Path, data_directory: Path | None) -> bool:
     with store.claim(cell) as ours:
         if not ours:
             return False
-        store.append(_finite(run_cell(cell, data_directory=data_directory)))
+        row, predictions = run_cell(cell, data_directory=data_directory)
+        if predictions is not None:
+            # Before the line: a cell that counts as finished has its predictions.
+            save_predictions(cell, predictions, results)
+        store.append(_finite(row))
     return True
 
 

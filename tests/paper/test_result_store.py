@@ -86,7 +86,7 @@ def test_empty_store(tmp_path):
 
 def test_figures_that_are_not_finite_are_stored_as_null(tmp_path, monkeypatch):
     row = {"rmse": math.nan, "nlpd": 1.0, "coverage": {"0.9": math.inf}, "list": [1.0, -math.inf], "steps": 3}
-    monkeypatch.setattr(worker, "run_cell", lambda cell, *, data_directory: cell.to_row() | row)
+    monkeypatch.setattr(worker, "run_cell", lambda cell, *, data_directory: (cell.to_row() | row, None))
     assert worker.work(CELL, results=tmp_path, data_directory=None)
     (found,) = ResultStore(tmp_path).rows()
     expected = {"rmse": None, "nlpd": 1.0, "coverage": {"0.9": None}, "list": [1.0, None], "steps": 3}
@@ -94,7 +94,7 @@ def test_figures_that_are_not_finite_are_stored_as_null(tmp_path, monkeypatch):
 
 
 def test_finished_cell_is_not_run_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "run_cell", lambda cell, *, data_directory: cell.to_row())
+    monkeypatch.setattr(worker, "run_cell", lambda cell, *, data_directory: (cell.to_row(), None))
     assert worker.work(CELL, results=tmp_path, data_directory=None)
     assert not worker.work(CELL, results=tmp_path, data_directory=None)
     assert len(ResultStore(tmp_path).rows()) == 1
@@ -109,7 +109,7 @@ def hold(directory, claimed):
 
 @needs_fork
 def test_claimed_cell_is_not_run_by_another_and_a_killed_holder_releases_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "run_cell", lambda cell, *, data_directory: cell.to_row())
+    monkeypatch.setattr(worker, "run_cell", lambda cell, *, data_directory: (cell.to_row(), None))
     claimed = multiprocessing.get_context("fork").Event()
     holder = fork(hold, tmp_path, claimed)
     try:

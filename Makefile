@@ -36,7 +36,7 @@ api: $(STAMP)
 	$(BIN)/python docs/make_api.py
 
 benchmark: $(STAMP)
-	$(BIN)/python benchmarks/statistics_streaming.py
+	$(BIN)/python -m benchmarks.statistics_streaming
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

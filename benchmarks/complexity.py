@@ -1,7 +1,7 @@
 """Seconds and memory of one training step against batch size and feature dimension.
 
-    python benchmarks/complexity.py            # below six minutes, writes results/complexity.jsonl
-    python benchmarks/complexity.py --quick    # a rough look, writes nothing unless --results is given
+    python -m benchmarks.complexity            # below six minutes, writes results/complexity.jsonl
+    python -m benchmarks.complexity --quick    # a rough look, writes nothing unless --results is given
 
 Batch sizes are varied with the paper's network, whose 128 outputs are the features. Feature dimensions are varied with
 Fourier features on that network, at batch size 32: a wider network would itself cost the square of its width and hide
@@ -26,15 +26,17 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from record import record
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from finitegp import FeatureGP
-from finitegp.algorithms import BSGD, SCGD, SVGP, Algorithm, Lagged, Minimax
+from finitegp.algorithms import BSGD, SCGD, Algorithm, Lagged, Minimax
 from finitegp.data.sampling import BatchSampler
 from finitegp.features import ComposedFeatures, FourierFeatures, MLPFeatures
 from finitegp.schedules import make_optimizer
+from paper.svgp import SVGP
+
+from .record import record
 
 ROWS, INPUTS, WIDTH, BLOCK = 16_000, 17, 128, 20
 BATCH_SIZES = (16, 32, 64, 128, 256, 512)

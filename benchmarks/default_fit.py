@@ -1,7 +1,7 @@
 """Wall-clock seconds of the default fit through GPRegressor, with its held-out scores.
 
-    python benchmarks/default_fit.py                       # 40,000 and 50,000 rows of 20 columns, low and medium effort
-    python benchmarks/default_fit.py --rows 40000 --effort low
+    python -m benchmarks.default_fit                       # 40,000 and 50,000 rows of 20 columns, low and medium effort
+    python -m benchmarks.default_fit --rows 40000 --effort low
 
 The table is made: a function of six of the columns with interactions, noise whose deviation depends on a column, and
 fourteen columns that say nothing. A tenth as many rows are held out. Run it on an idle machine; all cores are used, as
@@ -16,9 +16,10 @@ import os
 import time
 
 import numpy as np
-from record import record
 
 from finitegp import GPRegressor
+
+from .record import record
 
 COLUMNS = 20
 

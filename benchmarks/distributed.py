@@ -1,8 +1,8 @@
 """Several ranks against one: exact pass and training, with the same work and with work that grows with the ranks.
 
-    python benchmarks/distributed.py                # two ranks, about six minutes on two quiet cores
-    python benchmarks/distributed.py --ranks 2 4 8  # on a machine with eight cores
-    python benchmarks/distributed.py --quick        # a look that is not for the record
+    python -m benchmarks.distributed                # two ranks, about six minutes on two quiet cores
+    python -m benchmarks.distributed --ranks 2 4 8  # on a machine with eight cores
+    python -m benchmarks.distributed --quick        # a look that is not for the record
 
 Starts itself under ``torchrun``, one thread and one core per rank. The first rank measures alone, while the others
 sleep, and all of them together, in turn; medians over rounds, and the median of the ratios of a round. 17 columns,
@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import put_into_page, record
 from torch import nn
 
 from finitegp import FeatureGP, Lagged, train
@@ -38,6 +37,8 @@ from finitegp.data import open_spool, spool
 from finitegp.distributed import ALONE, Ranks, join_ranks
 from finitegp.features import FourierFeatures, MLPFeatures
 from finitegp.schedules import make_optimizer
+
+from .record import put_into_page, record
 
 COLUMNS, HIDDEN, BATCH, SMALL_BATCH, BLOCK = 17, (128, 128, 128), 1024, 128, 20
 ROWS, STEPS, ROUNDS = 60_000, 100, 11
@@ -187,7 +188,7 @@ def estimates(found: list[Line]) -> list[Line]:
 def render(found: list[Line], commit: str) -> None:
     """Put the tables into the page."""
     lines = [
-        f"`python benchmarks/distributed.py` ({commit}), one thread per rank, medians of {ROUNDS} interleaved rounds:",
+        f"`python -m benchmarks.distributed` ({commit}), one thread per rank, medians of {ROUNDS} interleaved rounds:",
         "",
         "| work | ranks | alone, ms | together, ms | alone / together |",
         "|---|--:|--:|--:|--:|",
@@ -233,7 +234,7 @@ def main() -> None:
             for name, size in zip(SPOOLS, (rows, count * rows, steps * BATCH), strict=True):
                 spool(make_rows(size), Path(directory) / name)
             command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-            command += [__file__, "--worker", directory, *(["--quick"] if arguments.quick else [])]
+            command += ["-m", __spec__.name, "--worker", directory, *(["--quick"] if arguments.quick else [])]
             subprocess.run(command, check=True)
             found += json.loads(Path(directory, "found.json").read_text())
     for line in [*found, *estimates(found)]:

@@ -1,6 +1,6 @@
 """The gap to the exact optimum against the batch size: the paper's point on a small problem, and its plot.
 
-    python benchmarks/gaps.py      # about ten minutes; needs the extra finitegp[plot]
+    python -m benchmarks.gaps      # about ten minutes; needs the extra finitegp[plot]
 
 128 rows, ten Fourier features with learned length scale, magnitude and noise; 8000 steps of Adam with cosine decay from
 2e-2; the optimum is that of L-BFGS on the exact gradient. Three seeds of the batches. Writes
@@ -16,20 +16,22 @@ from pathlib import Path
 
 import matplotlib
 import torch
-from record import RESULTS, record
 
 from finitegp import FeatureGP, fit_full_batch
-from finitegp.algorithms import BSGD, SCGD, Lagged, Minimax
+from finitegp.algorithms import BSGD, SCGD, Lagged, Minimax, PaperMinimax
 from finitegp.features import FourierFeatures
 from finitegp.schedules import cosine_decay, make_optimizer
 from finitegp.training import train
+
+from .record import RESULTS, record
 
 ROWS, STEPS, SEEDS, BATCHES = 128, 8000, 3, (4, 16, 64)
 METHODS = {
     "BSGD (biased)": lambda model: BSGD(model, ROWS),
     "SCGD, rate 0.9": lambda model: SCGD(model, ROWS),
     "SCGD, rate 0.1": lambda model: SCGD(model, ROWS, tracking_rate=0.1),
-    "Minimax, penalty 1": lambda model: Minimax(model, ROWS),
+    "Minimax": lambda model: Minimax(model, ROWS),
+    "PaperMinimax, penalty 1": lambda model: PaperMinimax(model, ROWS),
     "Lagged": lambda model: Lagged(model, ROWS, block=4, window=32),
     "Lagged, trained weights": lambda model: Lagged(model, ROWS, block=4, window=32, weight_update="train"),
 }
@@ -92,11 +94,11 @@ def plot() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plot", action="store_true", help="only draw the stored results")
-    parser.add_argument("--penalty", help="only print the gaps of Minimax with this penalty, a number or 'auto'")
+    parser.add_argument("--penalty", type=float, help="only print the gaps of Minimax with this penalty")
     parser.add_argument("--steps", type=int, default=STEPS)
     arguments = parser.parse_args()
     if arguments.penalty is not None:
-        penalty = arguments.penalty if arguments.penalty == "auto" else float(arguments.penalty)
+        penalty = arguments.penalty
         measure({f"Minimax, penalty {penalty}": lambda m: Minimax(m, ROWS, penalty=penalty)}, arguments.steps)
         return
     if not arguments.plot:

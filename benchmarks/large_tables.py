@@ -1,7 +1,7 @@
 """Real tables of 400,000 and 2,000,000 rows from disk within 256 MB, beside LightGBM and SVGP on the same split.
 
-    python benchmarks/large_tables.py --data-dir DIRECTORY      # with altitude.parquet and haute_borne.parquet
-    python benchmarks/large_tables.py --data-dir DIRECTORY --tables haute_borne --methods finitegp lightgbm
+    python -m benchmarks.large_tables --data-dir DIRECTORY      # with altitude.parquet and haute_borne.parquet
+    python -m benchmarks.large_tables --data-dir DIRECTORY --tables haute_borne --methods finitegp lightgbm
 
 Training and test rows are those of the tables' first split (column ``test0``). Every method runs in a process of its
 own with one thread. finitegp reads the rows from a Parquet file, as ``finitegp fit --memory 256MB`` does; the peers get
@@ -28,17 +28,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from record import put_into_page, record
 
 from finitegp.data.table_source import TableSource
 from finitegp.error_shape import ErrorShape
-from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
-from finitegp.experiments.outcome import DatasetSplit
-from finitegp.experiments.peers import PEERS
-from finitegp.libraries import load_libraries
 from finitegp.memory import return_freed_memory
 from finitegp.metrics import score
 from finitegp.out_of_core import fit_within_memory
+from paper.outcome import DatasetSplit
+from paper.peers import PEERS
+
+from .libraries import load_libraries
+from .process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
+from .record import put_into_page, record
 
 TABLES, METHODS = ("haute_borne", "altitude"), ("finitegp", "lightgbm", "svgp-network")
 GROUP, CHUNK = 65_536, 10_000
@@ -167,7 +168,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             write_split(arguments.data_dir / f"{table}.parquet", Path(directory))
             for method in arguments.methods:
-                command = [sys.executable, __file__, "--worker", method, directory, json.dumps(options)]
+                command = [sys.executable, "-m", __spec__.name, "--worker", method, directory, json.dumps(options)]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 row = {"table": table, "method": method, "options": options}
                 row |= json.loads(done.stdout.splitlines()[-1])

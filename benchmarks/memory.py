@@ -1,9 +1,9 @@
 """The memory planner against the kernel: planned and measured peak of spooling, training, exact pass and prediction.
 
-    python benchmarks/memory.py            # all settings, about an hour
-    python benchmarks/memory.py --fits     # only whole fits
-    python benchmarks/memory.py --quick    # two settings and one fit
-    python benchmarks/memory.py --tables   # only write the tables of docs/memory.md from the results
+    python -m benchmarks.memory            # all settings, about an hour
+    python -m benchmarks.memory --fits     # only whole fits
+    python -m benchmarks.memory --quick    # two settings and one fit
+    python -m benchmarks.memory --tables   # only write the tables of docs/memory.md from the results
 
 Each setting runs in a process of its own, which first uses every library once (``load_libraries``, for whole fits
 without the optimizers of torch, which they do not load); peaks are resident memory above that. glibc keeps freed blocks
@@ -34,18 +34,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from pyarrow import csv
-from record import RESULTS, put_into_page, record
 
 from finitegp import SCGD, FeatureGP, Lagged, Minimax, train
 from finitegp.data import ArraySource, NpySource, spool
 from finitegp.data.table_source import TableSource
 from finitegp.data.tables import TableReader
-from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.features import MLPFeatures
-from finitegp.libraries import load_libraries
 from finitegp.memory import plan_memory, return_freed_memory
 from finitegp.out_of_core import fit_within_memory
 from finitegp.schedules import make_optimizer
+
+from .libraries import load_libraries
+from .process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
+from .record import RESULTS, put_into_page, record
 
 # Budget, columns, and what is fixed.
 SETTINGS = [
@@ -246,7 +247,7 @@ def run(budget: str, columns: int, fixed: dict[str, object], *, tight: bool) -> 
 
 
 def run_worker(kind: str, arguments: list[object]) -> dict[str, object]:
-    command = [sys.executable, __file__, kind, json.dumps(arguments)]
+    command = [sys.executable, "-m", __spec__.name, kind, json.dumps(arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 

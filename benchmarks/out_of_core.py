@@ -1,9 +1,9 @@
 """Training from Parquet with more and more rows: peak memory and seconds per row against the number of rows.
 
-    python benchmarks/out_of_core.py                                  # 100,000 and 1,000,000 rows, a few minutes
-    python benchmarks/out_of_core.py --rows 100000 1000000 10000000   # ten minutes and two gigabytes of disk
+    python -m benchmarks.out_of_core                                  # 100,000 and 1,000,000 rows, a few minutes
+    python -m benchmarks.out_of_core --rows 100000 1000000 10000000   # ten minutes and two gigabytes of disk
     # One exact pass, straight from the files, of which only the first five are generated and the others are copies.
-    python benchmarks/out_of_core.py --exact-only --rows 100000000 --distinct-files 5 --rounds 1
+    python -m benchmarks.out_of_core --exact-only --rows 100000000 --distinct-files 5 --rounds 1
 
 16 columns of generated rows in files of 1,000,000, row groups of 65,536. Each number of rows runs in a process of its
 own: after a short training that is not measured, spool, one epoch of ``Lagged`` with uniform batches, exact NLML. Three
@@ -35,17 +35,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from record import put_into_page, record
 
 from finitegp import FeatureGP, Lagged, train
 from finitegp.data import spool
 from finitegp.data.table_source import TableSource
-from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.features import MLPFeatures
-from finitegp.libraries import load_libraries
 from finitegp.likelihood import negative_log_marginal_likelihood
 from finitegp.memory import plan_memory, return_freed_memory
 from finitegp.schedules import make_optimizer
+
+from .libraries import load_libraries
+from .process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
+from .record import put_into_page, record
 
 COLUMNS, GROUP, FILE = 16, 65_536, 1_000_000
 BUDGET, HIDDEN, BATCH = "64MB", (64, 64), 1024
@@ -197,7 +198,7 @@ def main() -> None:
         for _ in range(arguments.rounds):
             rounds.append([])
             for rows in arguments.rows:
-                command = [sys.executable, __file__, "--worker", f"{scratch}/{rows}", f"{scratch}/spool"]
+                command = [sys.executable, "-m", __spec__.name, "--worker", f"{scratch}/{rows}", f"{scratch}/spool"]
                 command += ["--exact-only"] if arguments.exact_only else []
                 command += [] if distinct is None else ["--distinct-files", str(distinct)]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

@@ -1,8 +1,8 @@
 """What reading tables takes: peak memory of opening and of reading, for several block and row-group sizes.
 
-    python benchmarks/reading.py            # about ten minutes, and 300 MB of disk
-    python benchmarks/reading.py --kind parquet
-    python benchmarks/reading.py --quick    # small files
+    python -m benchmarks.reading            # about ten minutes, and 300 MB of disk
+    python -m benchmarks.reading --kind parquet
+    python -m benchmarks.reading --quick    # small files
 
 16 columns of generated numbers. Each case runs in a process of its own, which first uses the libraries once and reads
 one small CSV and one small Parquet file; peaks are resident memory above that (``first_use`` is what the first CSV file
@@ -29,12 +29,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
-from record import put_into_page, record
 
 from finitegp.data.tables import TableReader
-from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
-from finitegp.libraries import load_libraries
 from finitegp.memory import return_freed_memory
+
+from .libraries import load_libraries
+from .process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
+from .record import put_into_page, record
 
 PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
 COLUMNS = 16
@@ -175,7 +176,7 @@ def main() -> None:
                 row["row_group_bytes"] = pq.read_metadata(path).row_group(0).total_byte_size
             for word, pause in (("full speed", 0.0), ("pauses", 0.05)):
                 case = [str(path), size, chunk_size, pause]
-                command = [sys.executable, __file__, "--worker", json.dumps(case)]
+                command = [sys.executable, "-m", __spec__.name, "--worker", json.dumps(case)]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 found.append(row | {"speed": word, "pause_seconds": pause} | json.loads(done.stdout))
                 print(json.dumps(found[-1]), flush=True)

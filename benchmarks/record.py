@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from finitegp.experiments.environment import environment
+from paper.environment import environment
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -1,6 +1,6 @@
 """Writes ``docs/performance.md`` from ``benchmarks/results/*.jsonl``: no figure on that page is typed by hand.
 
-python benchmarks/render.py
+python -m benchmarks.render
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from record import RESULTS
+from paper.published import load_published
 
-from finitegp.experiments.published import load_published
+from .record import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
@@ -34,7 +34,7 @@ def streaming() -> list[str]:
     lines = [
         "## Streaming the statistics",
         "",
-        f"`python benchmarks/statistics_streaming.py` {provenance(rows)}.",
+        f"`python -m benchmarks.statistics_streaming` {provenance(rows)}.",
         "",
         "About 1,000,000 rows of 128 features in chunks of 4096, interleaved with the bare `Z.T @ Z` on the same "
         "chunks, medians of 5. The sums are float64 in both rows; the bare product is in the features' own type. "
@@ -72,7 +72,7 @@ def steps() -> list[str]:
     lines = [
         "## One training step",
         "",
-        f"`python benchmarks/steps.py` {provenance(rows)}.",
+        f"`python -m benchmarks.steps` {provenance(rows)}.",
         "",
         "Milliseconds per step and ratio to a plain PyTorch network step (same network, mean squared error, fused "
         "Adam); means over chunks of 40 or 160 steps with all refreshes, chunks of all methods interleaved, ratios of "
@@ -106,7 +106,7 @@ def quality() -> list[str]:
     lines = [
         "## Quality on real tables",
         "",
-        f"`python benchmarks/quality.py` {provenance(rows)}.",
+        f"`python -m benchmarks.quality` {provenance(rows)}.",
         "",
         "Split 0, batch 32, the paper's network, raw units. Published: mean and deviation over five splits, AdaDelta "
         "with the learning rate by grid search. Ours: one run each. SCGD and Minimax with Adam at 1e-3, and where it "

@@ -1,7 +1,7 @@
 """Streaming statistics: cost against the bare ``Z.T @ Z`` on the same chunks, and peak memory against rows.
 
-    python benchmarks/statistics_streaming.py            # both measurements, about two minutes
-    python benchmarks/statistics_streaming.py --memory 100000   # one memory measurement, used by the above
+    python -m benchmarks.statistics_streaming            # both measurements, about two minutes
+    python -m benchmarks.statistics_streaming --memory 100000   # one memory measurement, used by the above
 
 Writes ``benchmarks/results/statistics_streaming.jsonl``.
 """
@@ -17,12 +17,13 @@ import sys
 import time
 
 import torch
-from record import record
 from torch import nn
 
 from finitegp import FeatureGP, FeatureStatistics
-from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.statistics import sum_statistics
+
+from .process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
+from .record import record
 
 CHUNK, WIDTH, ROWS, REPEATS = 4096, 128, 1_000_000, 5
 
@@ -109,7 +110,7 @@ def main() -> None:
     # memory: measured once with that size fixed (what the pass itself needs) and five times as users run it.
     for threshold, repeats in (("131072", 1), ("", 5)):
         for rows in (100_000, 1_000_000):
-            command = [sys.executable, __file__, "--memory", str(rows)]
+            command = [sys.executable, "-m", __spec__.name, "--memory", str(rows)]
             environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": threshold}
             runs = [
                 json.loads(subprocess.run(command, capture_output=True, check=True, env=environment).stdout)

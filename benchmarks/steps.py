@@ -1,13 +1,13 @@
 """Seconds of one training step of each algorithm against a plain network step, interleaved in one run.
 
-    python benchmarks/steps.py                          # about eight minutes
-    python benchmarks/steps.py --quick                  # a rough look
-    python benchmarks/steps.py --settings gaussian-16   # one of the settings; lines of the others stay
+    python -m benchmarks.steps                          # about eight minutes
+    python -m benchmarks.steps --quick                  # a rough look
+    python -m benchmarks.steps --settings gaussian-16   # one of the settings; lines of the others stay
 
 The plain step is a PyTorch MLP with a linear output, mean squared error and fused Adam: same network body, same
 batches, same optimizer settings. Each measurement is the mean over a chunk of steps, so that the refreshes of Lagged
-are in it; the chunks of all methods are interleaved, and medians over chunks are compared. Compilation, where there is
-any, falls into the first chunk, which is not counted. Writes ``benchmarks/results/steps.jsonl``.
+are in it; the chunks of all methods are interleaved, and medians over chunks are compared. The first chunk, in which
+libraries load, is not counted. Writes ``benchmarks/results/steps.jsonl``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from record import record
 from torch import nn
 
 from finitegp import FeatureGP
-from finitegp.algorithms import BSGD, SCGD, SVGP, Lagged, Minimax
+from finitegp.algorithms import BSGD, SCGD, Lagged, Minimax, PaperMinimax
 from finitegp.data.sampling import BatchSampler
 from finitegp.features import ComposedFeatures, FourierFeatures, MLPFeatures
 from finitegp.schedules import make_optimizer
+from paper.svgp import SVGP
+
+from .record import record
 
 ROWS, INPUTS, CHUNK = 16_000, 17, 40
 # Kernel, batch size, rounds.
@@ -118,7 +120,6 @@ def methods(kernel: str, batch_size: int) -> dict[str, Step]:
         "plain network": plain_step(batches, feature_map(kernel), width),
         "Lagged": algorithm_step(batches, Lagged(model(), ROWS, **lagged)),
         "Lagged, trained weights": algorithm_step(batches, Lagged(model(), ROWS, weight_update="train", **lagged)),
-        "Lagged, compiled": algorithm_step(batches, Lagged(model(), ROWS, compiled=True, **lagged)),
         "SCGD": algorithm_step(batches, SCGD(model(), ROWS)),
         "BSGD": algorithm_step(batches, BSGD(model(), ROWS)),
     }
@@ -128,9 +129,7 @@ def methods(kernel: str, batch_size: int) -> dict[str, Step]:
         found["Lagged, block 160"] = algorithm_step(batches, Lagged(model(), ROWS, block=160, window=400))
     if kernel == "linear":
         found["Minimax"] = algorithm_step(batches, Minimax(model(), ROWS))
-        for every in (4, 10):
-            algorithm = Minimax(model(), ROWS, projection_steps=every)
-            found[f"Minimax, projection every {every} steps"] = algorithm_step(batches, algorithm)
+        found["PaperMinimax"] = algorithm_step(batches, PaperMinimax(model(), ROWS))
         svgp = model()
         inducing = SVGP.choose_inducing_inputs(torch.cat([b.inputs for b in batches]), batch_size)
         found["SVGP (GPyTorch)"] = algorithm_step(batches, SVGP(svgp, ROWS, inducing_inputs=inducing))

@@ -46,12 +46,12 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     "Training": {
         "finitegp": ["train", "TrainingRun"],
         "finitegp.algorithms": ["*"],
-        "finitegp.schedules": ["make_optimizer", "constant", "cosine_decay", "theory_decay"],
+        "finitegp.schedules": ["make_optimizer", "cosine_decay", "theory_decay"],
         "finitegp.callbacks": ["*"],
     },
     "Several processes": {"finitegp.distributed": ["join_ranks", "Ranks"], "finitegp.errors": ["LostRankError"]},
     "Sources of rows": {"finitegp.data.table_source": ["TableSource"], "finitegp.data": ["*"]},
-    "Memory": {"finitegp.memory": ["*"], "finitegp.libraries": ["load_libraries"]},
+    "Memory": {"finitegp.memory": ["*"]},
     "Mathematics": {
         "finitegp": [
             "FeatureStatistics",

@@ -1,15 +1,12 @@
 """Fixtures shared by all tests, and the tolerances in one table."""
 
 import os
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 # Relative tolerances by what is compared.
 TOLERANCES = {"reference": 1e-9, "peer": 1e-6, "algebra": 1e-10}

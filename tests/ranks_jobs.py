@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from finitegp import FeatureGP, InputNoise, exact_gradient
-from finitegp.algorithms import SCGD, Exact, Lagged, Minimax
+from finitegp.algorithms import SCGD, Exact, Lagged, Minimax, PaperMinimax
 from finitegp.automatic import EFFORTS
 from finitegp.callbacks import Callback, Checkpoint, ExactNLML, JsonLinesLog, Validation
 from finitegp.data import ArraySource, NpySource, Rows, ScaledSource, Scaling, StreamSource, open_spool, spool
@@ -47,7 +47,8 @@ ALGORITHMS = {
     "lagged": (Lagged, {"block": 4, "window": 20}),
     "lagged trained": (Lagged, {"block": 4, "window": 20, "noise_update": "gradient", "weight_update": "both"}),
     "scgd": (SCGD, {}),
-    "minimax": (Minimax, {"penalty": "auto"}),
+    "minimax": (Minimax, {}),
+    "minimax_paper": (PaperMinimax, {}),
 }
 
 LINUX = sys.platform == "linux"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from finitegp import DataError, FeatureGP, FeatureStatistics, InputNoise, exact_gradient, fit_full_batch
-from finitegp.algorithms import BSGD, SCGD, SVGP, Exact, Lagged, Minimax, PaperMinimax
+from finitegp.algorithms import BSGD, SCGD, Exact, Lagged, Minimax, PaperMinimax
 from finitegp.data import Rows
 from finitegp.data.sampling import BatchSampler
 from finitegp.features import FourierFeatures, MLPFeatures
@@ -203,7 +203,7 @@ class TestExhaustiveUnbiasedness:
             algorithm.rows_seen.fill_(6398.0)
             with torch.no_grad():
                 for stream, batch in enumerate((descent, ascent)):
-                    algorithm._take_up(stream, *model(batch.inputs, batch.weights), model.noise_variance)
+                    algorithm._take_up(stream, [model(batch.inputs, batch.weights)], model.noise_variance)
             algorithm._move()
             # Back to the metric from before the step.
             inverse_root = torch.linalg.inv(algorithm.whitening) @ whitening
@@ -260,7 +260,6 @@ ALGORITHMS = {
     ),
     "minimax_paper": lambda model, data: PaperMinimax(model, len(data[0])),
     "bsgd": lambda model, data: BSGD(model, len(data[0])),
-    "svgp": lambda model, data: SVGP(model, len(data[0]), inducing_inputs=data[0][:16].clone()),
     "exact": lambda model, data: Exact(model, data),
     "lagged": lambda model, data: Lagged(model, len(data[0]), block=4, window=32),
     "lagged_trained": lambda model, data: Lagged(model, len(data[0]), block=4, window=32, weight_update="train"),
@@ -314,8 +313,6 @@ def check_algorithm(make):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_shared_check(name):
-    if name == "svgp":
-        pytest.importorskip("gpytorch", reason="install the extra finitegp[peers]")
     check_algorithm(ALGORITHMS[name])
 
 
@@ -510,7 +507,7 @@ def test_minimax_estimate_stays_positive_and_bounded(generator):
         algorithm.multiplier.copy_(2.0 * torch.eye(16) if step % 7 else torch.zeros(16, 16))
         for stream in range(2):
             index = torch.randint(400, (16,), generator=generator)
-            algorithm._take_up(stream, *model(data[0][index]), 0.1)
+            algorithm._take_up(stream, [model(data[0][index])], 0.1)
         algorithm._move()
         eigenvalues = torch.linalg.eigvalsh(algorithm.gram_estimate)
         assert 0.0 < float(eigenvalues[0])
@@ -563,7 +560,7 @@ def test_scgd_tracks_with_the_noise_of_its_own_step(generator):
     torch.testing.assert_close(algorithm.tracked_gram, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("exact", "svgp")])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "exact"])
 def test_frozen_feature_maps_and_noise(name):
     """A pretrained backbone: weights and noise are trained, the rest stays; a frozen noise stays as well."""
     data = small_problem()

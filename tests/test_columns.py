@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from diamonds_by_hand import load_diamonds
 from encoder_summaries import kinds, note, output
 
 from finitegp import DataError
 from finitegp.data import sketches
 from finitegp.data.columns import TableEncoder, TransformReport
-from finitegp.data.diamonds import load_diamonds
 from finitegp.data.tables import TableReader
 from finitegp.data.targets import target_values
 

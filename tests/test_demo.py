@@ -3,12 +3,12 @@ import io
 import numpy as np
 import pytest
 import torch
+from diamonds_by_hand import load_diamonds
 from rich.console import Console
 from typer.testing import CliRunner
 
 from finitegp import DataError, __version__
 from finitegp.cli import app
-from finitegp.data.diamonds import load_diamonds
 from finitegp.data.scaling import Standardizer
 from finitegp.demo import run_demo
 from finitegp.metrics import score

@@ -206,10 +206,8 @@ def test_shares_of_sources_are_all_rows_once(tmp_path, count):
 
 @pytest.mark.parametrize(
     ("kind", "sampling"),
-    [(kind, sampling) for kind in ("arrays", "spool") for sampling in ("shuffle", "independent")]
-    + [("spool", "block")],
+    [(kind, sampling) for kind in ("arrays", "spool") for sampling in ("shuffle", "independent")],
 )
-@pytest.mark.filterwarnings("ignore::finitegp.data.NotUniformWarning")
 def test_shares_of_batches_are_the_batches(tmp_path, kind, sampling):
     ranks_jobs.write_sources(tmp_path)
     source = ranks_jobs.open_sources(tmp_path)[kind]
@@ -232,7 +230,6 @@ class TestRefusals:
         [
             (lambda model: BSGD(model, ROWS), "BSGD .* not a mean over the rows"),
             (lambda model: Lagged(model, ROWS, include_current=True), "not a mean over the rows"),
-            (lambda model: Lagged(model, ROWS, compiled=True), "Leave out compiled=True"),
             (lambda model: Unknown(model, ROWS), "Unknown cannot be trained on several ranks"),
         ],
     )

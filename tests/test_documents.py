@@ -12,6 +12,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from benchmarks import memory
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 DOCUMENTS = [ROOT / "README.md", *PAGES]
@@ -157,9 +159,7 @@ def test_api_page_from_a_docstring(api):
     ]
 
 
-def test_memory_tables_are_those_of_the_results(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    benchmark = runpy.run_path(str(ROOT / "benchmarks" / "memory.py"))
+def test_memory_tables_are_those_of_the_results():
     page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
     for name in ("fits_table", "networks_table"):
-        assert "\n".join(benchmark[name]()) in page, "run python benchmarks/memory.py --tables"
+        assert "\n".join(getattr(memory, name)()) in page, "run python -m benchmarks.memory --tables"

@@ -14,8 +14,6 @@ from finitegp.automatic import fit_auto
 from finitegp.automatic.tails import choose_error_shape, error_shape_of
 from finitegp.error_shape import GAUSSIAN, ErrorShape
 from finitegp.errors import ModelFileError
-from finitegp.experiments.outcome import DatasetSplit, Outcome
-from finitegp.experiments.worker import score_outcome
 from finitegp.metrics import score
 from finitegp.posterior import Prediction
 from finitegp.report.calibration import measure_calibration
@@ -176,14 +174,3 @@ def test_a_report_judges_by_the_shape(heavy, fitted):
     errors = (targets - mean_) / std
     assert check_heavy_tails(errors, subject.error_shape) is None
     assert check_heavy_tails(errors) is not None
-
-
-def test_experiments_store_what_a_gaussian_would_score_too():
-    targets = ErrorShape(2.5).draw(np.random.RandomState(0), 500)
-    rows = np.zeros((1, 1)), np.zeros(1), np.zeros((500, 1)), targets
-    predicted = np.zeros(500), np.ones(500), 1.0
-    shaped = score_outcome(DatasetSplit("made", 0, *rows), Outcome(*predicted, error_shape=ErrorShape(2.5)))
-    plain = score_outcome(DatasetSplit("made", 0, *rows), Outcome(*predicted))
-    assert shaped["nlpd"] == pytest.approx(-reference(2.5).logpdf(targets).mean())
-    assert shaped["gaussian_nlpd"] == plain["nlpd"] == pytest.approx(-stats.norm.logpdf(targets).mean())
-    assert "gaussian_nlpd" not in plain

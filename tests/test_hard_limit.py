@@ -3,16 +3,19 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[1]  # where `benchmarks` is
 
 LIMITED = """
 import gc, json, resource, sys
 import numpy as np, torch
 from finitegp.automatic import EFFORTS
 from finitegp.data import NpySource
-from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
-from finitegp.libraries import load_libraries
+from benchmarks.process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
+from benchmarks.libraries import load_libraries
 from finitegp.memory import MemoryBudgetError, return_freed_memory
 from finitegp.out_of_core import fit_within_memory
 
@@ -90,7 +93,7 @@ print(json.dumps({"found": found, "refused": refused(low)}))
 @pytest.mark.parametrize("effort", ["low", "medium"])
 def test_a_whole_fit_finishes_under_a_hard_limit_set_from_its_plan(tmp_path, effort):
     arguments = [sys.executable, "-c", LIMITED, str(tmp_path), effort]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout)
     assert result["refused"]

@@ -1,36 +1,59 @@
-"""How the modules of the package depend on one another."""
+"""How the modules of the package, and of what is built on it, depend on one another."""
 
 import ast
 from pathlib import Path
 
+import pytest
+
 import finitegp
 
-ROOT = Path(finitegp.__file__).parent
+PACKAGE = Path(finitegp.__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
+# What is not installed may import the package, never the reverse.
+AROUND = ("paper", "benchmarks")
 
 
-def imported(path, modules):
-    """The modules of the package that a file imports anywhere, also in functions; the package itself is left out."""
-    parts = path.relative_to(ROOT).parts[:-1]
-    found = set()
+def modules(*roots):
+    """The files of all modules below these directories, by full name; the packages themselves are left out."""
+    found = {}
+    for root in roots:
+        for path in root.rglob("*.py"):
+            parts = [root.name, *path.relative_to(root).with_suffix("").parts]
+            if parts[1:] != ["__init__"]:
+                found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+def imported(name, path):
+    """What a file imports anywhere, also in functions: full names of modules, or of names in them."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.ImportFrom) or not node.level:
-            continue
-        base = parts[: len(parts) - node.level + 1]
-        stem = ".".join([*base, *([node.module] if node.module else [])])
-        for alias in node.names:
-            full = f"{stem}.{alias.name}".lstrip(".")
-            found.add(full if full in modules else stem)
-    return found & modules.keys()
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((stem, f"{stem}.{alias.name}") for alias in node.names)
 
 
-def test_imports_make_no_circle():
-    paths = {}
-    for path in ROOT.rglob("*.py"):
-        name = ".".join(part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__")
-        if name:
-            paths[name] = path
-    above = {name: imported(path, paths) - {name} for name, path in paths.items()}
-    assert "model" in above["algorithms.base"]
+@pytest.mark.parametrize(
+    "roots", [[PACKAGE], [ROOT / name for name in AROUND]], ids=["the package", "what is built on it"]
+)
+def test_imports_make_no_circle(roots):
+    paths = modules(*roots)
+    above = {
+        name: {full if full in paths else stem for stem, full in imported(name, path)} & paths.keys() - {name}
+        for name, path in paths.items()
+    }
+    lower, upper = ("model", "algorithms.base") if roots == [PACKAGE] else ("cells", "worker")
+    top = "finitegp" if roots == [PACKAGE] else "paper"
+    assert f"{top}.{lower}" in above[f"{top}.{upper}"]
     while ready := {name for name, below in above.items() if not below & above.keys()}:
         above = {name: below for name, below in above.items() if name not in ready}
     assert not above, f"among these modules there is a circle of imports: {sorted(above)}"
+
+
+def test_the_package_imports_nothing_that_is_not_installed_with_it():
+    for name, path in modules(PACKAGE).items():
+        roots = {stem.partition(".")[0] for stem, _ in imported(name, path)}
+        assert not roots & {*AROUND, "tests", "gpytorch"}, f"{name} imports {roots & {*AROUND, 'tests', 'gpytorch'}}"

@@ -21,7 +21,7 @@ from finitegp import DataError, FeatureGP
 from finitegp.atomic import complete_or_absent
 from finitegp.automatic import AutoFit, fit_auto
 from finitegp.automatic.residual_noise import MeanVariance, SmoothFloor
-from finitegp.data.scaling import RobustScaler, Standardizer
+from finitegp.data.scaling import Standardizer
 from finitegp.errors import ModelFileError
 from finitegp.features import (
     ComposedFeatures,
@@ -48,9 +48,9 @@ def make_rows(count=60, columns=2, seed=0):
     return inputs, 50 + 10 * np.sin(inputs[:, 0]) + generator.normal(size=count)
 
 
-def make_fit(feature_map, noise=None, *, scaler=Standardizer, columns=2):
+def make_fit(feature_map, noise=None, *, columns=2):
     inputs, targets = make_rows(columns=columns)
-    inputs_scaler, target_scaler = scaler.fit(inputs), Standardizer.fit(targets)
+    inputs_scaler, target_scaler = Standardizer.fit(inputs), Standardizer.fit(targets)
     model = FeatureGP(feature_map, noise_model=noise or ConstantNoise(0.3), output_scale=1.7)
     fitted = model.condition((inputs_scaler.transform(inputs), target_scaler.transform(targets)))
     return AutoFit(fitted, inputs_scaler, target_scaler, {"path": "test", "seconds": 1.5, "steps": (1, 2)})
@@ -132,12 +132,11 @@ def test_every_feature_map_of_the_library_can_be_saved():
             assert describe_module(MAPS[name]())["type"] == name
 
 
-@pytest.mark.parametrize("scaler", [Standardizer, RobustScaler])
-def test_scalers_and_record_come_back(scaler, path):
-    fit = make_fit(LinearFeatures(2), scaler=scaler)
+def test_scalers_and_record_come_back(path):
+    fit = make_fit(LinearFeatures(2))
     save_fit(fit, path)
     again = load_fit(path)
-    assert type(again.inputs_scaler) is scaler
+    assert type(again.inputs_scaler) is Standardizer
     assert_same_predictions(fit, again)
     assert again.record == {"path": "test", "seconds": 1.5, "steps": [1, 2]}
 

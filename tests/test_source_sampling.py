@@ -4,6 +4,7 @@ import itertools
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,17 +16,18 @@ from test_algorithms import NUM_DATA, assert_same_gradients, exact_quantities, g
 
 from finitegp import SCGD, DataError, FeatureGP, Lagged, exact_gradient, train
 from finitegp.callbacks import Checkpoint
-from finitegp.data import NotUniformWarning, NpySource, Rows, StreamSource, spool
+from finitegp.data import NpySource, Rows, StreamSource, spool
 from finitegp.data import source_sampling as sampling_module
 from finitegp.data.permutation import RandomPermutation
 from finitegp.data.sampling import BatchSampler, mix_seed
-from finitegp.data.source_sampling import BlockSampler, IndexedSampler, make_sampler
+from finitegp.data.source_sampling import IndexedSampler, make_sampler
 from finitegp.data.table_source import TableSource
 from finitegp.features import MLPFeatures
 from finitegp.schedules import make_optimizer
 
 # Seeds are fixed, so these tests give the same result in every run; a uniform sampler fails one in ten thousand seeds.
 LIKELY = 1e-4
+ROOT = Path(__file__).resolve().parents[1]  # where `benchmarks` is
 
 
 def sorted_table(directory, rows, files=3):
@@ -58,24 +60,11 @@ def test_rows_of_a_sorted_table_are_drawn_uniformly(tmp_path, monkeypatch, seed,
     assert chisquare(counts).pvalue > LIKELY
 
 
-def test_the_chi_square_test_finds_out_the_block_shuffle(tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling_module, "_BLOCK_ROWS", 20)
-    monkeypatch.setattr(sampling_module, "_POOL_BLOCKS", 3)
-    table = sorted_table(tmp_path, 600)
-    with pytest.warns(NotUniformWarning, match="does not draw rows uniformly"):
-        sampler = make_sampler(table, 10, sampling="block", dtype=torch.float64)
-    assert chisquare(np.bincount(drawn(sampler, epochs=100, batches=2), minlength=600)).pvalue < 1e-12
-    # With blocks in random order single rows come uniformly, but neighbours come together.
-    with pytest.warns(NotUniformWarning):
-        in_random_order = BlockSampler(spool(table, tmp_path / "cache"), 10, dtype=torch.float64)
-    pairs = np.array([sorted(batch.targets[:2, 0].tolist()) for e in range(20) for batch in in_random_order.epoch(e)])
-    assert (np.diff(pairs, axis=1) < 20).mean() > 0.2  # 0.06 if uniform
-    for either in (sampler, in_random_order):
-        for batches in (list(either.epoch(3)), list(either.epoch(4))):
-            assert len(batches) == len(either)
-            assert sorted(torch.cat([batch.targets for batch in batches])[:, 0].tolist()) == list(range(600))
-        assert torch.equal(next(either.epoch(3, skip=7)).targets, list(either.epoch(3))[7].targets)
-        assert len(list(either.epoch(3, skip=7, stop=9))) == 2
+def test_the_chi_square_test_finds_out_a_moving_window():
+    """It has the power to: rows mixed only with their neighbours, as a shuffle buffer mixes a sorted file."""
+    random = np.random.default_rng(0)
+    first_rows = [random.permutation(60)[:20] for _ in range(100)]  # the first two batches of ten, of a window of 60
+    assert chisquare(np.bincount(np.concatenate(first_rows), minlength=600)).pvalue < 1e-12
 
 
 class TestRandomPermutation:
@@ -187,11 +176,6 @@ def test_counts_are_relative_weights_in_batches_of_every_source(tmp_path, genera
         assert all(batch.counts is None for batch in batches), name
         targets, weights = (torch.cat([getattr(batch, part) for batch in batches]) for part in ("targets", "weights"))
         assert dict(zip(targets[:, 0].tolist(), weights.tolist(), strict=True)) == pytest.approx(expected, rel=1e-14)
-    for source in (data, TableSource(tmp_path / "table.csv", "y", weights="weights", counts="counts")):
-        with pytest.warns(NotUniformWarning):
-            (batch,) = make_sampler(source, 6, sampling="block", dtype=torch.float64).epoch(0)
-        found = dict(zip(batch.targets[:, 0].tolist(), batch.weights.tolist(), strict=True))
-        assert found == pytest.approx(expected, rel=1e-14)
 
 
 def test_a_source_of_counts_without_their_mean_is_refused(tmp_path, generator):
@@ -260,18 +244,10 @@ class TestTraining:
         assert run.epoch == 4
         assert all(torch.equal(one, two) for one, two in zip(model.parameters(), expected.parameters(), strict=True))
 
-    def test_block_shuffle_trains_and_warns(self, tmp_path, generator):
-        data = spool(self.problem(generator), tmp_path / "cache")
-        with pytest.warns(NotUniformWarning):
-            model, _ = self.trained(data, epochs=3, sampling="block")
-        assert model.nlml(data) < 1.5
-
     def test_arguments_are_checked(self, tmp_path, generator):
         arrays = self.problem(generator)
-        with pytest.raises(ValueError, match="sampling must be 'shuffle', 'independent' or 'block'"):
+        with pytest.raises(ValueError, match="sampling must be 'shuffle' or 'independent', but is 'sorted'"):
             make_sampler(arrays, 10, sampling="sorted")
-        with pytest.raises(ValueError, match="kept in memory"):
-            make_sampler(arrays, 10, sampling="block")
         with pytest.raises(ValueError, match="batch_size must be at least 1"):
             IndexedSampler(spool(arrays, tmp_path), 0)
         with pytest.raises(DataError, match="made for 300 rows, but the data have 200"):
@@ -293,7 +269,7 @@ import numpy as np, pyarrow as pa, pyarrow.parquet as pq, torch
 from finitegp import FeatureGP, Lagged, train
 from finitegp.data import spool
 from finitegp.data.table_source import TableSource
-from finitegp.experiments.environment import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
+from benchmarks.process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.features import MLPFeatures
 from finitegp.schedules import make_optimizer
 
@@ -329,7 +305,7 @@ def test_memory_does_not_grow_with_the_rows():
     peaks = []
     for rows in (100_000, 1_000_000):
         found = subprocess.run(
-            [sys.executable, "-c", MEMORY_SCRIPT, str(rows)], capture_output=True, text=True, check=True
+            [sys.executable, "-c", MEMORY_SCRIPT, str(rows)], cwd=ROOT, capture_output=True, text=True, check=True
         )
         peaks.append(float(found.stdout))
     # The inputs of 1,000,000 rows are 64 MB in memory.

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from finitegp import DataError, FeatureGP, InputNoise, fit_full_batch
-from finitegp.algorithms import BSGD, SCGD, Exact, Lagged, Minimax
+from finitegp.algorithms import BSGD, SCGD, Exact, Lagged, Minimax, PaperMinimax
 from finitegp.callbacks import (
     BiasMeter,
     Callback,
@@ -193,7 +193,9 @@ class TestDivergence:
         assert run.best.epoch == 2
         assert algorithm.model.nlml(data) == run.best.value
 
-    @pytest.mark.parametrize(("kind", "options"), [(Lagged, {"block": 1}), (SCGD, {}), (BSGD, {}), (Minimax, {})])
+    @pytest.mark.parametrize(
+        ("kind", "options"), [(Lagged, {"block": 1}), (SCGD, {}), (BSGD, {}), (Minimax, {}), (PaperMinimax, {})]
+    )
     def test_not_a_number_in_every_algorithm(self, data, kind, options):
         class Poison(Callback):
             def on_step(self, run):
@@ -442,8 +444,7 @@ class TestCheckpoints:
 
 
 KILLED = """
-import sys, torch
-sys.path.insert(0, {tests!r})
+import torch
 import test_training
 from finitegp.callbacks import Checkpoint
 torch.set_num_threads(1)
@@ -463,17 +464,16 @@ def test_killed_process_resumes_to_the_same_parameters(tmp_path):
     """SIGKILL at random moments, several times; the run that survives equals one that was never killed."""
 
     def script(name):
-        text = KILLED.format(
-            tests=str(Path(__file__).parent), path=str(tmp_path / f"{name}.ckpt"), result=str(tmp_path / f"{name}.st")
-        )
+        text = KILLED.format(path=str(tmp_path / f"{name}.ckpt"), result=str(tmp_path / f"{name}.st"))
         return [sys.executable, "-c", text]
 
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(script("whole"), check=True, env=environment, timeout=120)
+    # What -c runs imports from the working directory: this module.
+    options = {"env": os.environ | {"OMP_NUM_THREADS": "1"}, "cwd": Path(__file__).parent}
+    subprocess.run(script("whole"), check=True, timeout=120, **options)
     generator = torch.Generator().manual_seed(int(time.time()))
     kills = 0
     for _ in range(3):
-        process = subprocess.Popen(script("killed"), stdout=subprocess.PIPE, env=environment)
+        process = subprocess.Popen(script("killed"), stdout=subprocess.PIPE, **options)
         process.stdout.readline()
         time.sleep(float(0.05 + 0.6 * torch.rand((), generator=generator)))
         if process.poll() is not None:
@@ -481,6 +481,6 @@ def test_killed_process_resumes_to_the_same_parameters(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         kills += 1
-    subprocess.run(script("killed"), check=True, env=environment, timeout=120)
+    subprocess.run(script("killed"), check=True, timeout=120, **options)
     assert kills > 0
     assert_same_state(load_file(tmp_path / "whole.st"), load_file(tmp_path / "killed.st"))

@@ -4,7 +4,7 @@ __version__ = "0.1.0.dev0"
 
 from typing import TYPE_CHECKING, Any
 
-from .algorithms import BSGD, SCGD, SVGP, Exact, ExactGradient, Lagged, Minimax, PaperMinimax, exact_gradient
+from .algorithms import BSGD, SCGD, Exact, ExactGradient, Lagged, Minimax, PaperMinimax, exact_gradient
 from .data import ArraySource, IterableSource
 from .errors import DataError, NumericalError
 from .full_batch import FullBatchResult, fit_full_batch
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BSGD",
     "SCGD",
-    "SVGP",
     "ArraySource",
     "ConstantNoise",
     "DataError",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -57,30 +56,3 @@ def demo(
     from .demo import run_demo
 
     run_demo(max_rows=rows, seed=seed, directory=directory)
-
-
-# The experiments name their methods and datasets in their own help, so their commands are made there; and they import
-# what takes seconds, so their arguments are handed on unread.
-_HANDED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-
-
-@app.command(context_settings=_HANDED_ON)
-def reproduce(context: typer.Context) -> None:
-    """Rerun cells of the paper's tables, and the peers; what is finished already is not run again."""
-    from .experiments.command import reproduce as command
-
-    _hand_on(command, context)
-
-
-@app.command(context_settings=_HANDED_ON)
-def tables(context: typer.Context) -> None:
-    """Write the page of results and its figures: the paper's tables, what was reproduced, ours, the peers."""
-    from .experiments.tables_command import tables as command
-
-    _hand_on(command, context)
-
-
-def _hand_on(command: Callable[..., None], context: typer.Context) -> None:
-    inner = typer.Typer(add_completion=False)
-    inner.command()(command)
-    inner(context.args, prog_name=context.command_path)

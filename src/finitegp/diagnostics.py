@@ -13,7 +13,7 @@ from torch import Tensor
 from .algorithms.base import Algorithm
 from .algorithms.exact import exact_gradient
 from .data.sampling import BatchSampler
-from .data.source_sampling import SourceSampler
+from .data.source_sampling import IndexedSampler
 from .model import FeatureGP
 
 
@@ -36,7 +36,7 @@ class GradientBias:
     nlml: float
 
 
-def measure_bias(algorithm: Algorithm, sampler: BatchSampler | SourceSampler) -> GradientBias:
+def measure_bias(algorithm: Algorithm, sampler: BatchSampler | IndexedSampler) -> GradientBias:
     """Compare the algorithm's gradient with the exact one at the present parameters and tracked quantities.
 
     The mean over the batches of one shuffled epoch is the mean over all rows, without sampling error: what is left is

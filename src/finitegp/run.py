@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .algorithms.base import Algorithm
 from .data.sampling import BatchSampler
-from .data.source_sampling import SourceSampler
+from .data.source_sampling import IndexedSampler
 from .distributed import ALONE, Ranks
 from .schedules import Schedule
 
@@ -58,7 +58,7 @@ class TrainingRun:
 
     algorithm: Algorithm
     optimizer: torch.optim.Optimizer
-    sampler: BatchSampler | SourceSampler
+    sampler: BatchSampler | IndexedSampler
     epochs: int
     schedule: Schedule | None = None
     epoch: int = 0

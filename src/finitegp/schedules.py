@@ -43,11 +43,6 @@ def make_optimizer(
     return torch.optim.SGD(groups, **options)
 
 
-def constant() -> Schedule:
-    """No change of the learning rate."""
-    return lambda step: 1.0
-
-
 def cosine_decay(total_steps: int, *, warmup_steps: int = 0) -> Schedule:
     """From one to zero along half a cosine, after a linear rise over ``warmup_steps``.
 

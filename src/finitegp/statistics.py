@@ -156,14 +156,6 @@ class FeatureStatistics:
         """A copy that shares no memory."""
         return self._map(Tensor.clone, self.num_data)
 
-    def select_targets(self, columns: list[int]) -> FeatureStatistics:
-        """The statistics of some of the target columns."""
-        return replace(
-            self,
-            projected_targets=self.projected_targets[:, columns],
-            target_sum_of_squares=self.target_sum_of_squares[columns],
-        )
-
     def __add__(self, other: FeatureStatistics) -> FeatureStatistics:
         if not isinstance(other, FeatureStatistics):
             return NotImplemented

@@ -58,8 +58,7 @@ def train(
         micro_batch_size: Pass at most so many rows through the feature map at once and accumulate the gradient of the
             batch: less memory, the same result to rounding. None passes the whole batch.
         gathered_batches: Batches that are read from disk at once; makes no difference to the batches.
-        sampling: ``"shuffle"`` or ``"independent"``, both uniform; or, for rows that are not in memory, ``"block"``,
-            which is not, and warns.
+        sampling: ``"shuffle"`` or ``"independent"``, both uniform.
         seed: Determines the batches.
         schedule: A function from the step to a factor on the learning rates (:mod:`finitegp.schedules`), or a torch
             scheduler, stepped after every step.

@@ -2,21 +2,17 @@
 
 from .base import Algorithm, BatchGradient
 from .bsgd import BSGD
-from .compiled import CompilationWarning
 from .exact import Exact, ExactGradient, exact_gradient
 from .lagged import Lagged
 from .minimax import Minimax
 from .paper_minimax import PaperMinimax
 from .scgd import SCGD
-from .svgp import SVGP
 
 __all__ = [
     "BSGD",
     "SCGD",
-    "SVGP",
     "Algorithm",
     "BatchGradient",
-    "CompilationWarning",
     "Exact",
     "ExactGradient",
     "Lagged",

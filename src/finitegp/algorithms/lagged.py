@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Rows
-from ..distributed import Ranks
 from ..errors import NumericalError
 from ..likelihood import row_gradients
 from ..linalg import cholesky
 from ..model import FeatureGP
 from ..statistics import FeatureStatistics
 from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
-from .compiled import CompiledStep
 
 # Rows whose residuals the noise comes from: their mean square is good to three per cent.
 _RESIDUAL_ROWS = 2000
@@ -51,9 +49,6 @@ class Lagged(Algorithm):
         weight_update: ``"solve"`` at each refresh; ``"train"`` with the optimizer, as SCGD does, from a solved start;
             or ``"both"``. Solved weights suit nearly noise-free targets; trained ones let features and weights trade
             scale without waiting for the window.
-        compiled: Make whole steps, AdamW included, with ``torch.compile``: the same mathematics in fewer kernels, after
-            a compilation of some 10 to 50 seconds. Where that is not possible (no C++ compiler, another optimizer, a
-            feature map that cannot be traced) a warning says why, and ordinary steps are made.
         input_dim: The number of input columns, if the feature map does not know it.
         num_targets: The number of target columns.
         minimum_noise_variance: The noise variance is kept at or above this.
@@ -81,7 +76,6 @@ class Lagged(Algorithm):
         include_current: bool = False,
         noise_update: str = "closed_form",
         weight_update: str = "solve",
-        compiled: bool = False,
         input_dim: int | None = None,
         num_targets: int = 1,
         minimum_noise_variance: float = 1e-8,
@@ -121,7 +115,6 @@ class Lagged(Algorithm):
         # Batches since the last refresh; kept whole, so that their sums are one large product.
         self._pending: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._pending_residuals: list[Tensor] = []
-        self._compiled_step = CompiledStep(self) if compiled else None
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """All parameters but the noise variance where that is set in closed form."""
@@ -136,15 +129,6 @@ class Lagged(Algorithm):
             features, log_scale = self.model(batch.inputs, batch.weights)
             self._pending.append((features, batch.targets, log_scale))
         self._refresh(solve_weights=True)
-
-    def share_steps(self, ranks: Ranks) -> None:
-        """Make the steps together with other ranks, which add up their statistics once per block."""
-        if ranks.world_size > 1 and self._compiled_step is not None:
-            raise ValueError(
-                "Lagged(compiled=True) cannot be trained on several ranks: gradient and optimizer are one compiled "
-                "function, between which the ranks would have to average. Leave out compiled=True."
-            )
-        super().share_steps(ranks)
 
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients from one batch with the weights and inverse of the last refresh."""
@@ -170,16 +154,6 @@ class Lagged(Algorithm):
         if self.noise_update == "gradient":
             noise_gradient(self, loss, float(self.inverse_trace), noise_variance)
         return BatchGradient(features, log_scale, loss, noise_variance)
-
-    def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
-        """One step with one batch; returns its loss."""
-        # What is compiled is the step of a whole batch.
-        compiled = self._compiled_step if self.micro_batch_size is None else None
-        found = None if compiled is None else compiled(batches[0], optimizer)
-        if found is None:
-            return super().step(batches, optimizer)
-        self.track(batches[0], found)
-        return found.loss.item()
 
     def project(self) -> None:
         """Only needed where the noise takes gradient steps: the closed form keeps to the floor by itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..data import Rows
 from ..likelihood import row_gradients
-from ..linalg import cholesky, from_eigen, gram_float64, is_positive_definite, symmetric_eigen, update_gram
+from ..linalg import cholesky, from_eigen, is_positive_definite, symmetric_eigen, update_gram
 from ..model import FeatureGP
 from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
 
@@ -143,13 +143,10 @@ class Minimax(Algorithm):
     @torch.no_grad()
     def initialize(self, batches: Sequence[Rows]) -> None:
         """Start ``A`` from the mean of a few batches that no step has used, and ``P`` from its inverse."""
-        d, rows = self.num_features, 0.0
-        total = torch.zeros_like(self.whitening)
-        for batch in batches:
-            gram, found = self._shared_gram(*self.model(batch.inputs, batch.weights))
-            total.add_(gram)
-            rows += found
-        estimate = total / rows
+        d = self.num_features
+        parts = (self.model(batch.inputs, batch.weights) for batch in batches)
+        estimate, rows = self._sum(parts, torch.zeros_like(self.whitening))
+        estimate.div_(rows)
         # Few rows say nothing of weak directions, where P would be far too large: the mean eigenvalue over the rows is
         # about how far off they can be.
         estimate.diagonal().add_(self.model.noise_variance / self.num_data + float(estimate.trace()) / rows)
@@ -180,7 +177,7 @@ class Minimax(Algorithm):
 
     def track(self, batch: Rows, found: BatchGradient) -> None:
         """Add the batch of the descent to the sums."""
-        self._take_up(0, found.features, found.log_noise_scale, found.noise_variance)
+        self._take_up(0, [(found.features, found.log_noise_scale)], found.noise_variance)
 
     @torch.no_grad()
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
@@ -189,10 +186,9 @@ class Minimax(Algorithm):
             loss = super().step(batches[:1], optimizer)
         inputs, weights = batches[1].inputs, batches[1].weights
         size = self.micro_batch_size or max(len(inputs), 1)
-        for start in range(0, max(len(inputs), 1), size):  # once also without rows: other ranks wait for the sum
-            part = slice(start, start + size)
-            features, log_scale = self.model(inputs[part], None if weights is None else weights[part])
-            self._take_up(1, features, log_scale, self.model.noise_variance)
+        cuts = [slice(start, start + size) for start in range(0, len(inputs), size)]
+        parts = (self.model(inputs[cut], None if weights is None else weights[cut]) for cut in cuts)
+        self._take_up(1, parts, self.model.noise_variance)
         self.steps.add_(1)
         if self.penalty_growth > 1.0 and int(self.steps) % self.penalty_steps == 0:
             # Beyond 1 the penalty is exact and more of it gains nothing; at 1 + damping the estimate is unbounded.
@@ -209,16 +205,25 @@ class Minimax(Algorithm):
         super().project()
         clamp_to_box(self.box, [*self.model.feature_map.parameters(), self.weights])
 
-    def _take_up(self, stream: int, features: Tensor, log_scale: Tensor | None, noise_variance: float) -> None:
-        rows: float = len(features)
-        if self.ranks.world_size == 1:
-            row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.double())
-            update_gram(self.pending_grams[stream], features, keep=1.0, weight=1.0, row_scale=row_scale)
-        else:
-            gram, rows = self._shared_gram(features, log_scale)
-            self.pending_grams[stream].add_(gram)
+    def _take_up(self, stream: int, parts: Iterable[tuple[Tensor, Tensor | None]], noise_variance: float) -> None:
+        """Add the features and noise scales of a batch to the sums."""
+        gram, rows = self._sum(parts, self.pending_grams[stream])
+        self.pending_grams[stream] = gram
         self.pending_noise[stream] += noise_variance * rows
         self.pending_rows[stream] += rows
+
+    def _sum(self, parts: Iterable[tuple[Tensor, Tensor | None]], start: Tensor) -> tuple[Tensor, float]:
+        """``start`` plus ``Z'Z`` of rows divided by their noise scale, and the number of rows, over all ranks."""
+        alone = self.ranks.world_size == 1
+        total, rows = start if alone else torch.zeros_like(start), 0
+        for features, log_scale in parts:
+            row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.double())
+            update_gram(total, features, keep=1.0, weight=1.0, row_scale=row_scale)
+            rows += len(features)
+        if alone:
+            return total, rows
+        total, all_rows = self.ranks.add_rows(total, rows)
+        return total.add_(start), all_rows
 
     def _move(self) -> None:
         """One step of ``A`` and ``P`` with the rows since the last, in the metric of ``A``, which then changes."""
@@ -256,11 +261,6 @@ class Minimax(Algorithm):
         inverse = self.whitening @ self.multiplier @ self.whitening.mT / self.num_data
         self.inverse_gram.copy_(0.5 * (inverse + inverse.mT))
         self.inverse_trace.copy_(inverse.trace())
-
-    def _shared_gram(self, features: Tensor, log_scale: Tensor | None) -> tuple[Tensor, float]:
-        """``Z'Z`` of rows divided by their noise scale, and their number, over all ranks."""
-        row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.double())
-        return self.ranks.add_rows(gram_float64(features, row_scale=row_scale), len(features))
 
 
 def check_penalty_growth(penalty_growth: float, penalty_steps: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data import ArraySource
-from ..data.scaling import RobustScaler, Standardizer
+from ..data.scaling import Standardizer
 from ..error_shape import GAUSSIAN, ErrorShape
 from ..errors import DataError
 from ..model import FittedGP, concatenate_predictions
@@ -42,7 +42,7 @@ class AutoFit:
     """
 
     fitted: FittedGP
-    inputs_scaler: Standardizer | RobustScaler
+    inputs_scaler: Standardizer
     target_scaler: Standardizer
     record: dict[str, Any]
 
@@ -159,10 +159,9 @@ def fit_auto(
     target_scaler = fit_target_scaler(observed, counted, center=center)
     scaled_targets = target_scaler.transform(observed)
     record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": len(values), "settings": chosen.to_dict()}
-    inputs_scaler: Standardizer | RobustScaler
+    inputs_scaler = Standardizer.fit(values, counted)
+    scaled = inputs_scaler.transform(values)
     if len(values) <= chosen.small_rows:
-        inputs_scaler = Standardizer.fit(values, counted)
-        scaled = inputs_scaler.transform(values)
         data = ArraySource(scaled, scaled_targets, counts=counted)
         depends = None if noise == "auto" and chosen.input_noise else noise == "input"
         model, left_out = with_one_thread(fit_kernels, data, chosen, input_noise=depends, seed=seed, progress=progress)
@@ -176,9 +175,7 @@ def fit_auto(
             shape = choose_error_shape([(standardized, rows.mean)], rows.total)
             record["degrees_of_freedom"] = shape.degrees_of_freedom
     else:
-        inputs_scaler = RobustScaler.fit(values) if chosen.robust_scaling else Standardizer.fit(values, counted)
         record |= {"path": "networks", "why": f"more than {chosen.small_rows} rows"}
-        scaled = inputs_scaler.transform(values)
         table = Table(scaled, scaled_targets, counted)
         fitted = fit_networks(table, chosen, record, seed=seed, processes=processes, progress=progress)
     record["seconds"] = time.perf_counter() - started

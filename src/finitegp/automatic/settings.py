@@ -24,7 +24,6 @@ class AutoSettings:
         num_frequencies: Cosines per column of the embedding.
         embedding_width: Its outputs per column.
         frequency_scale: Of the initial frequencies of the embedding: large ones see sharp steps, small ones are smooth.
-        robust_scaling: Whether inputs are scaled by quartiles and smoothly clipped, or only standardised.
         learning_rate: Of Adam, with cosine decay.
         weight_decays: Decoupled, of all parameters. The first network is trained once with each, and the one with the
             smallest error on the validation rows is that of all other networks.
@@ -65,7 +64,6 @@ class AutoSettings:
     num_frequencies: int = 16
     embedding_width: int = 4
     frequency_scale: float = 1.0
-    robust_scaling: bool = False
     learning_rate: float = 5e-3
     weight_decays: tuple[float, ...] = (0.01, 0.1)
     batch_size: int = 128

@@ -5,18 +5,15 @@ from .moments import Moments
 from .npy_files import NpySource
 from .scaled_source import ScaledSource, Scaling
 from .shares import Share
-from .source_sampling import NotUniformWarning
-from .sources import ArraySource, DataSource, IndexedSource, IterableSource, Rows, Source
+from .sources import ArraySource, IndexedSource, IterableSource, Rows, Source
 from .spool import SpooledSource, open_spool, spool
 from .streams import StreamSource
 
 __all__ = [
     "ArraySource",
-    "DataSource",
     "IndexedSource",
     "IterableSource",
     "Moments",
-    "NotUniformWarning",
     "NpySource",
     "Rows",
     "ScaledSource",

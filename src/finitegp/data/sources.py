@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,14 +31,6 @@ class Rows(NamedTuple):
     targets: Tensor
     weights: Tensor | None = None
     counts: Tensor | None = None
-
-
-@runtime_checkable
-class DataSource(Protocol):
-    """Rows that can be read from the start any number of times, chunk by chunk."""
-
-    def __iter__(self) -> Iterator[Rows]:
-        """One pass over all rows, in order."""
 
 
 class Source(ABC):

@@ -27,8 +27,6 @@ class StreamSource(Source):
     - *Training* needs uniform random batches of all rows, which no stream can give in its own order. ``train``
       therefore spools the stream into a temporary file first (:func:`finitegp.data.spool`), after which all is as exact
       as with arrays. To keep the file, or to read the stream once and both train and condition, spool it yourself.
-    - With ``sampling="block"`` nothing is spooled, batches come from a window that moves along the stream, and no
-      exactness is claimed.
 
     A stream that is read again and then yields another number of rows is an error.
 

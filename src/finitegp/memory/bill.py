@@ -129,13 +129,11 @@ def items_of(setting: Setting) -> Iterator[Item]:
 
 def _always(s: Setting) -> Iterator[Item]:
     f, p, square = s.float_bytes, s.num_parameters, s.num_features**2
-    # The tracked Gram matrix and an inverse; or estimate, dual and inverse.
-    state = {"lagged": (8 + f) * square, "scgd": 8 * square, "minimax": 24 * square}[s.algorithm]
-    # Minimax trains two of its matrices: gradient and two moments each.
-    trained = 3 * f * p + (48 * square if s.algorithm == "minimax" else 0)
+    # The tracked Gram matrix and an inverse; or metric, multiplier, two sums and an inverse.
+    state = {"lagged": (8 + f) * square, "scgd": 8 * square, "minimax": (32 + f) * square}[s.algorithm]
     copies = 2 if s.keep_best else 1
     yield Item("always", "network and weights", f * p)
-    yield Item("always", "gradients and Adam's moments", trained)
+    yield Item("always", "gradients and Adam's moments", 3 * f * p)
     yield Item("always", "matrices of the algorithm", state)
     yield Item("always", "copies of the state to go back to", copies * (f * p + state))
     streams = 2 if s.algorithm == "minimax" else 1
@@ -183,8 +181,10 @@ def _training(s: Setting) -> Iterator[Item]:
         # Few rows are multiplied at once, more of them block by block into a matrix and its mirror image.
         yield Item("tracking", "Gram matrix of the batch", 8 * b * d if b <= 64 else 8 * (2 * d + GRAM_BLOCK_ROWS) * d)
     else:
-        yield Item("step", "gradients of the rows, dual matrix", back + 2 * f * d**2)
-        yield Item("projection", "factor or eigenvectors", 5 * 8 * d**2)
+        yield Item("step", "gradients of the rows", back)
+        yield Item("tracking", "features of the batch", f * b * d)
+        yield Item("tracking", "Gram matrix of the batch", 8 * b * d if b <= 64 else 8 * (2 * d + GRAM_BLOCK_ROWS) * d)
+        yield Item("move", "means in the metric, factor or eigenvectors", 7 * 8 * d**2)
     if m < b:
         yield Item("step", "features of the batch, accumulated gradient", 2 * f * b * d + f * s.num_parameters)
 

@@ -59,7 +59,7 @@ def plan_fit(
 
     Args:
         budget: Such as ``"64MB"``: above the interpreter with its libraries
-            (:func:`~finitegp.libraries.load_libraries`).
+            (``benchmarks/libraries.py`` loads them).
         num_columns: Input columns, after encoding.
         num_data: Rows, if they are known: a tenth is held out at most.
         members: Networks.

@@ -131,7 +131,7 @@ def plan_memory(
 
     Args:
         budget: Such as ``"64MB"``: above the interpreter with its libraries
-            (:func:`~finitegp.libraries.load_libraries`).
+            (``benchmarks/libraries.py`` loads them).
         num_columns: Input columns, after encoding.
         num_targets: Target columns.
         hidden: Widths of the network's layers.

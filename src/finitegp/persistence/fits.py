@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..automatic import AutoFit
-from ..data.scaling import RobustScaler, Standardizer
+from ..data.scaling import Standardizer
 from ..errors import DataError, ModelFileError
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
@@ -23,7 +23,6 @@ from .row_sums import checked_tensor, decode_statistics, encode_statistics, posi
 
 Header = dict[str, Any]
 Tensors = dict[str, Tensor]
-Scaler = Standardizer | RobustScaler
 _PROBE_ROWS = 4
 _MAX_CHUNK = 1 << 24
 # Far above rounding on another processor, far below what a different module gives.
@@ -44,8 +43,11 @@ def encode_fit(fit: AutoFit, prefix: str = "") -> tuple[Header, Tensors]:
         "record": plain_json(fit.record),
     }
     for role, scaler in (("inputs_scaler", fit.inputs_scaler), ("target_scaler", fit.target_scaler)):
-        header[role], arrays = _encode_scaler(scaler)
-        tensors |= {f"{role}.{name}": array for name, array in arrays.items()}
+        if type(scaler) is not Standardizer:
+            raise ModelFileError(f"A {type(scaler).__name__} cannot be saved: use Standardizer.")
+        header[role] = {"type": "Standardizer"}
+        for name in ("mean", "scale"):
+            tensors[f"{role}.{name}"] = torch.tensor(np.asarray(getattr(scaler, name), np.float64))
     columns = len(tensors["inputs_scaler.scale"])
     probe = torch.sin(torch.arange(1.0, 1.0 + _PROBE_ROWS * columns, dtype=torch.float64)).reshape(-1, columns)
     outputs = _probe(model, probe)
@@ -75,8 +77,6 @@ def decode_fit(
 def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_model: NoiseModel | None) -> AutoFit:
     inputs_scaler = _decode_scaler(header["inputs_scaler"], tensors, "inputs_scaler", 1)
     target_scaler = _decode_scaler(header["target_scaler"], tensors, "target_scaler", 0)
-    if not isinstance(target_scaler, Standardizer):
-        raise ModelFileError("the target is not standardised")
     statistics = decode_statistics(header["num_data"], tensors)
     features = _restore("feature_map", header["feature_map"], feature_map, tensors)
     noise = _restore("noise_model", header["noise"], noise_model, tensors)
@@ -150,16 +150,7 @@ def _check_probe(model: FeatureGP, tensors: Tensors, columns: int) -> None:
     )
 
 
-def _encode_scaler(scaler: Scaler) -> tuple[Header, Tensors]:
-    kinds: dict[type, tuple[str, ...]] = {Standardizer: ("mean", "scale"), RobustScaler: ("center", "scale")}
-    if type(scaler) not in kinds:
-        raise ModelFileError(f"A {type(scaler).__name__} cannot be saved: use Standardizer or RobustScaler.")
-    arrays = {name: torch.tensor(np.asarray(getattr(scaler, name), np.float64)) for name in kinds[type(scaler)]}
-    limit = {"limit": scaler.limit} if isinstance(scaler, RobustScaler) else {}
-    return {"type": type(scaler).__name__, **limit}, arrays
-
-
-def _decode_scaler(description: Any, tensors: Tensors, role: str, ndim: int) -> Scaler:
+def _decode_scaler(description: Any, tensors: Tensors, role: str, ndim: int) -> Standardizer:
     def array(name: str) -> npt.NDArray[np.float64]:
         values = tensors[f"{role}.{name}"]
         if values.dtype != torch.float64 or values.ndim != ndim or bool(values.isnan().any()):
@@ -167,18 +158,12 @@ def _decode_scaler(description: Any, tensors: Tensors, role: str, ndim: int) -> 
         result: npt.NDArray[np.float64] = values.numpy()[()]  # a number, not an array, where there are no dimensions
         return result
 
-    scale = array("scale")
+    kind = description["type"]
+    if kind != "Standardizer":
+        raise ModelFileError(f"its {role} is a {str(kind)[:60]!r} that this release does not know")
+    mean, scale = array("mean"), array("scale")
     if not np.all(scale > 0.0):
         raise ModelFileError(f"its {role} has a scale that is not positive")
-    kind = description["type"]
-    if kind == "Standardizer":
-        made: Scaler = Standardizer(array("mean"), scale)
-        location = array("mean")
-    elif kind == "RobustScaler":
-        location = array("center")
-        made = RobustScaler(location, scale, positive_number("limit", description["limit"]))
-    else:
-        raise ModelFileError(f"its {role} is a {str(kind)[:60]!r} that this release does not know")
-    if np.shape(location) != np.shape(scale):
+    if np.shape(mean) != np.shape(scale):
         raise ModelFileError(f"its {role} has parts of different lengths")
-    return made
+    return Standardizer(mean, scale)

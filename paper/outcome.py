@@ -1,0 +1,55 @@
+"""What a method is given and what it returns, the same for ours, the paper's and the peers'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from finitegp.error_shape import GAUSSIAN, ErrorShape
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetSplit:
+    """One table, split; float64, in the units of the file.
+
+    Attributes:
+        name: The dataset.
+        split: Which of the ten splits.
+        inputs: Training inputs ``(n, columns)``.
+        targets: Training targets ``(n,)``.
+        test_inputs: Test inputs.
+        test_targets: Test targets; a method must not look at them.
+    """
+
+    name: str
+    split: int
+    inputs: Array
+    targets: Array
+    test_inputs: Array
+    test_targets: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Predictions for the test rows, in the target's units, and what the fit cost.
+
+    Attributes:
+        mean: Predictive mean ``(test rows,)``.
+        std: Predictive standard deviation ``(test rows,)``, noise included.
+        seconds: Seconds to fit, without loading the data and without predicting.
+        error_shape: Of the predictive distribution with that mean and that standard deviation.
+        log_density: Log predictive density of the test targets where the prediction is of another kind (a mixture).
+        details: Whatever else the record should hold, such as ``steps`` or ``nlml``.
+    """
+
+    mean: Array
+    std: Array
+    seconds: float
+    error_shape: ErrorShape = GAUSSIAN
+    log_density: Array | None = None
+    details: dict[str, Any] = field(default_factory=dict)

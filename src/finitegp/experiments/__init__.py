@@ -1,1 +1,0 @@
-"""The paper's experiments and its peers, rerun: ``finitegp reproduce`` and ``finitegp tables``."""

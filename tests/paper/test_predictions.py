@@ -1,0 +1,98 @@
+"""Predictions stored beside the results: the same numbers again, whole files, files of the right cell."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from finitegp.error_shape import ErrorShape
+from finitegp.errors import DataError
+from paper import worker
+from paper.cells import Cell
+from paper.datasets import load_split
+from paper.outcome import Outcome
+from paper.predictions import PREDICTIONS, Predictions, load_predictions, save_predictions
+from paper.store import ResultStore
+
+CELL = Cell("yacht", 0, "bayesridge")
+MEAN, STD = np.array([1.0, 2.5, -3e6]), np.array([0.5, 1e-3, 7.0])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "degrees", "density"),
+    [
+        (Outcome(MEAN, STD, 1.0), None, None),
+        (Outcome(MEAN, STD, 1.0, error_shape=ErrorShape(3.5)), 3.5, None),
+        (Outcome(MEAN, STD, 1.0, log_density=-STD), None, -STD),
+    ],
+    ids=["Gaussian", "Student's t", "mixture"],
+)
+def test_round_trip(tmp_path, outcome, degrees, density):
+    path = save_predictions(CELL, Predictions.of(outcome), tmp_path)
+    assert path == tmp_path / PREDICTIONS / f"{CELL.digest}.npz"
+    found = load_predictions(CELL, tmp_path)
+    np.testing.assert_array_equal(found.mean, MEAN.astype(np.float32))
+    np.testing.assert_array_equal(found.std, STD.astype(np.float32))
+    assert found.degrees_of_freedom == degrees
+    if density is None:
+        assert found.log_density is None
+    else:
+        np.testing.assert_array_equal(found.log_density, density.astype(np.float32))
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    path = save_predictions(CELL, Predictions.of(Outcome(MEAN, STD, 1.0)), tmp_path)
+    before = path.read_bytes()
+
+    def fail(file, **arrays):
+        file.write(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(np, "savez_compressed", fail)
+    with pytest.raises(OSError, match="no space"):
+        save_predictions(CELL, Predictions.of(Outcome(STD, STD, 1.0)), tmp_path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_what_is_missing_damaged_or_foreign_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no predictions of yacht/0 bayesridge"):
+        load_predictions(CELL, tmp_path)
+    path = save_predictions(CELL, Predictions.of(Outcome(MEAN, STD, 1.0)), tmp_path)
+    other = Cell("yacht", 1, "bayesridge")
+    path.with_name(f"{other.digest}.npz").write_bytes(path.read_bytes())
+    with pytest.raises(DataError, match="another cell"):
+        load_predictions(other, tmp_path)
+    whole = path.read_bytes()
+    for damaged in (b"", b"half", whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="damaged"):
+            load_predictions(CELL, tmp_path)
+    np.savez_compressed(path, cell=np.array(CELL.key), mean=np.float32([1, 2]), std=np.float32([1]))
+    with pytest.raises(DataError, match="one float32 number per row"):
+        load_predictions(CELL, tmp_path)
+    np.savez_compressed(path, cell=np.array([{"a": 1}], dtype=object), mean=MEAN, std=STD)  # never unpickled
+    with pytest.raises(DataError, match="damaged"):
+        load_predictions(CELL, tmp_path)
+
+
+@pytest.mark.parametrize("method", ["bayesridge", "auto"])
+def test_a_worker_stores_what_its_scores_were_computed_from(uci_dir, tmp_path, method):
+    settings = {"effort": "low", "fourier_features": 24} if method == "auto" else {}
+    cell = Cell("yacht", 0, method, settings=settings)
+    assert worker.main([json.dumps(cell.to_row()), str(tmp_path), str(uci_dir)]) == 0
+    (row,) = ResultStore(tmp_path).rows()
+    found = load_predictions(Cell.from_row(row), tmp_path)
+    errors = found.mean - load_split("yacht", 0, uci_dir).test_targets
+    assert math.sqrt(np.mean(errors**2)) == pytest.approx(row["rmse"], rel=1e-5)
+    assert np.abs(errors / found.std).max() == pytest.approx(row["largest_standardized_residual"], rel=1e-4)
+    assert (found.degrees_of_freedom is None) == ("gaussian_nlpd" not in row)
+
+
+def test_methods_of_the_paper_store_none(uci_dir, tmp_path):
+    settings = {"optimizer": "adam", "learning_rate": 1e-3}
+    cell = Cell("yacht", 0, "bsgd", "linear", 32, 1, 0, settings)
+    assert worker.main([json.dumps(cell.to_row()), str(tmp_path), str(uci_dir)]) == 0
+    assert not (tmp_path / PREDICTIONS).exists()

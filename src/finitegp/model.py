@@ -171,9 +171,9 @@ class FeatureGP(nn.Module):
         def backward(gradient: Tensor, scale_gradient: Tensor | None = None) -> None:
             # A frozen feature map or noise model needs nothing.
             ways = [(features, gradient), (log_scale, scale_gradient)]
-            open_ways = [(end, start) for end, start in ways if end is not None and end.requires_grad]
-            if open_ways:
-                torch.autograd.backward(*zip(*open_ways, strict=True))
+            taken = [(end, start) for end, start in ways if end is not None and end.requires_grad]
+            if taken:
+                torch.autograd.backward([end for end, _ in taken], [start for _, start in taken])
 
         return TracedFeatures(features.detach(), None if log_scale is None else log_scale.detach(), backward)
 

@@ -178,7 +178,7 @@ def train(
                 callback.on_record(run)
         if restore_best and run.best is not None and not run.diverged:
             algorithm.load_state_dict(run.best.state)
-        if not run.diverged:
+        elif not run.diverged:
             algorithm.finish(sampler.data)
     finally:
         run.seconds = time.perf_counter() - started

@@ -190,7 +190,10 @@ class Algorithm(nn.Module, ABC):
         return found.loss.item()
 
     def finish(self, data: Any) -> None:
-        """Called once after the last step, with the rows, for what one exact pass can set right."""
+        """Called with the rows after the last step, for what one exact pass can set right.
+
+        Not where an earlier state was restored as the best: that is left as it was measured.
+        """
 
     def pending_state(self) -> dict[str, Tensor]:
         """What a checkpoint needs besides the state dict, if anything."""

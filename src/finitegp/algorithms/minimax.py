@@ -15,8 +15,10 @@ from ..linalg import cholesky, from_eigen, is_positive_definite, symmetric_eigen
 from ..model import FeatureGP
 from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
 
-# Rows that the estimate averages over, in units of the number of features: at the start, and by default at most.
-_FIRST_WINDOW, _LAST_WINDOW = 16, 64
+# In rows per feature: what the estimate averages over at the start, and by default at most; and what it moves after.
+# A step of A and P takes some ten products of d x d matrices, so that all costs per row are O(d^2).
+_FIRST_WINDOW, _LAST_WINDOW = 32, 64
+_ROWS_PER_MOVE = 2
 
 
 class Minimax(Algorithm):
@@ -39,7 +41,8 @@ class Minimax(Algorithm):
       saddle point an attractor for :math:`\rho > 1`, and is zero at :math:`A = F`.
     - ``A`` and ``B`` take plain steps of their own, whatever optimizer trains the rest. In the metric of ``A`` they are
 
-      .. math:: A \leftarrow (1 - a - a\rho) I + a P + a\rho F_S, \qquad P \leftarrow P - \tfrac{a}{4}(\rho - 1)^2 (A - F_{S'})
+      .. math:: A \leftarrow (1 - a - a\rho) I + a P + a\rho F_S, \qquad
+          P \leftarrow P - \tfrac{a}{4}(\rho - 1)^2 (A - F_{S'})
 
       so ``A`` stays positive definite, and below :math:`\rho / (1 + \rho - \mu)` times the mean of the :math:`F_S`.
 
@@ -56,7 +59,7 @@ class Minimax(Algorithm):
         penalty_growth: The outer loop: the penalty is multiplied by this, up to ``1 + damping / 2``, ...
         penalty_steps: ... every this many steps.
         damping: :math:`\rho`, more than 1. Larger values make ``A`` less and ``P`` more noisy.
-        window: ``m``, the rows that ``A`` and ``P`` average over; 64 per feature by default. It starts at 16 per
+        window: ``m``, the rows that ``A`` and ``P`` average over; 64 per feature by default. It starts at 32 per
             feature and grows with the rows seen. ``math.inf`` never stops growing, for learning rates that fall.
         box: Bound on the absolute value of every weight and network parameter; None for no bound.
         input_dim: The number of input columns, if the feature map does not know it.
@@ -137,7 +140,7 @@ class Minimax(Algorithm):
     @property
     def gram_estimate(self) -> Tensor:
         """``A``, the estimate of ``F``."""
-        inverse_root = torch.linalg.inv(self.whitening)
+        inverse_root: Tensor = torch.linalg.inv(self.whitening)
         return self.num_data * inverse_root.mT @ inverse_root
 
     @torch.no_grad()
@@ -181,7 +184,7 @@ class Minimax(Algorithm):
 
     @torch.no_grad()
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
-        """Descent with the first batch; ascent with the second once as many rows are there as there are features."""
+        """Descent with the first batch; the second is for the ascent, which comes once for every few batches."""
         with torch.enable_grad():
             loss = super().step(batches[:1], optimizer)
         inputs, weights = batches[1].inputs, batches[1].weights
@@ -194,8 +197,7 @@ class Minimax(Algorithm):
             # Beyond 1 the penalty is exact and more of it gains nothing; at 1 + damping the estimate is unbounded.
             limit = max(float(self.penalty), 1.0 + 0.5 * self.damping)
             self.penalty.mul_(self.penalty_growth).clamp_(max=limit)
-        # A step of A and P costs as much as d rows do, so that all costs per row are O(d^2).
-        if float(self.pending_rows.min()) >= self.num_features:
+        if float(self.pending_rows.min()) >= _ROWS_PER_MOVE * self.num_features:
             self._move()
         return loss
 

@@ -19,7 +19,8 @@ class RecentBatches:
     With a tracking rate of 0.9 the average forgets nine tenths at every step, so that after a dozen batches nothing is
     left of one. With few rows ``m`` left and many features ``d``, Woodbury's formula
 
-    .. math:: \tilde F^{-1} Z' = \big(Z' - U'(D + UU')^{-1} U Z'\big) / \tilde s, \qquad D = \tilde s\,\mathrm{diag}(1 / \omega)
+    .. math:: \tilde F^{-1} Z' = \big(Z' - U'(D + UU')^{-1} U Z'\big) / \tilde s, \qquad
+        D = \tilde s\,\mathrm{diag}(1 / \omega)
 
     costs :math:`O(m^2 (m + d))` instead of the :math:`O(d^3)` of a factorisation. The rows of ``U`` are those whose
     weight :math:`\omega |z|^2` is not yet lost beside :math:`\tilde s`: nothing is approximated beyond that.

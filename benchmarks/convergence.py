@@ -3,7 +3,7 @@
     python -m benchmarks.convergence            # about half an hour; needs the extra finitegp[plot]
     python -m benchmarks.convergence --plot     # only draw the stored results
 
-Fourier features of a kernel with a length scale per column, of which magnitude, length scales and noise are learned: few
+Fourier features of a kernel with a length scale per column; magnitude, length scales and noise are learned: few
 parameters, so that L-BFGS on the exact gradient finds the optimum that all methods, from the same start, should
 reach. Three tables and a made one, with 4 to 10 rows per feature, where the complexity term matters. Adam with
 cosine decay. Looked at are the relative errors of the estimate A, the trace of P F (d at the saddle point, with P in
@@ -71,6 +71,7 @@ class Look(Callback):
         self.seen: list[dict[str, float]] = []
 
     def on_epoch(self, run: Any) -> None:
+        """Measure if it is time."""
         due = [time for time in self.times if time <= run.step]
         if not due:
             return

@@ -33,14 +33,14 @@ from paper.datasets import load_split
 
 from .record import RESULTS, record
 
-STEPS, LEARNING_RATE, BATCHES = 20_000, 2e-2, (8, 32, 128)
+STEPS, LEARNING_RATE, BATCHES = 20_000, 5e-3, (8, 32, 128)
 PROBLEMS = {"made": 64, "yacht": 64, "energy": 128, "concrete": 128}
 GROWING = {"penalty": 0.1, "penalty_growth": 1.35, "penalty_steps": STEPS // 20}
 METHODS: dict[str, Callable[[FeatureGP, int], Algorithm]] = {
     "SCGD, rate 0.1": lambda model, rows: SCGD(model, rows, tracking_rate=0.1),
-    "Minimax, penalty 2": lambda model, rows: Minimax(model, rows, window=math.inf),
-    "Minimax, penalty 0.1 growing to 2": lambda model, rows: Minimax(model, rows, window=math.inf, **GROWING),
-    "Minimax, penalty 0.25": lambda model, rows: Minimax(model, rows, penalty=0.25, window=math.inf),
+    "Minimax, penalty 2": lambda model, rows: Minimax(model, rows),
+    "Minimax, penalty 0.1 growing to 2": lambda model, rows: Minimax(model, rows, **GROWING),
+    "Minimax, penalty 0.25": lambda model, rows: Minimax(model, rows, penalty=0.25),
     "PaperMinimax, penalty 1": PaperMinimax,
 }
 

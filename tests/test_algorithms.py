@@ -194,13 +194,13 @@ class TestExhaustiveUnbiasedness:
         symmetric = random[1] + random[1].T
         multiplier = torch.eye(4).double() + 0.3 * symmetric / torch.linalg.matrix_norm(symmetric, 2)
         gram, _, _ = exact_quantities(model, rows)
-        # Two rows each, a quarter of 6400 rows seen: a = 2 * 2 / 1600. In the metric of A that of P is a quarter.
+        # Two rows each, a sixteenth of 25,600 rows seen: a = 2 * 2 / 1600. In the metric of A that of P is a quarter.
         rate, exact = 1 / 400, whitening.T @ gram / NUM_DATA @ whitening
         mean_estimate, mean_multiplier = torch.zeros(4, 4).double(), torch.zeros(4, 4).double()
         for descent, ascent in itertools.product(all_batches(rows), repeat=2):
             algorithm.whitening.copy_(whitening)
             algorithm.multiplier.copy_(multiplier)
-            algorithm.rows_seen.fill_(6398.0)
+            algorithm.rows_seen.fill_(25598.0)
             with torch.no_grad():
                 for stream, batch in enumerate((descent, ascent)):
                     algorithm._take_up(stream, [model(batch.inputs, batch.weights)], model.noise_variance)

@@ -60,7 +60,7 @@ class Minimax(Algorithm):
         penalty_steps: ... every this many steps.
         damping: :math:`\rho`, more than 1. Larger values make ``A`` less and ``P`` more noisy.
         window: ``m``, the rows that ``A`` and ``P`` average over; 64 per feature by default. It starts at 32 per
-            feature and grows with the rows seen. ``math.inf`` never stops growing, for learning rates that fall.
+            feature and grows to a sixteenth of the rows seen. ``math.inf`` never stops growing, for learning rates that fall.
         box: Bound on the absolute value of every weight and network parameter; None for no bound.
         input_dim: The number of input columns, if the feature map does not know it.
         num_targets: The number of target columns.
@@ -231,7 +231,7 @@ class Minimax(Algorithm):
         """One step of ``A`` and ``P`` with the rows since the last, in the metric of ``A``, which then changes."""
         d, rows = self.num_features, float(self.pending_rows.mean())
         self.rows_seen.add_(rows)
-        window = min(max(_FIRST_WINDOW * d, float(self.rows_seen) / 4.0), self.window)
+        window = min(max(_FIRST_WINDOW * d, float(self.rows_seen) / 16.0), self.window)
         rate, damping = min(2.0 * rows / window, 0.125), self.damping
         means = self.pending_grams / self.pending_rows[:, None, None]
         means.diagonal(dim1=1, dim2=2).add_((self.pending_noise / self.pending_rows)[:, None] / self.num_data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from .reproduction import reproduce
 from .run_command import run
 from .tables_command import tables
 
@@ -13,6 +14,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command()(run)
+app.command()(reproduce)
 app.command()(tables)
 
 if __name__ == "__main__":

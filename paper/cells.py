@@ -15,8 +15,8 @@ KERNELS = ("linear", "gaussian")
 PAPER_BATCH_SIZES = {"linear": (32, 64, 128), "gaussian": (16, 32, 64)}
 #: The paper's four, with the letters it uses for them.
 PAPER_METHODS = ("minimax", "scgd", "svgp", "bsgd")
-#: Ours: with constant noise, and with noise that depends on the input.
-OUR_METHODS = ("lagged", "lagged-input-noise")
+#: Ours: with constant noise, with noise that depends on the input, and the saddle point with steps that settle at it.
+OUR_METHODS = ("lagged", "lagged-input-noise", "minimax-stable")
 #: Our default, which chooses for itself: like the peers it has settings of its own, no kernel and no batch size.
 AUTO = "auto"
 #: AdaDelta's; the paper does not give its grid. After 20 epochs 3 was worse than 1 on bike and elevators; after fewer,
@@ -144,7 +144,8 @@ def _configurations(method: str, learning_rates: Sequence[float] | None, optimiz
     if method in PAPER_METHODS:
         name = optimizer or "adadelta"
         return [{"optimizer": name, "learning_rate": rate} for rate in learning_rates or LEARNING_RATES]
-    grid = [{"optimizer": optimizer or "adam"} | setting for setting in LAGGED_SETTINGS]
+    settings = ({"learning_rate": 1e-3},) if method == "minimax-stable" else LAGGED_SETTINGS
+    grid = [{"optimizer": optimizer or "adam"} | setting for setting in settings]
     if learning_rates is None:
         return grid
     return [setting | {"learning_rate": rate} for setting in grid for rate in learning_rates]

@@ -23,7 +23,15 @@ from .store import ResultStore
 
 ELSEWHERE = 3  # a worker's exit code: another process has the cell
 #: Rough costs of one step, relative to a plain network's; only the estimate of the time left depends on them.
-_STEP_COST = {"minimax": 4.0, "scgd": 1.8, "svgp": 8.5, "bsgd": 2.0, "lagged": 1.1, "lagged-input-noise": 1.6}
+_STEP_COST = {
+    "minimax": 6.5,
+    "minimax-stable": 2.9,
+    "scgd": 1.8,
+    "svgp": 8.5,
+    "bsgd": 2.0,
+    "lagged": 1.1,
+    "lagged-input-noise": 1.6,
+}
 _POLL_SECONDS = 0.2
 _ROOT = Path(__file__).resolve().parents[1]
 

@@ -60,7 +60,7 @@ class Minimax(Algorithm):
         penalty_steps: ... every this many steps.
         damping: :math:`\rho`, more than 1. Larger values make ``A`` less and ``P`` more noisy.
         window: ``m``, the rows that ``A`` and ``P`` average over; 64 per feature by default. It starts at 32 per
-            feature and grows to a sixteenth of the rows seen. ``math.inf`` never stops growing, for learning rates that fall.
+            feature and grows to a sixteenth of the rows seen; with ``math.inf`` it never stops growing.
         box: Bound on the absolute value of every weight and network parameter; None for no bound.
         input_dim: The number of input columns, if the feature map does not know it.
         num_targets: The number of target columns.

@@ -148,14 +148,14 @@ class SCGD(Algorithm):
         return whitened, float(torch.linalg.vector_norm(root)) ** 2
 
     def _remembers_few_rows(self, features: Tensor, log_scale: Tensor | None) -> bool:
-        """Whether rows are cheaper than the matrix: at most a third as many as there are features."""
+        """Whether rows are cheaper than the matrix: up to about six tenths of the number of features."""
         if not isinstance(self.tracking_rate, float) or self.ranks.world_size > 1:
             return False
         mean_square = float(_scaled(features, log_scale).square().sum()) / len(features)
         batches = RecentBatches.batches_remembered(
             self.tracking_rate, self.num_data, mean_square, self.model.noise_variance
         )
-        return 3.0 * batches * len(features) <= self.num_features
+        return batches * len(features) <= 0.6 * self.num_features
 
     def _batch_estimate(self, features: Tensor, log_scale: Tensor | None) -> Tensor:
         """The unbiased estimate of ``F`` from one batch."""

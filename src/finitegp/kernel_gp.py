@@ -1,0 +1,379 @@
+r"""``KernelGP``: the exact Gaussian process of a small table, with priors on its kernel and its scale integrated out.
+
+The covariance of the targets is :math:`v R` with
+
+.. math:: R = 4 \cdot 11' + m\,XX'/d + a\,c(X, X) + s\,\mathrm{diag}(u / n),
+
+an intercept, a linear trend, a stationary kernel with correlation ``c``, and noise; ``u`` are noise scales and ``n`` is
+how many equal rows a row stands for. The scale has the prior :math:`v \sim \mathrm{InvGamma}(\alpha/2, \alpha/2)` and
+is integrated out, so that targets and predictions are Student's t with :math:`\alpha + n` degrees of freedom.
+Inputs and targets are expected standardised: the priors are in these units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import NumericalError
+
+Array = npt.NDArray[np.float64]
+
+_LEAST_NOISE = 1e-8
+_ROOT3, _ROOT5 = math.sqrt(3.0), math.sqrt(5.0)
+CORRELATIONS = ("rbf", "matern32", "matern52")
+
+
+def correlation(squared_distances: Array, kind: str) -> tuple[Array, Array]:
+    r"""The correlation, and its derivative in the squared distance times minus two.
+
+    With :math:`D = \sum_j (x_j - x'_j)^2 / \ell_j^2`, the derivative in :math:`\log \ell_j` is the second result times
+    the part of column j in ``D``.
+    """
+    if kind == "rbf":
+        values = np.exp(-0.5 * squared_distances)
+        return values, values
+    distances = np.sqrt(squared_distances)
+    if kind == "matern32":
+        decay = np.exp(-_ROOT3 * distances)
+        return (1.0 + _ROOT3 * distances) * decay, 3.0 * decay
+    decay = np.exp(-_ROOT5 * distances)
+    linear = 1.0 + _ROOT5 * distances
+    return (linear + (5.0 / 3.0) * squared_distances) * decay, (5.0 / 3.0) * linear * decay
+
+
+def squared_distances(one: Array, other: Array) -> Array:
+    """``(rows of one, rows of other)``, never negative."""
+    found = np.square(one).sum(1)[:, None] + np.square(other).sum(1) - 2.0 * (one @ other.T)
+    np.maximum(found, 0.0, out=found)
+    return np.asarray(found)
+
+
+@dataclass(frozen=True)
+class KernelPrior:
+    """Means and deviations of the logarithms of what a kernel is made of, for standardised inputs and targets.
+
+    Attributes:
+        noise: Of the noise variance.
+        linear: Of the variance of the linear trend.
+        signal: Of the variance of the stationary kernel.
+        level: Of the common level of the length scales, beside half the logarithm of the number of columns.
+        column_spread: How far single columns lie from it, with tails that let a few go far.
+        shared_deviation: Deviation of the one length scale of all columns.
+        intercept: Variance of the intercept.
+        scale_degrees: Degrees of freedom of the prior of the scale, whose mean square is one.
+    """
+
+    noise: tuple[float, float] = (math.log(0.1), 2.0)
+    linear: tuple[float, float] = (math.log(0.3), 2.0)
+    signal: tuple[float, float] = (0.0, 1.5)
+    level: tuple[float, float] = (0.5, 1.5)
+    column_spread: float = 0.5
+    shared_deviation: float = 1.8
+    intercept: float = 4.0
+    scale_degrees: float = 2.0
+
+
+@dataclass(frozen=True)
+class KernelForm:
+    """Which kernel: the intercept and the linear trend are always there.
+
+    Attributes:
+        correlation: One of ``"rbf"``, ``"matern32"``, ``"matern52"``, or None for the linear trend alone.
+        length_scale_per_column: Or one for all columns.
+        prior: Of its parameters.
+    """
+
+    correlation: str | None = None
+    length_scale_per_column: bool = False
+    prior: KernelPrior = KernelPrior()
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        if self.correlation is not None and self.correlation not in CORRELATIONS:
+            raise ValueError(f"correlation must be one of {list(CORRELATIONS)} or None, but is {self.correlation!r}.")
+
+    def num_length_scales(self, columns: int) -> int:
+        """How many length scales there are."""
+        return 0 if self.correlation is None else columns if self.length_scale_per_column else 1
+
+    def start(self, columns: int, relative_length_scale: float = 1.0) -> Array:
+        """Logarithms of noise, linear trend, signal and length scales, before any fitting."""
+        count = self.num_length_scales(columns)
+        level = math.log(relative_length_scale) + 0.5 * math.log(columns)
+        prior = self.prior
+        found = [prior.noise[0], prior.linear[0]] + ([prior.signal[0]] + [level] * count if count else [])
+        return np.array(found)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelRows:
+    """What a kernel GP is fitted to or conditioned on.
+
+    Attributes:
+        inputs: ``(rows, columns)``, standardised.
+        targets: ``(rows,)``, standardised.
+        noise_scales: ``(rows,)``: factors on the noise variance, above one for rows that are not trusted.
+        counts: ``(rows,)``: how many equal rows each row stands for.
+    """
+
+    inputs: Array
+    targets: Array
+    noise_scales: Array
+    counts: Array
+
+    @classmethod
+    def of(
+        cls, inputs: Array, targets: Array, noise_scales: Array | None = None, counts: Array | None = None
+    ) -> KernelRows:
+        """Rows that are trusted and stand for themselves where nothing else is given."""
+        ones = np.ones(len(targets))
+        return cls(
+            np.ascontiguousarray(inputs),
+            targets,
+            ones if noise_scales is None else noise_scales,
+            ones if counts is None else counts,
+        )
+
+    def take(self, index: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> KernelRows:
+        """Some of the rows."""
+        return KernelRows(self.inputs[index], self.targets[index], self.noise_scales[index], self.counts[index])
+
+    @property
+    def total(self) -> float:
+        """How many rows they stand for."""
+        return float(self.counts.sum())
+
+
+def log_prior(form: KernelForm, parameters: Array, columns: int) -> tuple[float, Array]:
+    """The log prior density of the logarithms, up to a constant, and its gradient."""
+    prior = form.prior
+    means, deviations = np.array([prior.noise, prior.linear, prior.signal]).T
+    plain = min(len(parameters), 3)
+    standardized = (parameters[:plain] - means[:plain]) / deviations[:plain]
+    value = -0.5 * float(standardized @ standardized)
+    gradient = np.zeros_like(parameters)
+    gradient[:plain] = -standardized / deviations[:plain]
+    count = form.num_length_scales(columns)
+    if count:
+        # Distances of standardised rows grow with the root of the number of columns.
+        offsets = parameters[3:] - prior.level[0] - 0.5 * math.log(columns)
+        level_variance, spread = prior.level[1] ** 2, prior.column_spread
+        if count == 1:
+            value -= 0.5 * float(offsets[0] / prior.shared_deviation) ** 2
+            gradient[3] = -offsets[0] / prior.shared_deviation**2
+        else:
+            shrink = level_variance / (level_variance + spread**2 / count)
+            level = shrink * float(offsets.mean())
+            deviation = (offsets - level) / spread
+            root = np.sqrt(1.0 + np.square(deviation))
+            value -= float((root - 1.0).sum()) + 0.5 * level**2 / level_variance
+            by_deviation = -deviation / (root * spread)
+            gradient[3:] = by_deviation - (by_deviation.sum() + level / level_variance) * shrink / count
+    return value, gradient
+
+
+class KernelGP:
+    """One kernel on one set of rows: the penalised evidence, its gradient and its optimum.
+
+    Args:
+        form: Which kernel.
+        rows: What it is fitted to.
+    """
+
+    def __init__(self, form: KernelForm, rows: KernelRows) -> None:
+        self.form, self.rows = form, rows
+        self.columns = rows.inputs.shape[1]
+        self._linear = rows.inputs @ rows.inputs.T / self.columns
+        # With one length scale the distances are always the same up to a factor.
+        shared = form.correlation is not None and not form.length_scale_per_column
+        self._distances = squared_distances(rows.inputs, rows.inputs) if shared else None
+        if self._distances is not None:
+            np.fill_diagonal(self._distances, 0.0)
+
+    def loss(self, parameters: Array) -> tuple[float, Array]:
+        """Minus the log of evidence times prior, up to a constant, and its gradient in the logarithms."""
+        from scipy.linalg import lapack
+
+        rows, total = self.rows, self.rows.total
+        noise = math.exp(parameters[0]) + _LEAST_NOISE
+        covariance, stationary, slope, scaled = self._covariance(parameters)
+        covariance[np.diag_indices_from(covariance)] += noise * rows.noise_scales / rows.counts
+        factor, info = lapack.dpotrf(covariance, lower=1, clean=0)
+        if info:
+            return 1e10, np.zeros_like(parameters)
+        solved = lapack.dpotrs(factor, rows.targets, lower=1)[0]
+        prior_degrees = self.form.prior.scale_degrees
+        freedom, squares = prior_degrees + total, prior_degrees + float(rows.targets @ solved)
+        prior, prior_gradient = log_prior(self.form, parameters, self.columns)
+        log_volume = 2.0 * float(np.log(factor.diagonal()).sum())
+        # Copies of a row have its noise each, of which the mean of them, above, has a part.
+        log_volume += float(((rows.counts - 1.0) * np.log(noise * rows.noise_scales)).sum())
+        value = 0.5 * (log_volume + freedom * math.log(squares)) - prior
+        inverse = lapack.dpotri(factor, lower=1)[0]
+        inverse = np.tril(inverse) + np.tril(inverse, -1).T
+        weights = (freedom / squares) * np.outer(solved, solved) - inverse  # twice the derivative in the covariance
+        gradient = -prior_gradient
+        noise_slope = weights.diagonal() @ (rows.noise_scales / rows.counts) - float((rows.counts - 1.0).sum()) / noise
+        gradient[0] -= 0.5 * math.exp(parameters[0]) * noise_slope
+        gradient[1] -= 0.5 * math.exp(parameters[1]) * float(np.vdot(weights, self._linear))
+        if stationary is not None and slope is not None:
+            signal = math.exp(parameters[2])
+            gradient[2] -= 0.5 * signal * float(np.vdot(weights, stationary))
+            weights *= slope
+            if self._distances is not None:
+                gradient[3] -= 0.5 * signal * math.exp(-2.0 * parameters[3]) * float(np.vdot(weights, self._distances))
+            else:
+                along = weights.sum(1) @ np.square(scaled) - np.einsum("ij,ij->j", scaled, weights @ scaled)
+                gradient[3:] -= signal * along
+        return value, gradient
+
+    def fit(self, start: Array, *, steps: int = 60) -> tuple[Array, float]:
+        """The optimum that L-BFGS finds from here, and its loss."""
+        from scipy.optimize import minimize
+
+        lower = np.full(len(start), -20.0)
+        upper = np.full(len(start), 12.0)
+        lower[0], upper[0] = -16.0, 3.0
+        lower[3:] = -5.0
+        found = minimize(
+            self.loss,
+            np.clip(start, lower, upper),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=list(zip(lower, upper, strict=True)),
+            options={"maxiter": steps, "maxcor": 20, "ftol": 1e-9, "gtol": 1e-4 * math.sqrt(len(self.rows.targets))},
+        )
+        return np.asarray(found.x), float(found.fun)
+
+    def condition(self, parameters: Array) -> KernelPosterior:
+        """The exact posterior at these parameters."""
+        return KernelPosterior(self.form, parameters, self.rows)
+
+    def _covariance(self, parameters: Array) -> tuple[Array, Array | None, Array | None, Array]:
+        """Without noise; the correlation and its slope; the inputs in length scales."""
+        covariance = self.form.prior.intercept + math.exp(parameters[1]) * self._linear
+        inputs = self.rows.inputs
+        if self.form.correlation is None:
+            return covariance, None, None, inputs
+        if self._distances is not None:
+            scaled = inputs
+            distances = self._distances * math.exp(-2.0 * parameters[3])
+        else:
+            scaled = inputs * np.exp(-parameters[3:])
+            distances = squared_distances(scaled, scaled)
+            np.fill_diagonal(distances, 0.0)
+        values, slope = correlation(distances, self.form.correlation)
+        covariance += math.exp(parameters[2]) * values
+        return covariance, values, slope, scaled
+
+
+class KernelPosterior:
+    """A kernel GP conditioned on rows: Student's t for new observations.
+
+    Args:
+        form: Which kernel.
+        parameters: Logarithms of noise, linear trend, signal and length scales.
+        rows: What it is conditioned on.
+
+    Attributes:
+        degrees_of_freedom: Of predictions.
+        scale: The posterior mean of the factor on all variances.
+    """
+
+    def __init__(self, form: KernelForm, parameters: Array, rows: KernelRows) -> None:
+        from scipy.linalg import lapack
+
+        self.form, self.parameters, self.rows = form, parameters, rows
+        covariance = self._kernel(rows.inputs, rows.inputs)
+        noise = self.noise * rows.noise_scales / rows.counts
+        for jitter in (0.0, 1e-8, 1e-6):
+            shifted = covariance.copy()
+            shifted[np.diag_indices_from(shifted)] += noise + jitter
+            self._factor, info = lapack.dpotrf(shifted, lower=1, clean=1)
+            if info == 0:
+                break
+        else:
+            raise NumericalError("The covariance of the rows is not positive definite.")
+        self._solved = lapack.dpotrs(self._factor, rows.targets, lower=1)[0]
+        prior_degrees = form.prior.scale_degrees
+        self.degrees_of_freedom = prior_degrees + rows.total
+        self.scale = (prior_degrees + float(rows.targets @ self._solved)) / self.degrees_of_freedom
+
+    @property
+    def noise(self) -> float:
+        """The noise variance of a trusted row, before the factor on all variances."""
+        return math.exp(self.parameters[0]) + _LEAST_NOISE
+
+    def predict(self, inputs: Array) -> tuple[Array, Array]:
+        """Mean and variance of the function at new rows; the noise variance is ``scale * noise`` everywhere."""
+        from scipy.linalg import lapack
+
+        cross = self._kernel(self.rows.inputs, inputs)
+        prior = self.form.prior.intercept + math.exp(self.parameters[1]) * np.square(inputs).sum(1) / inputs.shape[1]
+        if self.form.correlation is not None:
+            prior = prior + math.exp(self.parameters[2])
+        half = lapack.dtrtrs(self._factor, cross, lower=1)[0]
+        variance = np.maximum(prior - np.square(half).sum(0), 0.0)
+        return np.asarray(cross.T @ self._solved), np.asarray(self.scale * variance)
+
+    def leave_one_out(self) -> tuple[Array, Array]:
+        """Mean and variance, noise included, of each row given all others, at the same parameters and scale."""
+        from scipy.linalg import lapack
+
+        inverse = lapack.dpotri(self._factor, lower=1)[0]
+        precision = inverse.diagonal()
+        return np.asarray(self.rows.targets - self._solved / precision), np.asarray(self.scale / precision)
+
+    def leave_groups_out(self, groups: npt.NDArray[np.intp]) -> Array:
+        """The mean of each row given the rows of all other groups, at the same parameters."""
+        from scipy.linalg import lapack
+
+        inverse = lapack.dpotri(self._factor, lower=1)[0]
+        means = self.rows.targets - self._solved / inverse.diagonal()
+        inverse = np.tril(inverse) + np.tril(inverse, -1).T
+        for group in np.flatnonzero(np.bincount(groups) > 1):
+            index = np.flatnonzero(groups == group)
+            block = inverse[np.ix_(index, index)]
+            means[index] = self.rows.targets[index] - np.linalg.solve(block, self._solved[index])
+        return np.asarray(means)
+
+    def _kernel(self, one: Array, other: Array) -> Array:
+        found = self.form.prior.intercept + (math.exp(self.parameters[1]) / one.shape[1]) * (one @ other.T)
+        if self.form.correlation is not None:
+            lengths = np.exp(-self.parameters[3:])
+            distances = squared_distances(one * lengths, other * lengths)
+            found += math.exp(self.parameters[2]) * correlation(distances, self.form.correlation)[0]
+        return np.asarray(found)
+
+
+def fit_from_several_starts(
+    form: KernelForm,
+    rows: KernelRows,
+    relative_length_scales: Sequence[float],
+    *,
+    steps: int = 60,
+    search_rows: int = 300,
+    seed: int = 0,
+) -> Array:
+    """The best optimum from several length scales: short searches on some of the rows, then the best ones on all."""
+    gp, columns = KernelGP(form, rows), rows.inputs.shape[1]
+    if form.correlation is None:
+        return gp.fit(form.start(columns), steps=steps)[0]
+    few = gp
+    if len(rows.targets) > search_rows:
+        few = KernelGP(form, rows.take(np.random.default_rng(seed).permutation(len(rows.targets))[:search_rows]))
+    tried = sorted(
+        (few.fit(form.start(columns, relative), steps=12)[::-1] for relative in relative_length_scales),
+        key=lambda found: found[0],
+    )
+    best, loss = gp.fit(tried[0][1], steps=steps)
+    if len(tried) > 1 and tried[1][0] - tried[0][0] < 3.0 and np.abs(tried[1][1] - tried[0][1]).max() > 0.5:
+        second, second_loss = gp.fit(tried[1][1], steps=steps)
+        if second_loss < loss:
+            best = second
+    return best

@@ -1,0 +1,669 @@
+"""Search for the choices that the paper's experiments leave open, by distance to its published cells.
+
+A run is one training of SCGD or BSGD with the linear kernel on one table: batches of 128 rows, 100 epochs, split 0,
+seed 0. A setting is everything else but the learning rate, and is the same for both methods and all tables. The rate is
+chosen per table and method by the lowest exact NLML, as in the paper. The measure, fixed before the search, is the mean
+over 16 cells (4 tables, 2 methods, NLML and RMSE) of ``|ours - published| / published deviation``.
+
+The training loop is independent of the library: NumPy with a hand-written backward pass, BLAS and LAPACK through SciPy,
+AdaDelta on one flat vector.
+
+    python paper/choices.py run --data DIR --table bike --method scgd --rate 1 --set inputs=unit w_start=zero
+    python paper/choices.py search --data DIR --stage bsgd-one        # goes on where it stopped
+    python paper/choices.py rank
+    python paper/choices.py check --data DIR                          # gradients and AdaDelta against torch
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.linalg import blas, lapack
+
+RESULTS = Path(__file__).resolve().parent.parent / "results" / "choices.jsonl"
+WIDTH = 128
+BATCH = 128
+EPOCHS = 100
+LOOKS = 20
+TRACKING = 0.9
+TABLES = ("bike", "elevators", "pol", "kin40k")
+METHODS = ("bsgd", "scgd")
+RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+#: (method, table): NLML and its deviation, RMSE and its deviation; batch 128, linear kernel.
+PUBLISHED: dict[tuple[str, str], tuple[float, float, float, float]] = {
+    ("scgd", "bike"): (-1.358, 0.029, 0.123, 0.011),
+    ("scgd", "elevators"): (-1.399, 0.022, 0.101, 0.002),
+    ("scgd", "kin40k"): (-1.618, 0.030, 0.071, 0.003),
+    ("scgd", "pol"): (2.150, 0.140, 2.413, 0.234),
+    ("bsgd", "bike"): (-1.311, 0.126, 0.056, 0.004),
+    ("bsgd", "elevators"): (-1.173, 0.005, 0.091, 0.003),
+    ("bsgd", "kin40k"): (-1.224, 0.038, 0.078, 0.003),
+    ("bsgd", "pol"): (2.223, 0.037, 2.642, 0.110),
+}
+
+#: Every option with its values; the first is the default.
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "targets": ("standard", "raw"),
+    "inputs": ("standard", "unit", "symmetric", "raw"),
+    "adadelta": ("0.9/1e-6", "0.95/1e-7", "0.95/1e-8", "0.95/1e-6", "0.9/1e-8"),
+    "init": ("torch", "he", "glorot"),
+    "last_relu": (True, False),
+    "noise": ("log", "variance", "sigma", "softplus"),
+    "noise_start": (0.1, 0.01, 0.693, 1.0),
+    "noise_least": (1e-8, 1e-6, 1e-4),
+    "output_scale": (False, True),
+    "loss": ("row", "total", "batch"),
+    "dtype": ("float32", "float64"),
+    "drop_last": (False, True),
+    "sampling": ("epochs", "replacement"),
+    # SCGD only. track: "before" is the paper's order; "after" averages the batch in first, as automatic
+    # differentiation of log|(1 - b) F + b F_S| would have it (its gradient then carries the factor b).
+    "w_start": ("zero", "ridge", "normal", "small"),
+    "f_start": ("batches", "full", "identity"),
+    "track": ("before", "after"),
+    # BSGD only.
+    "jitter": (0.0, 1e-6, 1e-5, 1e-4),
+}
+ONLY = {"w_start": "scgd", "f_start": "scgd", "track": "scgd", "jitter": "bsgd"}
+
+
+def options_of(method: str, setting: dict[str, Any]) -> dict[str, Any]:
+    """The setting with defaults filled in, without the options that the method does not have."""
+    unknown = set(setting) - set(OPTIONS)
+    if unknown:
+        raise ValueError(f"unknown options: {sorted(unknown)}")
+    full = {name: setting.get(name, values[0]) for name, values in OPTIONS.items()}
+    return {name: value for name, value in full.items() if ONLY.get(name, method) == method}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Data
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def load(folder: Path, table: str, inputs: str, targets: str) -> dict[str, Any]:
+    """Training and test rows of split 0, scaled on the training rows in float64."""
+    frame = pd.read_parquet(folder / f"{table}.parquet")
+    x = frame.filter(regex=r"^x\d+$").to_numpy(np.float64)
+    y = frame["y"].to_numpy(np.float64)
+    test = frame["test0"].to_numpy()
+    train = x[~test]
+    shift, scale = np.zeros(x.shape[1]), np.ones(x.shape[1])
+    if inputs == "standard":
+        shift, scale = train.mean(0), train.std(0)
+    elif inputs in ("unit", "symmetric"):
+        low, high = train.min(0), train.max(0)
+        shift, scale = (low, high - low) if inputs == "unit" else ((low + high) / 2, (high - low) / 2)
+    scale = np.where(scale > 0, scale, 1.0)
+    x = (x - shift) / scale
+    y_shift, y_scale = (y[~test].mean(), y[~test].std()) if targets == "standard" else (0.0, 1.0)
+    return {
+        "x": x[~test],
+        "y": (y[~test] - y_shift) / y_scale,
+        "x_test": x[test],
+        "y_test": y[test],
+        "y_shift": float(y_shift),
+        "y_scale": float(y_scale),
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Model: parameters in one flat vector
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Parameters:
+    """Views into one flat vector: the network, then the weights (SCGD only), the noise and the output scale."""
+
+    def __init__(self, columns: int, with_weights: bool, dtype: Any) -> None:
+        shapes = {"w1": (columns, WIDTH), "b1": (WIDTH,), "w2": (WIDTH, WIDTH), "b2": (WIDTH,)}
+        shapes |= {"w": (WIDTH if with_weights else 0,), "noise": (1,), "scale": (1,)}
+        self.flat = np.zeros(sum(math.prod(shape) for shape in shapes.values()), dtype)
+        start = 0
+        for name, shape in shapes.items():
+            stop = start + math.prod(shape)
+            setattr(self, name, self.flat[start:stop].reshape(shape))
+            start = stop
+
+
+def initialise(p: Parameters, kind: str, seed: int) -> None:
+    """Fill the network's parameters."""
+    torch.manual_seed(seed)
+    for weight, bias in ((p.w1, p.b1), (p.w2, p.b2)):
+        layer = torch.nn.Linear(*weight.shape)
+        if kind != "torch":
+            torch.nn.init.zeros_(layer.bias)
+            if kind == "he":
+                torch.nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            else:
+                torch.nn.init.xavier_uniform_(layer.weight)
+        weight[...] = layer.weight.detach().numpy().T
+        bias[...] = layer.bias.detach().numpy()
+
+
+def features(p: Parameters, x: np.ndarray, last_relu: bool, output_scale: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The first layer's output and the features."""
+    h = x @ p.w1
+    h += p.b1
+    np.maximum(h, 0, out=h)
+    z = h @ p.w2
+    z += p.b2
+    if last_relu:
+        np.maximum(z, 0, out=z)
+    if output_scale:
+        z *= np.exp(0.5 * p.scale[0])
+    return h, z
+
+
+def backward(
+    p: Parameters, g: Parameters, x: np.ndarray, h: np.ndarray, z: np.ndarray, dz: np.ndarray, o: dict[str, Any]
+) -> None:
+    """Network gradients from the gradient in the features; overwrites ``dz``."""
+    if o["output_scale"]:
+        g.scale[0] = 0.5 * np.vdot(dz, z)
+        dz *= np.exp(0.5 * p.scale[0])
+    if o["last_relu"]:
+        dz *= z > 0
+    np.matmul(h.T, dz, out=g.w2)
+    dz.sum(0, out=g.b2)
+    dh = dz @ p.w2.T
+    dh *= h > 0
+    np.matmul(x.T, dh, out=g.w1)
+    dh.sum(0, out=g.b1)
+
+
+def noise_value(raw: float, kind: str, least: float) -> tuple[float, float]:
+    """The noise variance ``s`` and ``ds / d raw``."""
+    if kind == "log":
+        return math.exp(raw), math.exp(raw)
+    if kind == "variance":
+        return raw, 1.0
+    if kind == "sigma":
+        return raw * raw, 2.0 * raw
+    return least + (math.log1p(math.exp(-abs(raw))) + max(raw, 0.0)), 1.0 / (1.0 + math.exp(-raw))
+
+
+def noise_raw(value: float, kind: str, least: float) -> float:
+    """The parameter at which the noise variance is ``value``; also the bound, for ``value = least``."""
+    if kind == "log":
+        return math.log(value)
+    if kind == "variance":
+        return value
+    if kind == "sigma":
+        return math.sqrt(value)
+    return -1e9 if value <= least else math.log(math.expm1(value - least))
+
+
+class AdaDelta:
+    """torch.optim.Adadelta on one flat vector."""
+
+    def __init__(self, size: int, rate: float, rho: float, eps: float, dtype: Any) -> None:
+        self.rate, self.rho, self.eps = rate, rho, eps
+        self.square, self.moved = np.zeros(size, dtype), np.zeros(size, dtype)
+        self.a, self.b = np.empty(size, dtype), np.empty(size, dtype)
+
+    def step(self, flat: np.ndarray, gradient: np.ndarray) -> None:
+        a, b, square, moved, rho = self.a, self.b, self.square, self.moved, self.rho
+        np.multiply(gradient, gradient, out=a)
+        a *= 1 - rho
+        square *= rho
+        square += a
+        np.add(moved, self.eps, out=a)
+        np.add(square, self.eps, out=b)
+        a /= b
+        np.sqrt(a, out=a)
+        a *= gradient
+        np.multiply(a, a, out=b)
+        b *= 1 - rho
+        moved *= rho
+        moved += b
+        a *= self.rate
+        flat -= a
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Exact values
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def sums(p: Parameters, x: np.ndarray, y: np.ndarray, o: dict[str, Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """``Z'Z`` (lower triangle, Fortran order) and ``Z'y`` over all rows, summed in float64."""
+    gram, cross = np.zeros((WIDTH, WIDTH), order="F"), np.zeros(WIDTH)
+    for start in range(0, len(x), 1024):
+        z = features(p, x[start : start + 1024].astype(dtype, copy=False), o["last_relu"], o["output_scale"])[1]
+        z = z.astype(np.float64, copy=False)
+        gram = blas.dsyrk(1.0, z.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
+        cross += y[start : start + 1024] @ z
+    return gram, cross
+
+
+def factorise(matrix: np.ndarray) -> np.ndarray | None:
+    """Lower Cholesky factor of a matrix given by its lower triangle, or None."""
+    factor, info = lapack.dpotrf(matrix, lower=1, clean=0)
+    if info == 0 and math.isfinite(factor.trace()):
+        return factor
+    mean = matrix.trace() / len(matrix)
+    if not math.isfinite(mean):
+        return None
+    for relative in (1e-14, 1e-12, 1e-10):
+        factor, info = lapack.dpotrf(matrix + relative * mean * np.eye(len(matrix)), lower=1, clean=0)
+        if info == 0 and math.isfinite(factor.trace()):
+            return factor
+    return None
+
+
+def exact_nlml(gram: np.ndarray, cross: np.ndarray, q: float, s: float, n: int) -> tuple[float, np.ndarray | None]:
+    """NLML per row in the targets' units of training, and the posterior mean of the weights."""
+    f = gram.copy(order="F")
+    f[np.diag_indices(WIDTH)] += s
+    factor = factorise(f)
+    if factor is None:
+        return math.inf, None
+    w = lapack.dpotrs(factor, cross, lower=1)[0]
+    half_log = np.log(factor.diagonal()).sum()
+    value = (q - cross @ w) / s + 2 * half_log + (n - WIDTH) * math.log(s) + n * math.log(2 * math.pi)
+    value /= 2 * n
+    return (value if math.isfinite(value) else math.inf), w
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def scgd_gradient(
+    p: Parameters, g: Parameters, x: np.ndarray, y: np.ndarray, tracked: np.ndarray, s: float, n: int, o: dict[str, Any]
+) -> tuple[float, np.ndarray] | None:
+    """Half the gradient of SCGD's loss into ``g``; returns the derivative in ``s`` and the new tracked matrix."""
+    b = len(x)
+    h, z = features(p, x, o["last_relu"], o["output_scale"])
+    wide = z.astype(np.float64, copy=False)
+    after = o["track"] == "after"
+    if after:
+        tracked = blas.dsyrk(TRACKING * n / b, wide.T, beta=1 - TRACKING, c=tracked, lower=1, overwrite_c=1)
+        tracked[_DIAGONAL] += TRACKING * s
+    factor = factorise(tracked)
+    if factor is None:
+        return None
+    inverse = lapack.dpotri(factor, lower=1)[0]
+    trace = inverse.trace()
+    weight = TRACKING if after else 1.0
+    symm = blas.ssymm if z.dtype == np.float32 else blas.dsymm
+    dz = symm(weight * n / b, inverse.astype(z.dtype, copy=False), z.T, lower=1).T
+    r = z @ p.w
+    r -= y
+    dz += np.multiply.outer(r * z.dtype.type(n / b / s), p.w)
+    np.matmul(r, z, out=g.w)
+    g.w *= n / b / s
+    g.w += p.w
+    by_noise = 0.5 * (-(n / b) * float(r @ r) / s**2 + (n - WIDTH) / s + weight * trace)
+    backward(p, g, x, h, z, dz, o)
+    if not after:
+        tracked = blas.dsyrk(TRACKING * n / b, wide.T, beta=1 - TRACKING, c=tracked, lower=1, overwrite_c=1)
+        tracked[_DIAGONAL] += TRACKING * s
+    return by_noise, tracked
+
+
+_DIAGONAL = np.diag_indices(WIDTH)
+
+
+def bsgd_gradient(
+    p: Parameters, g: Parameters, x: np.ndarray, y: np.ndarray, s: float, o: dict[str, Any]
+) -> float | None:
+    """The gradient of the batch's own NLML (not divided) into ``g``; returns the derivative in ``s``."""
+    h, z = features(p, x, o["last_relu"], o["output_scale"])
+    wide = z.astype(np.float64, copy=False)
+    k = blas.dsyrk(1.0, wide.T, trans=1, lower=1)
+    k[np.diag_indices(len(k))] += s + o["jitter"]
+    factor = factorise(k)
+    if factor is None:
+        return None
+    inverse = lapack.dpotri(factor, lower=1)[0]
+    alpha = blas.dsymv(1.0, inverse, y.astype(np.float64, copy=False), lower=1)
+    by_noise = 0.5 * (inverse.trace() - float(alpha @ alpha))
+    inverse = blas.dsyr(-1.0, alpha, lower=1, a=inverse, overwrite_a=1)
+    dz = blas.dsymm(1.0, inverse, wide.T, side=1, lower=1).T.astype(z.dtype)
+    backward(p, g, x, h, z, dz, o)
+    return by_noise
+
+
+def run(folder: Path, table: str, method: str, rate: float, setting: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+    """Train once and measure the kept iterate."""
+    o = options_of(method, setting)
+    began = time.perf_counter()
+    data = load(folder, table, o["inputs"], o["targets"])
+    dtype = np.dtype(o["dtype"]).type
+    x, y = data["x"].astype(dtype), data["y"].astype(dtype)
+    n, offset = len(x), math.log(data["y_scale"])
+    q = float(data["y"] @ data["y"])
+    rng = np.random.default_rng(seed)
+    p, g = (Parameters(x.shape[1], method == "scgd", dtype) for _ in range(2))
+    initialise(p, o["init"], seed)
+    bound = noise_raw(o["noise_least"], o["noise"], o["noise_least"])
+    p.noise[0] = noise_raw(o["noise_start"], o["noise"], o["noise_least"])
+    rho, eps = (float(part) for part in o["adadelta"].split("/"))
+    optimizer = AdaDelta(len(p.flat), rate, rho, eps, dtype)
+
+    tracked = np.eye(WIDTH, order="F")
+    if method == "scgd":
+        s = noise_value(float(p.noise[0]), o["noise"], o["noise_least"])[0]
+        gram, cross = sums(p, x, y, o, dtype)
+        if o["f_start"] == "full":
+            tracked = gram + s * np.eye(WIDTH)
+        elif o["f_start"] == "batches":
+            rows = rng.permutation(n)[: 20 * BATCH]
+            tracked = sums(p, x[rows], y[rows], o, dtype)[0] * (n / len(rows)) + s * np.eye(WIDTH)
+        tracked = np.asfortranarray(tracked)
+        if o["w_start"] == "ridge":
+            p.w[...] = exact_nlml(gram, cross, q, s, n)[1]
+        elif o["w_start"] == "normal":
+            p.w[...] = rng.standard_normal(WIDTH)
+        elif o["w_start"] == "small":
+            p.w[...] = rng.standard_normal(WIDTH) / math.sqrt(WIDTH)
+
+    best, best_look, kept, curve, broke = math.inf, None, p.flat.copy(), [], False
+    for epoch in range(1, EPOCHS + 1):
+        order = rng.permutation(n) if o["sampling"] == "epochs" else rng.integers(0, n, n)
+        xs, ys = x[order], y[order]
+        for start in range(0, n, BATCH):
+            xb, yb = xs[start : start + BATCH], ys[start : start + BATCH]
+            b = len(xb)
+            if b < BATCH and o["drop_last"]:
+                break
+            s, slope = noise_value(float(p.noise[0]), o["noise"], o["noise_least"])
+            if method == "scgd":
+                found = scgd_gradient(p, g, xb, yb, tracked, s, n, o)
+                if found is None:
+                    broke = True
+                    break
+                by_noise, tracked = found
+                factor = {"total": 1.0, "row": 1.0 / n, "batch": b / n}[o["loss"]]
+            else:
+                by_noise = bsgd_gradient(p, g, xb, yb, s, o)
+                if by_noise is None:
+                    broke = True
+                    break
+                factor = {"total": n / b, "row": 1.0 / b, "batch": 1.0}[o["loss"]]
+            g.noise[0] = by_noise * slope
+            if factor != 1.0:
+                g.flat *= factor
+            optimizer.step(p.flat, g.flat)
+            if not p.noise[0] >= bound:
+                p.noise[0] = bound
+        if broke or not np.isfinite(p.flat).all():
+            broke = True
+            break
+        if epoch % (EPOCHS // LOOKS) == 0:
+            s = noise_value(float(p.noise[0]), o["noise"], o["noise_least"])[0]
+            value = exact_nlml(*sums(p, x, data["y"], o, dtype), q, s, n)[0] + offset
+            curve.append(round(value, 4) if math.isfinite(value) else None)
+            if value < best:
+                best, best_look, kept = value, len(curve), p.flat.copy()
+
+    # The kept iterate, with its features in float64.
+    wide = Parameters(x.shape[1], method == "scgd", np.float64)
+    wide.flat[...] = kept
+    s = noise_value(float(wide.noise[0]), o["noise"], o["noise_least"])[0]
+    nlml, w = exact_nlml(*sums(wide, data["x"], data["y"], o, np.float64), q, s, n)
+    result: dict[str, Any] = {"table": table, "method": method, "rate": rate, "seed": seed, "options": o}
+    result |= {"nlml": None, "rmse": None, "train_rmse": None, "rmse_w": None}
+    if w is not None and best_look is not None:
+
+        def error(rows: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
+            mean = features(wide, rows, o["last_relu"], o["output_scale"])[1] @ weights
+            return float(np.sqrt(np.mean((mean * data["y_scale"] + data["y_shift"] - targets) ** 2)))
+
+        result["nlml"] = nlml + offset
+        result["rmse"] = error(data["x_test"], data["y_test"], w)
+        result["train_rmse"] = error(data["x"], data["y"] * data["y_scale"] + data["y_shift"], w)
+        result["rmse_w"] = error(data["x_test"], data["y_test"], wide.w) if method == "scgd" else None
+    result |= {"noise": s * data["y_scale"] ** 2, "best_look": best_look, "curve": curve, "broke_off": broke}
+    result |= {"seconds": round(time.perf_counter() - began, 2), "numpy": np.__version__, "torch": torch.__version__}
+    return result | {"cpu": cpu_model()}
+
+
+def cpu_model() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def check() -> None:
+    """Both gradients against automatic differentiation, and AdaDelta against torch's."""
+    rng = np.random.default_rng(0)
+    n, columns, s = 1000, 5, 0.3
+    x, y = rng.standard_normal((BATCH, columns)), rng.standard_normal(BATCH)
+    for method, last_relu in itertools.product(METHODS, (True, False)):
+        o = options_of(method, {"last_relu": last_relu, "output_scale": True})
+        p, g = (Parameters(columns, method == "scgd", np.float64) for _ in range(2))
+        initialise(p, "torch", 0)
+        p.scale[0] = 0.2
+        t = {k: torch.tensor(getattr(p, k), requires_grad=True) for k in ("w1", "b1", "w2", "b2", "scale")}
+        ts = torch.tensor(s, requires_grad=True, dtype=torch.float64)
+        tx, ty = torch.from_numpy(x), torch.from_numpy(y)
+        z = torch.relu(tx @ t["w1"] + t["b1"]) @ t["w2"] + t["b2"]
+        z = (torch.relu(z) if last_relu else z) * torch.exp(0.5 * t["scale"])
+        if method == "scgd":
+            p.w[...] = rng.standard_normal(WIDTH)
+            t["w"] = torch.tensor(p.w, requires_grad=True)
+            a = rng.standard_normal((WIDTH, 200))
+            tracked = np.asfortranarray(a @ a.T)
+            inverse = torch.from_numpy(np.linalg.inv(tracked))
+            fit = ((z @ t["w"] - ty) ** 2).sum() / ts + torch.trace(inverse @ z.T @ z)
+            loss = n / BATCH * fit + t["w"] @ t["w"] + (n - WIDTH) * ts.log() + ts * inverse.trace()
+            (0.5 * loss).backward()
+            found = scgd_gradient(p, g, x, y, tracked, s, n, o)
+            assert found is not None
+            by_noise = found[0]
+        else:
+            k = z @ z.T + ts * torch.eye(BATCH, dtype=torch.float64)
+            (0.5 * (ty @ torch.linalg.solve(k, ty) + torch.logdet(k))).backward()
+            by_noise = bsgd_gradient(p, g, x, y, s, o) or math.nan
+        for name, value in t.items():
+            gap = np.abs(getattr(g, name) - value.grad.numpy()).max() / np.abs(value.grad.numpy()).max()
+            assert gap < 1e-8, (method, name, gap)
+        assert abs(by_noise / float(ts.grad) - 1) < 1e-8, method
+    flat = rng.standard_normal(50)
+    mine, parameter = flat.copy(), torch.nn.Parameter(torch.from_numpy(flat.copy()))
+    theirs = torch.optim.Adadelta([parameter], lr=0.7, rho=0.95, eps=1e-7)
+    ours = AdaDelta(50, 0.7, 0.95, 1e-7, np.float64)
+    for _ in range(100):
+        gradient = rng.standard_normal(50)
+        parameter.grad = torch.from_numpy(gradient.copy())
+        theirs.step()
+        ours.step(mine, gradient)
+    assert np.abs(mine - parameter.detach().numpy()).max() < 1e-12
+    print("gradients and AdaDelta agree with torch")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Search
+# ---------------------------------------------------------------------------------------------------------------------
+
+Task = tuple[str, str, float, dict[str, Any]]
+
+
+def stages() -> dict[str, list[Task]]:
+    """Every stage of the search in the order it was run."""
+    return {}
+
+
+def key_of(table: str, method: str, rate: float, options: dict[str, Any]) -> str:
+    """What makes a run."""
+    return json.dumps([table, method, float(rate), {k: options[k] for k in sorted(options)}])
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """All runs kept so far."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def _run_task(job: tuple[Path, Task, str]) -> dict[str, Any]:
+    folder, (table, method, rate, setting), stage = job
+    with np.errstate(all="ignore"):
+        return {"stage": stage} | run(folder, table, method, rate, setting)
+
+
+def search(folder: Path, names: list[str], path: Path, processes: int) -> None:
+    """Run what the stages still lack, appending each run as it ends."""
+    done = {key_of(r["table"], r["method"], r["rate"], r["options"]) for r in read_results(path)}
+    jobs = []
+    for name in names:
+        for task in stages()[name]:
+            key = key_of(task[0], task[1], task[2], options_of(task[1], task[3]))
+            if key not in done:
+                done.add(key)
+                jobs.append((folder, task, name))
+    print(f"{len(jobs)} runs", flush=True)
+    with multiprocessing.get_context("fork").Pool(processes) as pool, path.open("a") as out:
+        for result in pool.imap_unordered(_run_task, jobs):
+            out.write(json.dumps(result) + "\n")
+            out.flush()
+            print(describe(result), flush=True)
+
+
+def describe(result: dict[str, Any]) -> str:
+    """One run on one line."""
+    changed = {k: v for k, v in result["options"].items() if v != OPTIONS[k][0]}
+    shown = " ".join(f"{k}={v}" for k, v in changed.items()) or "defaults"
+    values = "none" if result["nlml"] is None else f"{result['nlml']:.3f} {result['rmse']:.3f}"
+    broke = " broke off" if result["broke_off"] else ""
+    head = f"{result['method']} {result['table']} {result['rate']:g}"
+    return f"{head}: {values} (look {result['best_look']}, {result['seconds']} s){broke} | {shown}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ranking
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def distances(cell: tuple[str, str], result: dict[str, Any]) -> tuple[float, float]:
+    """Distance of NLML and RMSE from the published cell, in its deviations."""
+    nlml, nlml_sd, rmse, rmse_sd = PUBLISHED[cell]
+    return abs(result["nlml"] - nlml) / nlml_sd, abs(result["rmse"] - rmse) / rmse_sd
+
+
+def rank(results: list[dict[str, Any]], tables: tuple[str, ...], methods: tuple[str, ...], top: int) -> None:
+    """Print the settings that have every asked cell, nearest first."""
+    best: dict[tuple[str, str, str], dict[str, Any]] = {}
+    settings: dict[str, dict[str, dict[str, Any]]] = {m: {} for m in methods}
+    for r in results:
+        if r["nlml"] is None or r["method"] not in methods or r["table"] not in tables or r.get("seed", 0) != 0:
+            continue
+        name = json.dumps(r["options"], sort_keys=True)
+        settings[r["method"]][name] = r["options"]
+        at = (r["method"], r["table"], name)
+        if at not in best or r["nlml"] < best[at]["nlml"]:
+            best[at] = r
+    # A setting joins one of each method that agree on what they share.
+    rows = []
+    for combination in itertools.product(*(settings[m].items() for m in methods)):
+        shared = [{k: v for k, v in o.items() if k not in ONLY} for _, o in combination]
+        if any(s != shared[0] for s in shared):
+            continue
+        found = {}
+        for m, (name, _) in zip(methods, combination, strict=True):
+            for t in tables:
+                found[m, t] = best.get((m, t, name))
+        if any(r is None for r in found.values()):
+            continue
+        each = {cell: distances(cell, r) for cell, r in found.items()}
+        flat = [v for pair in each.values() for v in pair]
+        merged = {k: v for _, o in combination for k, v in o.items()}
+        rows.append(
+            {
+                "total": np.mean(flat),
+                "clipped": np.mean(np.minimum(flat, 10)),
+                "nlml": np.mean([pair[0] for pair in each.values()]),
+                "within": sum(v <= 2 for v in flat),
+                "setting": merged,
+                "found": found,
+            }
+        )
+    rows.sort(key=lambda row: row["total"])
+    print(f"{len(rows)} settings with all of {len(tables) * len(methods) * 2} cells")
+    print("total clipped nlml within2 | " + "; ".join(f"{m} {t}" for m in methods for t in tables))
+    print("published | " + "; ".join(f"{PUBLISHED[m, t][0]} {PUBLISHED[m, t][2]}" for m in methods for t in tables))
+    for row in rows[:top]:
+        cells = "; ".join(f"{r['nlml']:.3f} {r['rmse']:.3f} @{r['rate']:g}" for r in row["found"].values())
+        changed = {k: v for k, v in row["setting"].items() if v != OPTIONS[k][0]}
+        shown = " ".join(f"{k}={v}" for k, v in changed.items()) or "defaults"
+        print(f"{row['total']:.2f} {row['clipped']:.2f} {row['nlml']:.2f} {row['within']} | {cells} | {shown}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def parse_setting(pairs: list[str]) -> dict[str, Any]:
+    """``name=value`` pairs, values of the type that the option has."""
+    setting: dict[str, Any] = {}
+    for pair in pairs:
+        name, value = pair.split("=", 1)
+        kind = type(OPTIONS[name][0])
+        setting[name] = value.lower() == "true" if kind is bool else kind(value)
+    return setting
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("run", help="one training")
+    one.add_argument("--table", choices=TABLES, required=True)
+    one.add_argument("--method", choices=METHODS, required=True)
+    one.add_argument("--rate", type=float, required=True)
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="options: " + ", ".join(OPTIONS))
+    many = commands.add_parser("search", help="the stages; goes on where it stopped")
+    many.add_argument("--stage", nargs="*", choices=list(stages()), default=list(stages()))
+    many.add_argument("--processes", type=int, default=2)
+    table = commands.add_parser("rank", help="settings by distance")
+    table.add_argument("--tables", nargs="*", choices=TABLES, default=list(TABLES))
+    table.add_argument("--methods", nargs="*", choices=METHODS, default=list(METHODS))
+    table.add_argument("--top", type=int, default=20)
+    commands.add_parser("check", help="gradients and AdaDelta against torch")
+    for command in (one, many):
+        command.add_argument("--data", type=Path, required=True, help="folder with the tables as Parquet files")
+    for command in (many, table):
+        command.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    if arguments.command == "run":
+        job = (arguments.table, arguments.method, arguments.rate, parse_setting(arguments.set))
+        print(json.dumps(run(arguments.data, *job, seed=arguments.seed)))
+    elif arguments.command == "search":
+        search(arguments.data, arguments.stage, arguments.results, arguments.processes)
+    elif arguments.command == "rank":
+        rank(read_results(arguments.results), tuple(arguments.tables), tuple(arguments.methods), arguments.top)
+    else:
+        check()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(main())

@@ -510,7 +510,38 @@ Task = tuple[str, str, float, dict[str, Any]]
 
 def stages() -> dict[str, list[Task]]:
     """Every stage of the search in the order it was run."""
-    return {}
+    plan: dict[str, list[Task]] = {}
+    # 1: one option at a time from the defaults, on the table with the smallest deviations.
+    plan["1-one-elevators"] = [
+        ("elevators", method, rate, change)
+        for name in ONE_AT_A_TIME
+        for change in ([{}] if name == "adadelta" else []) + [{name: value} for value in OPTIONS[name][1:]]
+        for method in METHODS
+        for rate in (1.0, 0.1)
+        if ONLY.get(name, method) == method
+    ]
+    # 2: around raw targets, where both methods were nearer; SCGD's own options crossed.
+    raw = {"targets": "raw"}
+    plan["2-raw"] = [
+        (table, "scgd", rate, raw | {"w_start": w, "track": track})
+        for w in ("normal", "ridge")
+        for track in ("before", "after")
+        for rate in (1.0, 3.0)
+        for table in ("elevators", "bike")
+    ] + [
+        (table, "bsgd", rate, raw | change)
+        for change in ({}, {"last_relu": False}, {"output_scale": True}, {"init": "glorot"}, {"adadelta": "0.95/1e-6"})
+        for rate in (1.0, 3.0)
+        for table in ("elevators", "bike")
+    ]
+    return plan
+
+
+#: The order in which the options are varied: likely strong ones first.
+ONE_AT_A_TIME = (
+    ("adadelta", "targets", "loss", "track", "inputs", "w_start", "noise_start", "noise", "init", "last_relu")
+    + ("output_scale", "f_start", "dtype", "sampling", "drop_last", "noise_least", "jitter")
+)
 
 
 def key_of(table: str, method: str, rate: float, options: dict[str, Any]) -> str:

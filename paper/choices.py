@@ -67,7 +67,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "last_relu": (True, False),
     "noise": ("log", "variance", "sigma", "softplus"),
     "noise_start": (0.1, 0.01, 0.693, 1.0),
-    "noise_least": (1e-8, 1e-6, 1e-4),
+    "noise_least": (1e-8, 1e-6, 1e-4, 1e-3),
     "output_scale": (False, True),
     "loss": ("row", "total", "batch"),
     "dtype": ("float32", "float64"),
@@ -533,6 +533,56 @@ def stages() -> dict[str, list[Task]]:
         for change in ({}, {"last_relu": False}, {"output_scale": True}, {"init": "glorot"}, {"adadelta": "0.95/1e-6"})
         for rate in (1.0, 3.0)
         for table in ("elevators", "bike")
+    ]
+    # 3: bike, where 0.9/1e-6 at rates of 1 and more is far off: smaller steps, and a loss that makes eps negligible.
+    plan["3-bike-steps"] = [
+        ("bike", method, rate, raw | change)
+        for rate in (0.1, 0.3, 1.0)
+        for method, change in (
+            ("scgd", {"loss": "total"}),
+            ("bsgd", {"loss": "total"}),
+            ("scgd", {"loss": "total", "w_start": "normal"}),
+            ("bsgd", {}),
+            ("scgd", {"adadelta": "0.95/1e-8", "w_start": "normal"}),
+            ("bsgd", {"adadelta": "0.95/1e-8"}),
+            ("scgd", {"adadelta": "0.95/1e-8", "loss": "total"}),
+            ("bsgd", {"adadelta": "0.95/1e-8", "loss": "total"}),
+            ("scgd", {"loss": "total", "track": "after"}),
+        )
+    ]
+    # 4: BSGD on bike, whose noise falls far below its residuals: bounds and parameters of the noise.
+    plan["4-bike-noise"] = [
+        ("bike", "bsgd", rate, raw | change)
+        for rate in (0.3, 1.0)
+        for change in (
+            {"noise_least": 1e-3},
+            {"noise_least": 1e-4},
+            {"noise_least": 1e-3, "noise": "variance"},
+            {"noise": "variance"},
+            {"noise": "sigma"},
+            {"noise_least": 1e-3, "last_relu": False},
+            {"inputs": "unit"},
+            {"inputs": "unit", "noise_least": 1e-3},
+        )
+    ]
+    # 5: with the total loss only rate * sqrt(eps) matters, so one eps is enough; rho 0.95 was better on bike. The
+    # noise variance itself as the parameter kept BSGD's noise on bike from collapsing without a bound.
+    base = raw | {"noise": "variance", "loss": "total", "adadelta": "0.95/1e-6"}
+    plan["5-variance"] = [
+        (table, method, rate, base | change)
+        for method, change in (
+            ("scgd", {"track": "after"}),
+            ("bsgd", {}),
+            ("scgd", {}),
+            ("scgd", {"track": "after", "init": "he"}),
+            ("bsgd", {"init": "he"}),
+            ("scgd", {"track": "after", "targets": "standard"}),
+            ("bsgd", {"targets": "standard"}),
+            ("scgd", {"track": "after", "last_relu": False}),
+            ("scgd", {"track": "after", "w_start": "small"}),
+            ("scgd", {"track": "after", "noise": "log"}),
+        )
+        for table, rate in (("bike", 0.1), ("elevators", 1.0), ("bike", 0.3))
     ]
     return plan
 

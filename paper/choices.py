@@ -75,7 +75,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "sampling": ("epochs", "replacement"),
     # SCGD only. track: "before" is the paper's order; "after" averages the batch in first, as automatic
     # differentiation of log|(1 - b) F + b F_S| would have it (its gradient then carries the factor b).
-    "w_start": ("zero", "ridge", "normal", "small"),
+    "w_start": ("zero", "ridge", "normal", "small", "linear"),  # normal / sqrt(d); a torch.nn.Linear(d, 1)
     "f_start": ("batches", "full", "identity"),
     "track": ("before", "after"),
     # BSGD only.
@@ -377,6 +377,8 @@ def run(folder: Path, table: str, method: str, rate: float, setting: dict[str, A
             p.w[...] = rng.standard_normal(WIDTH)
         elif o["w_start"] == "small":
             p.w[...] = rng.standard_normal(WIDTH) / math.sqrt(WIDTH)
+        elif o["w_start"] == "linear":
+            p.w[...] = rng.uniform(-1.0, 1.0, WIDTH) / math.sqrt(WIDTH)
 
     best, best_look, kept, curve, broke = math.inf, None, p.flat.copy(), [], False
     for epoch in range(1, EPOCHS + 1):
@@ -583,6 +585,44 @@ def stages() -> dict[str, list[Task]]:
             ("scgd", {"track": "after", "noise": "log"}),
         )
         for table, rate in (("bike", 0.1), ("elevators", 1.0), ("bike", 0.3))
+    ]
+    # 6: the same base on the other tables, and the rate between 0.1 and 1 on elevators.
+    plan["6-base-all"] = (
+        [("elevators", "bsgd", 0.3, base), ("elevators", "scgd", 0.3, base | {"track": "after"})]
+        + [("elevators", "scgd", r, base | {"track": "after", "w_start": "ridge"}) for r in (0.3, 1.0)]
+        + [("pol", m, r, base) for r in (0.3, 1.0) for m in METHODS]
+        + [("pol", "scgd", r, base | {"track": "after"}) for r in (0.3, 1.0)]
+        + [("kin40k", m, r, base) for r in (0.3, 1.0) for m in METHODS]
+        + [("kin40k", "scgd", r, base | {"track": "after"}) for r in (0.3, 1.0)]
+    )
+    # 7: SCGD's start of w against its order of tracking, at the rates that were best.
+    plan["7-w-start"] = [
+        (table, "scgd", rate, base | {"w_start": w, "track": track})
+        for table, rate in (("bike", 0.1), ("elevators", 0.3), ("bike", 0.03), ("elevators", 0.1))
+        for w in ("linear", "ridge", "small", "zero")
+        for track in ("after", "before")
+    ]
+    # 8: one option at a time again, from the base of stage 5.
+    changes: list[dict[str, Any]] = [{"adadelta": "0.9/1e-6"}, {"init": "glorot"}, {"output_scale": True}]
+    changes += [{"noise_start": v} for v in (0.01, 0.693, 1.0)] + [{"noise": v} for v in ("sigma", "softplus")]
+    changes += [{"dtype": "float64"}, {"sampling": "replacement"}, {"drop_last": True}, {"noise_least": 1e-4}]
+    changes += [{"f_start": "full"}, {"f_start": "identity"}, {"loss": "row"}]
+    after = {"track": "after"}
+    plan["8-one-from-base"] = [
+        ("kin40k", "scgd", 0.1, base | after),
+        ("kin40k", "bsgd", 0.1, base),
+        ("kin40k", "scgd", 0.1, base | after | {"w_start": "ridge"}),
+        ("kin40k", "scgd", 0.3, base | after | {"w_start": "ridge"}),
+    ] + [
+        (table, method, rate, base | change | (after if method == "scgd" else {}))
+        for change in changes
+        for method, table, rate in (
+            ("scgd", "elevators", 0.3),
+            ("scgd", "bike", 0.1),
+            ("bsgd", "elevators", 0.3),
+            ("bsgd", "bike", 0.3),
+        )
+        if ONLY.get(next(iter(change)), method) == method
     ]
     return plan
 

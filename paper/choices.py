@@ -75,9 +75,9 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "sampling": ("epochs", "replacement"),
     # How often a run looks at the exact NLML; the lowest is kept. A run also gives the results with fewer looks.
     "looks": LOOKS,
-    # SCGD only. track: "before" is the paper's order; "after" averages the batch in first, as automatic
+    # SCGD only. w_start: "small" is normal / sqrt(d), "linear" that of torch.nn.Linear(d, 1), "tiny" a tenth of it. track: "before" is the paper's order; "after" averages the batch in first, as automatic
     # differentiation of log|(1 - b) F + b F_S| would have it (its gradient then carries the factor b).
-    "w_start": ("zero", "ridge", "normal", "small", "linear"),  # normal / sqrt(d); a torch.nn.Linear(d, 1)
+    "w_start": ("zero", "ridge", "normal", "small", "linear", "tiny"),
     "f_start": ("batches", "full", "identity"),
     "track": ("before", "after"),
     # BSGD only.
@@ -386,8 +386,8 @@ def run(
             p.w[...] = rng.standard_normal(WIDTH)
         elif o["w_start"] == "small":
             p.w[...] = rng.standard_normal(WIDTH) / math.sqrt(WIDTH)
-        elif o["w_start"] == "linear":
-            p.w[...] = rng.uniform(-1.0, 1.0, WIDTH) / math.sqrt(WIDTH)
+        elif o["w_start"] in ("linear", "tiny"):
+            p.w[...] = rng.uniform(-1.0, 1.0, WIDTH) / math.sqrt(WIDTH) * (0.1 if o["w_start"] == "tiny" else 1.0)
 
     levels = [level for level in LOOKS if level <= o["looks"]]
     best: dict[int, float] = dict.fromkeys(levels, math.inf)
@@ -670,6 +670,36 @@ def stages() -> dict[str, list[Task]]:
         for w in ("linear", "zero", "small")
         for table, rate in (("bike", 0.1), ("elevators", 0.3), ("kin40k", 0.3))
     ]
+    # 11: both inputs on all tables.
+    places = (("elevators", 0.3), ("bike", 0.1), ("pol", 0.3), ("kin40k", 0.3))
+    plan["11-all-cells"] = (
+        [("elevators", "scgd", 0.3, base | many | after | {"inputs": "white", "w_start": w}) for w in ("ridge", "linear")]
+        + [("bike", "scgd", 0.1, base | many | after | {"inputs": "white", "w_start": w}) for w in ("linear", "zero")]
+        + [(t, "bsgd", 0.3, base | many | {"noise_start": 0.693}) for t, _ in places]
+        + [(t, "bsgd", 0.3, base | many | {"inputs": "white"}) for t in ("pol", "kin40k")]
+        + [("pol", "scgd", 0.3, base | many | after | {"noise_start": 0.693, "w_start": w}) for w in ("linear", "zero")]
+        + [("pol", "scgd", 0.3, base | many | after | {"inputs": "white", "w_start": w}) for w in ("linear", "zero")]
+        + [("kin40k", "scgd", 0.3, base | many | after | {"inputs": "white", "w_start": w}) for w in ("linear", "zero")]
+        + [(t, "scgd", r, base | many | after | {"w_start": "linear"}) for t, r in places]
+    )
+    # 12: the larger first noise with standardised targets.
+    standard = base | many | {"targets": "standard", "noise_start": 0.693}
+    plan["12-standard"] = (
+        [("elevators", "scgd", 0.3, standard | after | {"w_start": w}) for w in ("linear", "ridge")]
+        + [("bike", "scgd", 0.1, standard | after | {"w_start": w}) for w in ("linear", "ridge")]
+        + [("pol", "scgd", 0.3, standard | after | {"w_start": "linear"})]
+        + [(t, "bsgd", 0.3, standard) for t in ("elevators", "bike", "pol")]
+    )
+    # 13: whitened inputs, which brought elevators near: first noise and still smaller starts of w.
+    white = base | many | {"inputs": "white"}
+    plan["13-white"] = (
+        [("bike", "scgd", 0.1, white | after | {"w_start": w, "noise_start": 0.693}) for w in ("linear", "tiny")]
+        + [("elevators", "scgd", 0.3, white | after | {"w_start": w, "noise_start": 0.693}) for w in ("linear", "tiny")]
+        + [("elevators", "scgd", 0.3, white | {"w_start": "linear"})]
+        + [("bike", "scgd", 0.3, white | after | {"w_start": "linear", "noise_start": 0.693})]
+        + [(t, "bsgd", 0.3, white | {"noise_start": 0.693}) for t in ("elevators", "bike", "pol")]
+        + [("elevators", "bsgd", 1.0, white), ("elevators", "bsgd", 0.1, white)]
+    )
     return plan
 
 

@@ -729,6 +729,18 @@ def stages() -> dict[str, list[Task]]:
         + [("pol", "scgd", 0.3, base | many | after | {"w_start": "linear"})]
         + [("kin40k", "scgd", 0.3, base | many | after | {"w_start": "linear"})]
     )
+    # 16: the finalists' other rates: whitened and standardised inputs, w as torch.nn.Linear, both orders of tracking.
+    linear = {"w_start": "linear"}
+    plan["16-rates"] = (
+        [("bike", "scgd", 0.3, white | after | linear), ("bike", "bsgd", 1.0, white), ("pol", "bsgd", 1.0, white)]
+        + [("elevators", "scgd", 1.0, white | after | linear), ("pol", "scgd", 1.0, white | after | linear)]
+        + [("kin40k", "bsgd", 1.0, white), ("kin40k", "scgd", 1.0, white | after | linear)]
+        + [("bike", "scgd", 0.3, base | many | after | linear), ("bike", "bsgd", 1.0, base | many)]
+        + [("pol", "bsgd", 1.0, base | many), ("pol", "scgd", 1.0, base | many | after | linear)]
+        + [("elevators", "scgd", 1.0, base | many | after | linear), ("elevators", "bsgd", 1.0, base | many)]
+        + [("bike", "scgd", r, white | linear) for r in (0.1, 0.3)]
+        + [("pol", "scgd", 0.3, white | linear), ("kin40k", "scgd", 0.3, white | linear)]
+    )
     return plan
 
 
@@ -885,6 +897,7 @@ def main() -> None:
     table.add_argument("--tables", nargs="*", choices=TABLES, default=list(TABLES))
     table.add_argument("--methods", nargs="*", choices=METHODS, default=list(METHODS))
     table.add_argument("--top", type=int, default=20)
+    table.add_argument("--rates", nargs="*", type=float, help="only these learning rates")
     table.add_argument("--predict", choices=("exact", "w"), default="exact", help="SCGD's RMSE: posterior mean, or w")
     commands.add_parser("check", help="gradients and AdaDelta against torch")
     for command in (one, many):
@@ -901,6 +914,8 @@ def main() -> None:
     elif arguments.command == "rank":
         results = read_results(arguments.results)
         results = predict_with_w(results) if arguments.predict == "w" else results
+        if arguments.rates:
+            results = [r for r in results if r["rate"] in arguments.rates]
         rank(results, tuple(arguments.tables), tuple(arguments.methods), arguments.top)
     else:
         check()

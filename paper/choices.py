@@ -542,7 +542,7 @@ def check() -> None:
 # Search
 # ---------------------------------------------------------------------------------------------------------------------
 
-Task = tuple[str, str, float, dict[str, Any]]
+Task = tuple[str, str, float, dict[str, Any]]  # table, method, rate, setting; the setting may hold another "seed"
 
 
 def stages() -> dict[str, list[Task]]:
@@ -741,6 +741,17 @@ def stages() -> dict[str, list[Task]]:
         + [("bike", "scgd", r, white | linear) for r in (0.1, 0.3)]
         + [("pol", "scgd", 0.3, white | linear), ("kin40k", "scgd", 0.3, white | linear)]
     )
+    # 17: how much a second seed changes.
+    plan["17-seed"] = [
+        (table, method, rate, base | many | {"seed": 1} | (after | linear if method == "scgd" else {}))
+        for table, method, rate in (
+            ("elevators", "bsgd", 0.3),
+            ("bike", "bsgd", 0.3),
+            ("elevators", "scgd", 0.3),
+            ("bike", "scgd", 0.1),
+            ("kin40k", "bsgd", 0.3),
+        )
+    ]
     return plan
 
 
@@ -751,9 +762,9 @@ ONE_AT_A_TIME = (
 )
 
 
-def key_of(table: str, method: str, rate: float, options: dict[str, Any]) -> str:
+def key_of(table: str, method: str, rate: float, options: dict[str, Any], seed: int) -> str:
     """What makes a run."""
-    return json.dumps([table, method, float(rate), {k: options[k] for k in sorted(options)}])
+    return json.dumps([table, method, float(rate), {k: options[k] for k in sorted(options)}, seed])
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -769,17 +780,23 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 def _run_task(job: tuple[Path, Task, str]) -> list[dict[str, Any]]:
     folder, (table, method, rate, setting), stage = job
     with np.errstate(all="ignore"):
-        return [{"stage": stage} | result for result in run(folder, table, method, rate, setting)]
+        seed, setting = _seed_of(setting)
+        return [{"stage": stage} | result for result in run(folder, table, method, rate, setting, seed)]
+
+
+def _seed_of(setting: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    return setting.get("seed", 0), {k: v for k, v in setting.items() if k != "seed"}
 
 
 def search(folder: Path, names: list[str], path: Path, processes: int) -> None:
     """Run what the stages still lack, appending each run as it ends."""
-    before = {key_of(r["table"], r["method"], r["rate"], r["options"]) for r in read_results(path)}
+    before = {key_of(r["table"], r["method"], r["rate"], r["options"], r["seed"]) for r in read_results(path)}
     done = set(before)
     jobs = []
     for name in names:
         for task in stages()[name]:
-            key = key_of(task[0], task[1], task[2], options_of(task[1], task[3]))
+            seed, setting = _seed_of(task[3])
+            key = key_of(task[0], task[1], task[2], options_of(task[1], setting), seed)
             if key not in done:
                 done.add(key)
                 jobs.append((folder, task, name))
@@ -787,7 +804,8 @@ def search(folder: Path, names: list[str], path: Path, processes: int) -> None:
     with multiprocessing.get_context("fork").Pool(processes) as pool, path.open("a") as out:
         for results in pool.imap_unordered(_run_task, jobs):
             for result in results:
-                if key_of(result["table"], result["method"], result["rate"], result["options"]) in before:
+                r = result
+                if key_of(r["table"], r["method"], r["rate"], r["options"], r["seed"]) in before:
                     continue
                 out.write(json.dumps(result) + "\n")
                 print(describe(result), flush=True)
@@ -868,6 +886,27 @@ def rank(results: list[dict[str, Any]], tables: tuple[str, ...], methods: tuple[
         print(f"{row['total']:.2f} {row['clipped']:.2f} {row['nlml']:.2f} {row['within']} | {cells} | {shown}")
 
 
+def effects(results: list[dict[str, Any]]) -> None:
+    """Print what each option does: median differences between runs that differ in nothing else."""
+    print("option: from -> to, method table, pairs, median change of NLML and of RMSE")
+    for name in OPTIONS:
+        groups: dict[str, dict[Any, dict[str, Any]]] = {}
+        for r in results:
+            if name in r["options"] and r["nlml"] is not None:
+                others = {k: v for k, v in r["options"].items() if k != name}
+                key = key_of(r["table"], r["method"], r["rate"], others, r["seed"])
+                groups.setdefault(key, {})[r["options"][name]] = r
+        changes: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
+        for group in groups.values():
+            values = [value for value in OPTIONS[name] if value in group]
+            for a, b in itertools.combinations(values, 2):
+                change = group[b]["nlml"] - group[a]["nlml"], group[b]["rmse"] - group[a]["rmse"]
+                changes.setdefault((a, b, group[a]["method"], group[a]["table"]), []).append(change)
+        for (a, b, method, table), pairs in changes.items():
+            nlml, rmse = np.median(np.array(pairs), axis=0)
+            print(f"{name}: {a} -> {b}, {method} {table}, {len(pairs)}, {nlml:+.3f} {rmse:+.3f}")
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -902,7 +941,8 @@ def main() -> None:
     commands.add_parser("check", help="gradients and AdaDelta against torch")
     for command in (one, many):
         command.add_argument("--data", type=Path, required=True, help="folder with the tables as Parquet files")
-    for command in (many, table):
+    pairs = commands.add_parser("effects", help="what each option does")
+    for command in (many, table, pairs):
         command.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if arguments.command == "run":
@@ -917,6 +957,8 @@ def main() -> None:
         if arguments.rates:
             results = [r for r in results if r["rate"] in arguments.rates]
         rank(results, tuple(arguments.tables), tuple(arguments.methods), arguments.top)
+    elif arguments.command == "effects":
+        effects(read_results(arguments.results))
     else:
         check()
 

@@ -31,10 +31,10 @@ from typing import Any
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
-import numpy as np
-import pandas as pd
-import torch
-from scipy.linalg import blas, lapack
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+import torch  # noqa: E402
+from scipy.linalg import blas, lapack  # noqa: E402
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "choices.jsonl"
 WIDTH = 128
@@ -77,8 +77,9 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "sampling": ("epochs", "replacement"),
     # How often a run looks at the exact NLML; the lowest is kept. A run also gives the results with fewer looks.
     "looks": LOOKS,
-    # SCGD only. w_start: "small" is normal / sqrt(d), "linear" that of torch.nn.Linear(d, 1), "tiny" a tenth of it. track: "before" is the paper's order; "after" averages the batch in first, as automatic
-    # differentiation of log|(1 - b) F + b F_S| would have it (its gradient then carries the factor b).
+    # SCGD only. w_start: "ridge" is the posterior mean given all rows, "small" normal / sqrt(d), "linear" that of
+    # torch.nn.Linear(d, 1), "tiny" a tenth of it. track: "before" is the paper's order; "after" averages the batch in
+    # first, as automatic differentiation of log|(1 - b) F + b F_S| would have it (its gradient carries the factor b).
     "w_start": ("zero", "ridge", "normal", "small", "linear", "tiny"),
     "f_start": ("batches", "full", "identity"),
     "track": ("before", "after"),
@@ -235,6 +236,7 @@ class AdaDelta:
         self.a, self.b = np.empty(size, dtype), np.empty(size, dtype)
 
     def step(self, flat: np.ndarray, gradient: np.ndarray) -> None:
+        """One update of ``flat`` in place."""
         a, b, square, moved, rho = self.a, self.b, self.square, self.moved, self.rho
         np.multiply(gradient, gradient, out=a)
         a *= 1 - rho
@@ -679,9 +681,10 @@ def stages() -> dict[str, list[Task]]:
         for table, rate in (("bike", 0.1), ("elevators", 0.3), ("kin40k", 0.3))
     ]
     # 11: both inputs on all tables.
+    ridge_linear = ("ridge", "linear")
     places = (("elevators", 0.3), ("bike", 0.1), ("pol", 0.3), ("kin40k", 0.3))
     plan["11-all-cells"] = (
-        [("elevators", "scgd", 0.3, base | many | after | {"inputs": "white", "w_start": w}) for w in ("ridge", "linear")]
+        [("elevators", "scgd", 0.3, base | many | after | {"inputs": "white", "w_start": w}) for w in ridge_linear]
         + [("bike", "scgd", 0.1, base | many | after | {"inputs": "white", "w_start": w}) for w in ("linear", "zero")]
         + [(t, "bsgd", 0.3, base | many | {"noise_start": 0.693}) for t, _ in places]
         + [(t, "bsgd", 0.3, base | many | {"inputs": "white"}) for t in ("pol", "kin40k")]
@@ -757,8 +760,8 @@ def stages() -> dict[str, list[Task]]:
 
 #: The order in which the options are varied: likely strong ones first.
 ONE_AT_A_TIME = (
-    ("adadelta", "targets", "loss", "track", "inputs", "w_start", "noise_start", "noise", "init", "last_relu")
-    + ("output_scale", "f_start", "dtype", "sampling", "drop_last", "noise_least", "jitter")
+    *("adadelta", "targets", "loss", "track", "inputs", "w_start", "noise_start", "noise", "init", "last_relu"),
+    *("output_scale", "f_start", "dtype", "sampling", "drop_last", "noise_least", "jitter"),
 )
 
 
@@ -921,6 +924,7 @@ def parse_setting(pairs: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("run", help="one training")

@@ -1,4 +1,4 @@
-"""The doctor: runs every check that can be run, and says what passed and what could not be looked at."""
+"""The doctor: runs every check that can be run, and lists what passed and what could not be looked at."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..error_shape import GAUSSIAN, ErrorShape
+from ..metrics import Scores
 from . import data_checks, model_checks, prediction_checks
-from .contents import ModelScores, ResidualPanel
-from .findings import SEVERITIES, Checkup, Finding
-from .subject import ModelFacts
+from .contents import SEVERITIES, Checkup, Finding, ResidualPanel
+from .reported_model import ModelFacts
 
 Array = npt.NDArray[np.float64]
 _MOST_ROWS = 5000
@@ -28,13 +28,13 @@ class Patient:
         held_out_inputs: ``(rows, columns)``.
         held_out_targets: ``(rows,)``.
         mean: Predicted for them.
-        std: Likewise.
+        std: Its standard deviation.
         noise_variance: Predicted for them, of the target as the model sees it, or None.
         scores: The model's first, then the baselines'.
         training_inputs: None if not at hand.
-        training_targets: Likewise.
-        model: What the posterior's matrices say, or None.
-        record: What the fit says of itself.
+        training_targets: None if not at hand.
+        model: Facts from the posterior's matrices, or None.
+        record: Of the fit.
         residual_panels: Residuals by input.
         error_shape: Of the predictive distribution.
     """
@@ -45,7 +45,7 @@ class Patient:
     mean: Array
     std: Array
     noise_variance: Array | None
-    scores: Sequence[ModelScores]
+    scores: Sequence[Scores]
     training_inputs: Array | None
     training_targets: Array | None
     model: ModelFacts | None
@@ -162,7 +162,7 @@ def _noise(patient: Patient) -> tuple[float, float]:
     return float(patient.noise_variance.mean()) / model.target_mean_square, share
 
 
-def _with_baselines(scores: Sequence[ModelScores]) -> Sequence[ModelScores]:
+def _with_baselines(scores: Sequence[Scores]) -> Sequence[Scores]:
     if len(scores) < 2:
         raise _NotPossible("needs the training rows, which were not given")
     return scores

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..error_shape import GAUSSIAN, ErrorShape
+from ..formatting import shown
 from .contents import Outliers, ResidualPanel
-from .numbers import shown
 
 Array = npt.NDArray[np.float64]
 _MOST_POINTS = 400
@@ -17,7 +17,7 @@ _MOST_CATEGORIES = 8
 
 
 def thin(rows: int, most: int, *, seed: int) -> npt.NDArray[np.int64]:
-    """At most so many row numbers, in order, the same for the same seed.
+    """At most ``most`` row numbers, in order, the same for the same seed.
 
     Example:
         >>> thin(3, 10, seed=0).tolist(), len(thin(1000, 10, seed=0))
@@ -127,7 +127,7 @@ def find_outliers(
     Args:
         source: ``"leave-one-out"`` or ``"held-out"``.
         mean: Expected of each row by a model that has not seen it.
-        std: Likewise.
+        std: Its standard deviation.
         targets: What was observed.
         inputs: ``(rows, columns)``.
         value_columns: Inputs to show with each row: name, columns, and the names of these columns.

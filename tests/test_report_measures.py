@@ -15,7 +15,7 @@ from finitegp.report import gather_contents
 from finitegp.report.calibration import measure_calibration
 from finitegp.report.importance import measure_importance
 from finitegp.report.reported_model import as_reported_model, measure_model
-from finitegp.report.residuals import find_outliers, residual_panel
+from finitegp.report.residuals import JudgedRows, find_outliers, residual_panel
 
 
 def test_scores_equal_independent_ones(contents, fit, training, held_out):
@@ -226,12 +226,8 @@ def test_columns_that_belong_together_but_are_no_categories():
     inputs, names = np.column_stack([np.zeros(500), columns]), ["month", "day"]
     found = find_outliers(
         "held-out",
-        np.zeros(500),
-        np.ones(500),
-        residuals,
-        inputs,
+        JudgedRows(inputs, residuals, np.zeros(500), np.ones(500), np.arange(500)),
         [("date", [1, 2], names)],
-        np.arange(500),
         rows_of=500,
     )
     row = found.row_numbers[0]

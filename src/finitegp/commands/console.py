@@ -31,6 +31,7 @@ _ADVICE: dict[str, Callable[..., str]] = {
     "repeated_site": lambda: "or use --allow-repeats.",
     "rows_of_model": lambda: "or use --only-sites.",
     "text_among_numbers": lambda: "Correct the file, or remove the column from all files.",
+    "unknown_target": lambda: "name the column with --target.",
     "wrong_delimiter": lambda delimiter: f"Use --delimiter {'tab' if delimiter == chr(9) else repr(delimiter)}.",
     "wrong_encoding": lambda: "or use --encoding with its own, for example latin-1.",
 }

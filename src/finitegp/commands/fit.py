@@ -39,9 +39,9 @@ Array = npt.NDArray[np.float64]
 # Scores of fewer rows say next to nothing, and the rows are missed in training.
 _FEWEST_HELD_OUT = 5
 _FEWEST_ROWS = 2
-# With a memory budget, so few rows are as well kept in memory, where a kernel can be fitted to them.
+# Up to this many rows are kept in memory also with a memory budget: a kernel can then be fitted to them.
 _ROWS_IN_MEMORY = 1500
-# What each of several processes may use where nothing else is said.
+# What each of several processes may use without --memory.
 _MEMORY_OF_A_RANK = "1GB"
 
 EXAMPLES = """

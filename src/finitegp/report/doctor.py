@@ -25,14 +25,12 @@ class Patient:
 
     Attributes:
         column_names: Names of the inputs.
-        held_out_inputs: ``(rows, columns)``.
-        held_out_targets: ``(rows,)``.
+        held_out: Inputs and targets.
         mean: Predicted for them.
         std: Its standard deviation.
         noise_variance: Predicted for them, of the target as the model sees it, or None.
         scores: The model's first, then the baselines'.
-        training_inputs: None if not at hand.
-        training_targets: None if not at hand.
+        training: Inputs and targets of the training rows, or None.
         model: Facts from the posterior's matrices, or None.
         record: Of the fit.
         residual_panels: Residuals by input.
@@ -40,14 +38,12 @@ class Patient:
     """
 
     column_names: Sequence[str]
-    held_out_inputs: Array
-    held_out_targets: Array
+    held_out: tuple[Array, Array]
     mean: Array
     std: Array
     noise_variance: Array | None
     scores: Sequence[Scores]
-    training_inputs: Array | None
-    training_targets: Array | None
+    training: tuple[Array, Array] | None
     model: ModelFacts | None
     record: dict[str, Any]
     residual_panels: Sequence[ResidualPanel] = ()
@@ -79,7 +75,7 @@ def examine(patient: Patient, *, seed: int = 0) -> Checkup:
 
 def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | None]]:
     names, scores = patient.column_names, patient.scores
-    residuals = patient.held_out_targets - patient.mean
+    residuals = patient.held_out[1] - patient.mean
     inputs, targets = _sample(patient, seed)
     columns = inputs.shape[1]
     return {
@@ -90,11 +86,9 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         "skewed target": lambda: data_checks.check_skewed_target(targets),
         "leakage: one telling column": lambda: data_checks.check_telling_columns(inputs, targets, names),
         "leakage: held-out error near zero": lambda: prediction_checks.check_perfect_predictions(scores[0].r_squared),
-        "leakage: shared rows": lambda: data_checks.check_shared_rows(
-            *_training(patient), patient.held_out_inputs, patient.held_out_targets
-        ),
+        "leakage: shared rows": lambda: data_checks.check_shared_rows(*_training(patient), *patient.held_out),
         "held-out rows outside of the trained range": lambda: prediction_checks.check_unknown_ground(
-            _training(patient)[0], patient.held_out_inputs, names
+            _training(patient)[0], patient.held_out[0], names
         ),
         "baselines": lambda: prediction_checks.check_baselines(_with_baselines(scores)),
         "overfit gap": lambda: prediction_checks.check_overfit(_nlml(patient), scores[0]),
@@ -118,23 +112,19 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
 
 def _sample(patient: Patient, seed: int) -> tuple[Array, Array]:
     """Training rows where there are any, held-out rows otherwise: at most a few thousand."""
-    inputs, targets = patient.training_inputs, patient.training_targets
-    if inputs is None or targets is None:
-        inputs, targets = patient.held_out_inputs, patient.held_out_targets
+    inputs, targets = patient.held_out if patient.training is None else patient.training
     kept = np.sort(np.random.default_rng(seed).permutation(len(inputs))[:_MOST_ROWS])
     return inputs[kept], targets[kept]
 
 
 def _training(patient: Patient) -> tuple[Array, Array]:
-    if patient.training_inputs is None or patient.training_targets is None:
+    if patient.training is None:
         raise _NotPossible("needs the training rows, which were not given")
-    return patient.training_inputs, patient.training_targets
+    return patient.training
 
 
 def _rows(patient: Patient) -> int:
-    if patient.training_inputs is not None:
-        return len(patient.training_inputs)
-    return _model(patient).rows
+    return _model(patient).rows if patient.training is None else len(patient.training[0])
 
 
 def _model(patient: Patient) -> ModelFacts:

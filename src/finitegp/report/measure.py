@@ -21,7 +21,7 @@ from .doctor import Patient, examine
 from .evaluation import Evaluation, evaluate
 from .importance import measure_importance
 from .reported_model import ModelFacts, ReportedModel, as_reported_model, measure_model
-from .residuals import find_outliers, residual_panel, thin
+from .residuals import JudgedRows, find_outliers, label_in, residual_panel, thin
 
 Array = npt.NDArray[np.float64]
 _MOST_POINTS = 500
@@ -104,7 +104,9 @@ def gather_contents(
     facts = measure_model(reported)
     importance = measure_importance(reported.predict_mean, inputs, targets, groups, seed=seed)
     leading = [entry.name for entry in importance.entries]
-    shown_inputs = [(name, groups[name], [_label(names[column], name) for column in groups[name]]) for name in leading]
+    shown_inputs = [
+        (name, groups[name], [label_in(names[column], name) for column in groups[name]]) for name in leading
+    ]
     standardized = (targets - mean) / std
     drawing: dict[str, Any] = {"seed": seed, "error_shape": reported.error_shape}
     panels = [
@@ -128,21 +130,25 @@ def gather_contents(
         calibration=measure_calibration(mean, std, targets, reported.error_shape),
         curves=curves,
         outliers=_outliers(
-            reported, mean, std, inputs, targets, training, shown_inputs[:3], training_row_numbers, remarks, seed
+            reported,
+            JudgedRows(inputs, targets, mean, std, np.arange(len(targets))),
+            training,
+            shown_inputs[:3],
+            training_row_numbers,
+            remarks,
+            seed,
         ),
         residual_panels=panels,
         importance=importance,
         checkup=examine(
             Patient(
                 column_names=names,
-                held_out_inputs=inputs,
-                held_out_targets=targets,
+                held_out=(inputs, targets),
                 mean=mean,
                 std=std,
                 noise_variance=None if noise is None else noise / reported.target_scale**2,
                 scores=scores,
-                training_inputs=None if training is None else training[0],
-                training_targets=None if training is None else training[1],
+                training=training,
                 model=facts,
                 record=reported.record,
                 residual_panels=panels,
@@ -195,22 +201,17 @@ def _groups(names: list[str], given: Mapping[str, Sequence[str]] | None) -> dict
     return groups
 
 
-def _label(column: str, group: str) -> str:
-    return column.removeprefix(group).lstrip("=_: ") or column
-
-
 def _outliers(
     reported: ReportedModel,
-    mean: Array,
-    std: Array,
-    inputs: Array,
-    targets: Array,
+    held_out: JudgedRows,
     training: tuple[Array, Array] | None,
     shown_inputs: list[tuple[str, list[int], list[str]]],
     row_numbers: Sequence[int] | None,
     remarks: dict[str, str],
     seed: int,
 ) -> Outliers:
+    """Of the training rows, each left out, where that is possible; otherwise of the held-out rows."""
+    source, judged, rows_of = "held-out", held_out, len(held_out.targets)
     if training is None:
         remarks["outliers"] = f"{_NOT_GIVEN}: these are the least expected held-out rows instead."
     elif reported.fitted is None:
@@ -218,38 +219,18 @@ def _outliers(
             "This model does not show its posterior: these are the least expected held-out rows instead."
         )
     else:
-        rows = len(training[0])
-        if row_numbers is not None and len(row_numbers) != rows:
-            raise DataError(f"training_row_numbers are {len(row_numbers)}, but there are {rows} training rows.")
-        kept = thin(rows, _MOST_LEFT_OUT, seed=seed)
+        inputs, targets = training
+        if row_numbers is not None and len(row_numbers) != len(inputs):
+            raise DataError(f"training_row_numbers are {len(row_numbers)}, but there are {len(inputs)} training rows.")
+        kept = thin(len(inputs), _MOST_LEFT_OUT, seed=seed)
+        numbers = kept if row_numbers is None else np.asarray(row_numbers, dtype=np.int64)[kept]
         try:
-            expected, deviation = reported.leave_one_out(training[0][kept], training[1][kept])
+            mean, std = reported.leave_one_out(inputs[kept], targets[kept])
+            judged = JudgedRows(inputs[kept], targets[kept], mean, std, numbers)
+            source, rows_of = "leave-one-out", len(inputs)
         except NumericalError as error:
             remarks["outliers"] = f"Leave-one-out is not possible ({error}). These are held-out rows instead."
-        else:
-            numbers = kept if row_numbers is None else np.asarray(row_numbers, dtype=np.int64)[kept]
-            return find_outliers(
-                "leave-one-out",
-                expected,
-                deviation,
-                training[1][kept],
-                training[0][kept],
-                shown_inputs,
-                numbers,
-                rows_of=rows,
-                error_shape=reported.error_shape,
-            )
-    return find_outliers(
-        "held-out",
-        mean,
-        std,
-        targets,
-        inputs,
-        shown_inputs,
-        np.arange(len(targets)),
-        rows_of=len(targets),
-        error_shape=reported.error_shape,
-    )
+    return find_outliers(source, judged, shown_inputs, rows_of=rows_of, error_shape=reported.error_shape)
 
 
 _CURVE_NAMES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -22,6 +23,7 @@ from finitegp import DataError
 from finitegp.automatic.fit import AutoFit
 from finitegp.cli import app
 from finitegp.data.tables import TableReader
+from finitegp.metrics import Scores
 from finitegp.report import evaluation
 from finitegp.table_model import TableModel
 
@@ -63,6 +65,7 @@ def test_fit_for_scripts_and_what_the_file_holds(here, shop, quick_effort):
     assert [line["encoding"] for line in found["columns"]] == ["number", "one-hot", "date parts"]
     ours, linear, mean = found["scores"]
     assert [each["name"] for each in found["scores"]] == ["this model", "linear", "mean"]
+    assert set(ours) == {field.name for field in dataclasses.fields(Scores)}
     assert set(ours["coverage"]) == {"0.5", "0.9", "0.95"}
     assert linear["rmse"] < mean["rmse"]
     model = TableModel.load("m.finitegp")

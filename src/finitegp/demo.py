@@ -17,7 +17,7 @@ from .data.tables import TableReader
 from .data.targets import target_values
 from .estimator import GPRegressor
 from .metrics import Scores
-from .report import evaluate, gather_contents, write_report
+from .report import encoded_columns, evaluate, gather_contents, write_report
 from .table_model import TableModel
 
 Array = npt.NDArray[np.float64]
@@ -101,8 +101,7 @@ def run_demo(
         truth,
         training_inputs=training[0],
         training_targets=training[1],
-        column_names=encoder.feature_names_out,
-        column_groups={line.column: line.outputs for line in encoder.summary() if line.outputs},
+        **encoded_columns(encoder),
         target_name="the logarithm of the price",
         training_row_numbers=[int(row) for row in rows],
         seed=seed,

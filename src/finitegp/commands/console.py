@@ -61,10 +61,11 @@ class Console:
         file = "" if path is None else f"[bold]{escape(str(path))}[/bold]"
         self._out.print(escape(text) + file, highlight=False, soft_wrap=True)
 
-    def note(self, text: str) -> None:
-        """Something that a user should know; scripts find it under ``notes``."""
-        self.notes.append(text)
-        self._errors.print(f"[yellow]Note:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
+    def note(self, *texts: str) -> None:
+        """Things that a user should know; scripts find them under ``notes``."""
+        for text in texts:
+            self.notes.append(text)
+            self._errors.print(f"[yellow]Note:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
 
     def table(self, table: Table) -> None:
         """A table for people."""

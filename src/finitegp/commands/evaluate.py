@@ -51,7 +51,6 @@ def evaluate(
             score(*constant, truth, name="mean of its training rows"),
         ]
         scores = [each.to_dict() for each in found_scores]
-        for line in [*table.notes, *found.lines()]:
-            console.note(line)
+        console.note(*table.notes, *found.lines())
         console.table(scores_table(f"{seen} rows", scores))
         console.result({"model": str(model), "rows": seen, "target": loaded.target, "scores": scores})

@@ -122,8 +122,7 @@ def fit(
                 raise DataError(
                     f"The table has {table.num_rows} row, but at least {_FEWEST_ROWS} are needed to learn from."
                 )
-        for note in table.notes:
-            console.note(note)
+        console.note(*table.notes)
         chosen = [target, *(drop or [])]
         small = table.num_rows <= _ROWS_IN_MEMORY
         if small and ranks.world_size > 1:
@@ -192,8 +191,7 @@ def _encode(table: TableReader, encoder: TableEncoder, targets: Array, console: 
 
     found = TransformReport(source=table)
     inputs = encoder.transform(table, found)
-    for line in found.lines():
-        console.note(line)
+    console.note(*found.lines())
     return SampledRows(inputs, targets, np.arange(len(targets)))
 
 
@@ -241,7 +239,7 @@ def _report(
     seed: int,
     force: bool,
 ) -> None:
-    from ..report import gather_contents, write_report
+    from ..report import encoded_columns, gather_contents, write_report
 
     contents = gather_contents(
         model,
@@ -249,8 +247,7 @@ def _report(
         held_out.targets,
         training_inputs=training.inputs,
         training_targets=training.targets,
-        column_names=encoder.feature_names_out,
-        column_groups={line.column: line.outputs for line in encoder.summary() if line.outputs},
+        **encoded_columns(encoder),
         target_name=target,
         training_row_numbers=[int(number) for number in training.numbers],
         seed=seed,

@@ -94,8 +94,7 @@ def fit_on_disk(
     with _ended_in_order(), stage_progress("fit", shown=not console.as_json and ranks.is_first) as progress:
         rows = prepare_rows(source, ranks=ranks, chunk_size=plan.setting.chunk_size, seed=seed, progress=progress)
         if source.report is not None:
-            for line in source.report.lines():
-                console.note(line)
+            console.note(*source.report.lines())
         fit = fit_disk_rows(rows, plan, settings, seed=seed, progress=progress, ranks=ranks)
     seconds = time.perf_counter() - started
     fit.record.update({"effort": effort, "seed": seed, "seconds": seconds})

@@ -97,8 +97,7 @@ def predict(
             for rows, mean, std in loaded.predict(table, found):
                 columns: list[Any] = [mean, std, *interval_around(mean, std, width)]
                 writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, *map(pa.array, columns)], schema=schema))
-        for line in [*table.notes, *found.lines()]:
-            console.note(line)
+        console.note(*table.notes, *found.lines())
         console.print(f"{table.num_rows} rows with {', '.join(added)} ({100 * coverage:g} % interval): ", output)
         console.result(
             {

@@ -44,7 +44,7 @@ def report(
         )
     with console.guard():
         from ..data.columns import TransformReport
-        from ..report import gather_contents, write_report
+        from ..report import encoded_columns, gather_contents, write_report
         from ..table_model import TableModel
 
         place = check_output(output or model.with_suffix(".html"), force=force, inputs=[model, *tables])
@@ -59,13 +59,11 @@ def report(
             loaded.regressor,
             np.concatenate(inputs),
             np.concatenate(targets),
-            column_names=loaded.encoder.feature_names_out,
-            column_groups={line.column: line.outputs for line in loaded.encoder.summary() if line.outputs},
+            **encoded_columns(loaded.encoder),
             target_name=loaded.target or "target",
             seed=seed,
         )
         write_report(contents, place, force=force)
-        for line in [*table.notes, *found.lines()]:
-            console.note(line)
+        console.note(*table.notes, *found.lines())
         console.print(f"report on {table.num_rows} rows: ", place)
         console.result({"model": str(model), "report": str(place), "rows": table.num_rows})

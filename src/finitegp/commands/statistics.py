@@ -43,8 +43,7 @@ def statistics(
         found = TransformReport(source=table)
         site = loaded.statistics(table, found)
         site.save(output)
-        for line in [*table.notes, *found.lines()]:
-            console.note(line)
+        console.note(*table.notes, *found.lines())
         features = site.statistics.num_features
         console.print(
             f"sums of {site.rows:g} rows ({features} x {features} of features, {features} of features with "

@@ -43,7 +43,6 @@ def update(
         loaded.update(table, found)
         total = loaded.regressor.fits_[0].fitted.posterior.statistics.num_data
         loaded.save(output)
-        for line in [*table.notes, *found.lines()]:
-            console.note(line)
+        console.note(*table.notes, *found.lines())
         console.print(f"{table.num_rows} rows added, {total:g} in all: ", output)
         console.result({"model": str(output), "rows_added": table.num_rows, "rows": total})

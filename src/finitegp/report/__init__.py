@@ -5,7 +5,7 @@
 
 from .contents import Checkup, Finding, ReportContents
 from .evaluation import Evaluation, evaluate
-from .measure import gather_contents
+from .measure import encoded_columns, gather_contents
 from .page import render_page, write_report
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Evaluation",
     "Finding",
     "ReportContents",
+    "encoded_columns",
     "evaluate",
     "gather_contents",
     "render_page",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from .evaluation import Evaluation, evaluate
 from .importance import measure_importance
 from .reported_model import ModelFacts, ReportedModel, as_reported_model, measure_model
 from .residuals import JudgedRows, find_outliers, label_in, residual_panel, thin
+
+if TYPE_CHECKING:
+    from ..data.columns import TableEncoder
 
 Array = npt.NDArray[np.float64]
 _MOST_POINTS = 500
@@ -158,6 +161,19 @@ def gather_contents(
         ),
         remarks=remarks,
     )
+
+
+def encoded_columns(encoder: TableEncoder) -> dict[str, Any]:
+    """The arguments ``column_names`` and ``column_groups`` of :func:`gather_contents` for what an encoder makes.
+
+    Example:
+        >>> from finitegp.data.columns import TableEncoder
+        >>> table = {"size": [1.0, 2.0, 3.5], "color": ["red", "blue", "red"]}
+        >>> encoded_columns(TableEncoder.fit(table))["column_groups"]
+        {'size': ['size'], 'color': ['color=red', 'color=blue']}
+    """
+    groups = {line.column: list(line.outputs) for line in encoder.summary() if line.outputs}
+    return {"column_names": encoder.feature_names_out, "column_groups": groups}
 
 
 def _column_names(model: Any, inputs: Any, given: Sequence[str] | None) -> list[str] | None:

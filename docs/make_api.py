@@ -68,7 +68,14 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.diagnostics": ["measure_bias", "GradientBias", "certify", "Certificate"],
     },
     "Errors": {
-        "finitegp.errors": ["DataError", "FeatureMapError", "ModelFileError", "NumericalError"],
+        "finitegp.errors": [
+            "FiniteGPError",
+            "DataError",
+            "FeatureMapError",
+            "ModelFileError",
+            "OutputExistsError",
+            "NumericalError",
+        ],
         "finitegp.training": ["TrainingDivergedWarning"],
     },
 }

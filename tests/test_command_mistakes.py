@@ -5,10 +5,14 @@ from __future__ import annotations
 import gzip
 import os
 
+import numpy as np
+import pandas
 import pytest
 from typer.testing import CliRunner
 
+from finitegp import GPRegressor
 from finitegp.cli import app
+from finitegp.features import LinearFeatures
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 HEADER = "width,colour,sold,price\n"
@@ -312,6 +316,14 @@ def test_evaluating_without_the_truth(here, shop):
     assert "no column 'price'" in run("update", shop / "price.finitegp", "n.csv", "-o", "m.finitegp")
     assert "no column 'price'" in run("report", shop / "price.finitegp", "n.csv", "-o", "m.html")
     assert not (here / "m.finitegp").exists()
+
+
+def test_model_that_does_not_know_its_target(here):
+    numbers = np.arange(20.0)
+    model = GPRegressor(LinearFeatures(1), algorithm="exact").fit(pandas.DataFrame({"width": numbers}), numbers)
+    model.save("m.finitegp")
+    message = run("evaluate", "m.finitegp", "t.csv")
+    assert "does not know the name of its target: name the column with --target." in message
 
 
 def test_report_without_a_table(here, shop):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -19,8 +20,11 @@ from pyarrow import csv
 from typer.testing import CliRunner
 
 from finitegp import DataError
+from finitegp.automatic.fit import AutoFit
 from finitegp.cli import app
 from finitegp.data.tables import TableReader
+from finitegp.metrics import Scores
+from finitegp.report import evaluation
 from finitegp.table_model import TableModel
 
 runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"})
@@ -61,6 +65,7 @@ def test_fit_for_scripts_and_what_the_file_holds(here, shop, quick_effort):
     assert [line["encoding"] for line in found["columns"]] == ["number", "one-hot", "date parts"]
     ours, linear, mean = found["scores"]
     assert [each["name"] for each in found["scores"]] == ["this model", "linear", "mean"]
+    assert set(ours) == {field.name for field in dataclasses.fields(Scores)}
     assert set(ours["coverage"]) == {"0.5", "0.9", "0.95"}
     assert linear["rmse"] < mean["rmse"]
     model = TableModel.load("m.finitegp")
@@ -70,6 +75,26 @@ def test_fit_for_scripts_and_what_the_file_holds(here, shop, quick_effort):
     assert (info["rows"], info["rows_taken_in_after_training"]) == (60, 12)
     assert info["predictive_distribution"].startswith(("a normal distribution", "Student"))
     assert info["summary"]["scores"] == found["scores"]
+
+
+def test_held_out_rows_are_predicted_once_and_the_baseline_is_fitted_once(here, shop, quick_effort, monkeypatch):
+    counts = {"linear": 0, "predict": 0}
+
+    def counted(name, function):
+        def call(*arguments, **options):
+            counts[name] += 1
+            return function(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(evaluation, "predict_linear", counted("linear", evaluation.predict_linear))
+    monkeypatch.setattr(AutoFit, "predict", counted("predict", AutoFit.predict))
+    found = run_json("fit", shop / "train.csv", "-t", "price", "--effort", "low", "-o", "m.finitegp")
+    assert counts == {"linear": 1, "predict": 1}
+    # The page shows what the command prints, to its digits.
+    shown = f"{found['scores'][0]['rmse']:.4g}"
+    assert shown in run("info", "m.finitegp").stdout
+    assert f">{shown}<" in (here / "m.html").read_text()
 
 
 def test_held_out_scores_are_of_rows_that_training_did_not_see(here, shop, quick_effort):

@@ -18,7 +18,7 @@ from finitegp.metrics import score
 from finitegp.posterior import Prediction
 from finitegp.report.calibration import measure_calibration
 from finitegp.report.prediction_checks import check_heavy_tails
-from finitegp.report.subject import as_subject
+from finitegp.report.reported_model import as_reported_model
 
 POINTS = torch.linspace(-6.0, 6.0, 25, dtype=torch.float64)
 
@@ -163,14 +163,14 @@ def test_samples_have_heavy_tails(heavy, fitted):
 
 def test_a_report_judges_by_the_shape(heavy, fitted):
     inputs, targets = heavy[1]
-    subject = as_subject(fitted)
-    mean_, std = subject.predict(inputs)
-    found = measure_calibration(mean_, std, targets, subject.error_shape)
+    reported = as_reported_model(fitted)
+    mean_, std, _ = reported.predict(inputs)
+    found = measure_calibration(mean_, std, targets, reported.error_shape)
     inside = (found.nominal_low <= found.observed) & (found.observed <= found.nominal_high)
     as_gaussian = measure_calibration(mean_, std, targets)
     missed = (as_gaussian.observed < as_gaussian.nominal_low) | (as_gaussian.observed > as_gaussian.nominal_high)
     assert inside.sum() > 10 > (~missed).sum()
     assert (found.spread_high / found.predicted_spread > as_gaussian.spread_high / found.predicted_spread).all()
     errors = (targets - mean_) / std
-    assert check_heavy_tails(errors, subject.error_shape) is None
+    assert check_heavy_tails(errors, reported.error_shape) is None
     assert check_heavy_tails(errors) is not None

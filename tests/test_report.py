@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 from xml.etree import ElementTree
 
 import numpy as np
@@ -16,7 +17,7 @@ from report_fits import HOSTILE, HOSTILE_TARGET, make_fit, make_rows
 from finitegp import GPRegressor
 from finitegp.automatic.fit import AutoFit
 from finitegp.errors import DataError
-from finitegp.report import Checkup, Finding, gather_contents, render_page, write_report
+from finitegp.report import Checkup, Finding, evaluate, gather_contents, render_page, write_report
 from finitegp.report.contents import Curve, Importance
 
 SECTIONS = (
@@ -285,12 +286,37 @@ def test_training_curves_of_one_run_and_of_several(contents, fit, held_out):
     assert "Training curve: noise variance" in render_page(found)
 
 
+def test_an_evaluation_is_handed_over_and_not_measured_again(fit, training, held_out, monkeypatch):
+    rows = {"training_inputs": training[0], "training_targets": training[1]}
+    expected = gather_contents(fit, *held_out, **rows)
+    evaluation = evaluate(fit, *held_out, training=training)
+
+    def fail(*arguments, **options):
+        raise AssertionError("measured again")
+
+    for name in ("score", "predict_linear"):
+        monkeypatch.setattr(f"finitegp.report.evaluation.{name}", fail)
+    found = gather_contents(fit, *held_out, **rows, evaluation=evaluation)
+    assert found.scores == expected.scores == evaluation.scores
+    assert found.checkup == expected.checkup
+    with pytest.raises(DataError, match="evaluation is of 250 rows, but there are 200 held-out rows"):
+        gather_contents(fit, held_out[0][:200], held_out[1][:200], evaluation=evaluation)
+
+
 def test_contents_are_json(contents):
     stored = json.dumps(contents.to_dict(), allow_nan=False)
     assert json.loads(stored)["scores"][0]["name"] == "this model"
 
 
-# The file.
+# The files.
+
+
+def test_template_and_stylesheet_are_in_the_package(page):
+    templates = files("finitegp.report") / "templates"
+    assert (templates / "report.css").read_text(encoding="utf-8").strip() in page
+    # All text is escaped: nothing in the template says that it need not be.
+    template = (templates / "report.html.j2").read_text(encoding="utf-8")
+    assert not re.search(r"\|\s*safe\b|autoescape|Markup", template)
 
 
 def test_write_is_whole_or_nothing_and_does_not_overwrite(contents, page, tmp_path, monkeypatch):

@@ -9,9 +9,8 @@ import pytest
 from report_fits import make_fit, make_rows
 
 from finitegp.automatic.fit import fit_auto
-from finitegp.report import data_checks, gather_contents, model_checks, prediction_checks
-from finitegp.report.baselines import score_model
-from finitegp.report.findings import Finding
+from finitegp.metrics import score
+from finitegp.report import Finding, data_checks, gather_contents, model_checks, prediction_checks
 from finitegp.report.residuals import residual_panel
 
 
@@ -179,10 +178,10 @@ def test_perfect_predictions(r_squared, found):
 
 def test_baselines(random):
     targets = random.normal(size=300)
-    good = score_model("this model", targets + 0.1 * random.normal(size=300), np.full(300, 0.1), targets)
-    mean = score_model("mean", np.zeros(300), np.ones(300), targets)
-    linear = score_model("linear", np.zeros(300) + 0.05, np.ones(300), targets)
-    poor = score_model("this model", 2.0 * random.normal(size=300), np.full(300, 2.0), targets)
+    good = score(targets + 0.1 * random.normal(size=300), np.full(300, 0.1), targets)
+    mean = score(np.zeros(300), np.ones(300), targets, name="mean")
+    linear = score(np.zeros(300) + 0.05, np.ones(300), targets, name="linear")
+    poor = score(2.0 * random.normal(size=300), np.full(300, 2.0), targets)
     assert prediction_checks.check_baselines([good, linear, mean]) is None
     assert prediction_checks.check_baselines([poor, linear, mean]).title == "Worse than the linear baseline"
     assert prediction_checks.check_baselines([good, good]).severity == "note"
@@ -191,7 +190,7 @@ def test_baselines(random):
 
 def test_overfit_gap(random):
     targets = random.normal(size=500)
-    scores = score_model("this model", np.zeros(500), np.ones(500), targets)
+    scores = score(np.zeros(500), np.ones(500), targets)
     assert prediction_checks.check_overfit(scores.nlpd, scores) is None
     assert prediction_checks.check_overfit(scores.nlpd + 2.0, scores) is None
     assert prediction_checks.check_overfit(scores.nlpd - 0.6, scores).severity == "warning"
@@ -208,7 +207,7 @@ def test_overfit_gap(random):
 )
 def test_coverage(random, factor, title, severity):
     targets = random.normal(size=2000)
-    scores = score_model("this model", np.zeros(2000), np.full(2000, factor), targets)
+    scores = score(np.zeros(2000), np.full(2000, factor), targets)
     finding = prediction_checks.check_coverage(scores.coverage, 2000)
     assert (finding and finding.title) == title
     assert (finding and finding.severity) == severity
@@ -217,7 +216,7 @@ def test_coverage(random, factor, title, severity):
 def test_coverage_of_the_wrong_shape(random):
     quiet = random.uniform(size=2000) < 0.85
     targets = np.where(quiet, 0.3, 3.0) * random.normal(size=2000)
-    scores = score_model("this model", np.zeros(2000), np.full(2000, targets.std()), targets)
+    scores = score(np.zeros(2000), np.full(2000, targets.std()), targets)
     finding = prediction_checks.check_coverage(scores.coverage, 2000)
     assert finding.title == "Error bars are too wide for most rows, too narrow for a few"
 

@@ -10,11 +10,12 @@ from sklearn.inspection import permutation_importance
 from sklearn.linear_model import BayesianRidge
 
 from finitegp import FeatureGP
+from finitegp.metrics import score
 from finitegp.report import gather_contents
 from finitegp.report.calibration import measure_calibration
 from finitegp.report.importance import measure_importance
-from finitegp.report.residuals import find_outliers, residual_panel
-from finitegp.report.subject import as_subject, measure_model
+from finitegp.report.reported_model import as_reported_model, measure_model
+from finitegp.report.residuals import JudgedRows, find_outliers, residual_panel
 
 
 def test_scores_equal_independent_ones(contents, fit, training, held_out):
@@ -38,10 +39,8 @@ def test_scores_equal_independent_ones(contents, fit, training, held_out):
 
 
 def test_standard_error_of_the_rmse_is_what_repetition_shows():
-    from finitegp.report.baselines import score_model
-
     random = np.random.default_rng(0)
-    found = [score_model("m", np.zeros(200), np.ones(200), random.normal(size=200)) for _ in range(400)]
+    found = [score(np.zeros(200), np.ones(200), random.normal(size=200)) for _ in range(400)]
     spread = np.std([scores.rmse for scores in found])
     # The spread of 400 repetitions is itself known to 4 %.
     np.testing.assert_allclose(np.mean([scores.rmse_error for scores in found]), spread, rtol=0.15)
@@ -100,11 +99,11 @@ class Wrapped(RegressorMixin, BaseEstimator):
 
 
 def test_importance_agrees_with_scikit_learn(fit, held_out):
-    subject = as_subject(fit)
+    reported = as_reported_model(fit)
     groups = {name: [number] for number, name in enumerate("abc")}
-    found = measure_importance(subject.predict_mean, *held_out, groups, repeats=20, seed=0)
+    found = measure_importance(reported.predict_mean, *held_out, groups, repeats=20, seed=0)
     peer = permutation_importance(
-        Wrapped(subject.predict_mean),
+        Wrapped(reported.predict_mean),
         *held_out,
         scoring="neg_root_mean_squared_error",
         n_repeats=20,
@@ -145,8 +144,8 @@ def test_importance_of_many_inputs_finds_the_one_that_matters():
 
 
 def test_mean_only_predictions_equal_full_ones(fit, held_out):
-    subject = as_subject(fit)
-    np.testing.assert_allclose(subject.predict_mean(held_out[0]), fit.predict(held_out[0]).mean.numpy(), rtol=1e-10)
+    reported = as_reported_model(fit)
+    np.testing.assert_allclose(reported.predict_mean(held_out[0]), fit.predict(held_out[0]).mean.numpy(), rtol=1e-10)
 
 
 def test_outliers_are_those_of_refits_without_the_row(training, contents, fit):
@@ -175,7 +174,7 @@ def test_row_numbers_of_the_file_are_shown(fit, training, held_out):
 
 
 def test_model_facts_equal_dense_ones(fit, training):
-    facts = measure_model(as_subject(fit))
+    facts = measure_model(as_reported_model(fit))
     posterior = fit.fitted.posterior
     gram, noise = posterior.statistics.gram.numpy(), posterior.noise_variance
     regularized = gram + noise * np.eye(len(gram))
@@ -196,7 +195,7 @@ def test_dead_features_are_counted():
             return torch.cat([inputs, 0.0 * inputs], dim=1)
 
     fitted = FeatureGP(HalfDead(), 0.1).condition((np.random.default_rng(0).normal(size=(30, 2)), np.arange(30.0)))
-    assert measure_model(as_subject(fitted)).dead_features == 2
+    assert measure_model(as_reported_model(fitted)).dead_features == 2
 
 
 def test_residual_panels_of_numbers_and_categories():
@@ -227,12 +226,8 @@ def test_columns_that_belong_together_but_are_no_categories():
     inputs, names = np.column_stack([np.zeros(500), columns]), ["month", "day"]
     found = find_outliers(
         "held-out",
-        np.zeros(500),
-        np.ones(500),
-        residuals,
-        inputs,
+        JudgedRows(inputs, residuals, np.zeros(500), np.ones(500), np.arange(500)),
         [("date", [1, 2], names)],
-        np.arange(500),
         rows_of=500,
     )
     row = found.row_numbers[0]

@@ -48,7 +48,7 @@ for command, epilog in (
 
 @app.command()
 def demo(
-    rows: Annotated[int | None, typer.Option(min=100, help="Use only so many rows.")] = None,
+    rows: Annotated[int | None, typer.Option(min=100, help="Use at most this many rows.")] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the network.")] = 0,
     directory: Annotated[Path, typer.Option(help="Where to leave the model and the report.")] = Path("finitegp-demo"),
 ) -> None:

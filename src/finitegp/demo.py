@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -17,9 +16,8 @@ from .data.columns import TableEncoder
 from .data.tables import TableReader
 from .data.targets import target_values
 from .estimator import GPRegressor
-from .metrics import Scores, score
-from .report import gather_contents, write_report
-from .report.baselines import predict_linear
+from .metrics import Scores
+from .report import encoded_columns, evaluate, gather_contents, write_report
 from .table_model import TableModel
 
 Array = npt.NDArray[np.float64]
@@ -56,7 +54,7 @@ def run_demo(
     The target is the natural logarithm of the price, so an error of 0.1 is about 10 %. One row in ten is held out.
 
     Args:
-        max_rows: Use only so many rows, for a quick look.
+        max_rows: Use at most this many rows, for a quick look.
         epochs: Passes over the training rows, of which one in ten validates.
         seed: Of the split and of the network.
         console: Where to print; standard output by default.
@@ -74,18 +72,15 @@ def run_demo(
         f"diamonds: {len(rows)} training rows, {len(test)} test rows, {inputs.shape[1]} inputs; "
         "target: log of the price in US dollars"
     )
-    center, spread = training[1].mean(), training[1].std()
-    scores = {
-        "constant": _score(np.full_like(truth, center), np.full_like(truth, spread), truth),
-        "linear": _score(*predict_linear(*training, inputs[test], seed=seed), truth),
-    }
     started = time.perf_counter()
     regressor = GPRegressor(
         "mlp", algorithm="lagged", batch_size=64, epochs=epochs, learning_rate=2e-3, random_state=seed, verbose=True
     ).fit(*training)
-    mean, std = regressor.predict(inputs[test], return_std=True)
-    scores["finitegp"] = _score(mean, std, truth)
     seconds = time.perf_counter() - started
+    evaluation = evaluate(regressor, inputs[test], truth, training=training, seed=seed)
+    seconds += evaluation.seconds
+    own, linear, constant = evaluation.scores
+    scores = {"constant": constant, "linear": linear, "finitegp": own}
 
     shown = Table(title="held-out rows")
     for heading in ("model", "RMSE", "NLPD", "90 % interval covers"):
@@ -106,17 +101,13 @@ def run_demo(
         truth,
         training_inputs=training[0],
         training_targets=training[1],
-        column_names=encoder.feature_names_out,
-        column_groups={line.column: line.outputs for line in encoder.summary() if line.outputs},
+        **encoded_columns(encoder),
         target_name="the logarithm of the price",
         training_row_numbers=[int(row) for row in rows],
         seed=seed,
+        evaluation=evaluation,
     )
     write_report(contents, report_path, force=True)
     console.print(f"model:  {model_path} (try: finitegp info {model_path})", soft_wrap=True, highlight=False)
     console.print(f"report: {report_path} (open it in a browser)", soft_wrap=True, highlight=False)
     return DemoResult(scores, seconds, model_path, report_path)
-
-
-def _score(mean: Array, std: Array, truth: Array) -> Scores:
-    return score(torch.as_tensor(mean), torch.as_tensor(std), torch.as_tensor(truth))

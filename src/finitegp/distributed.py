@@ -326,7 +326,7 @@ class Ranks:
             # The first sentence, without the place in the code of gloo.
             reason = re.sub(r"^\[[^\]]*\]\s*", "", " ".join(str(error).split())).split(". ")[0][:200]
             what = f"Rank {self.rank} of {self.world_size} cannot reach another rank"
-            raise LostRankError(_lost(what, reason)) from error
+            raise _lost(what, reason) from error
 
 
 def _all_reduce(tensor: Tensor) -> None:
@@ -415,7 +415,7 @@ def _stopped_by_torchrun(ranks: Ranks) -> Iterator[None]:
 
     def stop(*_: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise LostRankError(_lost(f"Rank {ranks.rank} of {ranks.world_size} was told to stop", "SIGTERM"))
+        raise _lost(f"Rank {ranks.rank} of {ranks.world_size} was told to stop", "SIGTERM")
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
@@ -427,8 +427,10 @@ def _stopped_by_torchrun(ranks: Ranks) -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-def _lost(what: str, reason: str) -> str:
-    return (
-        f"{what} ({reason}): a rank was lost or has stopped with an error of its own. Start the run again: the last "
-        "checkpoint is whole, and train(..., resume=path) goes on from it, with this or another number of ranks."
+def _lost(what: str, reason: str) -> LostRankError:
+    return LostRankError(
+        f"{what} ({reason}): a rank was lost or has stopped with an error of its own.",
+        "Start the run again: the last checkpoint is whole, and train(..., resume=path) goes on from it, with this or "
+        "another number of ranks.",
+        code="lost_rank",
     )

@@ -125,3 +125,14 @@ GAUSSIAN = ErrorShape()
 
 def _log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def interval_around(mean: Any, std: Any, deviations: float) -> tuple[Any, Any]:
+    """Lower and upper ends of intervals of this many standard deviations to each side; tensors or arrays.
+
+    Example:
+        >>> interval_around(np.array([1.0]), np.array([0.5]), 2.0)
+        (array([0.]), array([2.]))
+    """
+    half_width = deviations * std
+    return mean - half_width, mean + half_width

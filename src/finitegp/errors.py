@@ -2,8 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
 
-class DataError(ValueError):
+
+class FiniteGPError(Exception):
+    """Base of the errors that users can do something about: what is wrong, and what to do in Python.
+
+    The text is both, one after the other. Other interfaces, such as the command line, look the ``code`` up and give
+    advice of their own, so nobody has to read the text.
+
+    Args:
+        problem: What is wrong, and where.
+        advice: What to do about it, for callers of the library.
+        code: Name of the kind of error, the same in all versions; None if the advice is good for everyone.
+        **fields: Values that other advice may need.
+
+    Attributes:
+        problem: As given.
+        advice: As given.
+        code: As given.
+        fields: As given.
+
+    Example:
+        >>> error = DataError("Row 3 is missing:", "pass missing='impute'.", code="missing_values", row=3)
+        >>> str(error), error.code, error.fields
+        ("Row 3 is missing: pass missing='impute'.", 'missing_values', {'row': 3})
+    """
+
+    def __init__(self, problem: str = "", advice: str = "", *, code: str | None = None, **fields: Any) -> None:
+        super().__init__(f"{problem} {advice}" if advice else problem)
+        self.problem = problem
+        self.advice = advice
+        self.code = code
+        self.fields = fields
+
+
+class DataError(FiniteGPError, ValueError):
     """The rows, columns or shapes that were passed in cannot be used; the message says which and what to do."""
 
 
@@ -15,17 +49,21 @@ class ModelFileError(DataError):
     """A model file cannot be read or written; the message says what is wrong with it and what to do."""
 
 
-class NumericalError(ArithmeticError):
+class OutputExistsError(FiniteGPError, FileExistsError):
+    """There is a file already where one is to be written."""
+
+
+class NumericalError(FiniteGPError, ArithmeticError):
     """A result would not be reliable in floating point; the message says why and what to change."""
 
 
-class LostRankError(RuntimeError):
+class LostRankError(FiniteGPError, RuntimeError):
     """Another process of a distributed run was lost or failed; the message says how to go on.
 
     Attributes:
         reported: Whether the other process failed and reports why: there is nothing to add.
     """
 
-    def __init__(self, message: str = "", *, reported: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, problem: str = "", advice: str = "", *, reported: bool = False, **fields: Any) -> None:
+        super().__init__(problem, advice, **fields)
         self.reported = reported

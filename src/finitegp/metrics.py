@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from .error_shape import GAUSSIAN, ErrorShape
@@ -13,43 +16,60 @@ from .errors import DataError
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of predictive distributions on observed targets; lower is better for the first three.
+    """Scores of predictive distributions on observed targets; lower is better for errors, NLPD and CRPS.
 
     Attributes:
+        name: Of the model.
         rmse: Root mean squared error.
+        mae: Mean absolute error.
+        r_squared: Share of the variance of the targets that is explained; None if they do not vary.
         nlpd: Mean negative log predictive density, in nats.
         crps: Mean continuous ranked probability score, in the target's units.
         coverage: For each asked-for interval, the share of targets inside.
         largest_standardized_residual: The largest ``|target - mean| / std``: a collapsed variance shows here.
+        rmse_error: Standard error of ``rmse`` from the sampling of the rows.
+        mae_error: Standard error of ``mae``.
+        nlpd_error: Standard error of ``nlpd``.
     """
 
+    name: str
     rmse: float
+    mae: float
+    r_squared: float | None
     nlpd: float
     crps: float
     coverage: dict[float, float]
     largest_standardized_residual: float
+    rmse_error: float
+    mae_error: float
+    nlpd_error: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scores as JSON values; the intervals become text such as ``"0.9"``."""
+        return asdict(self) | {"coverage": {f"{level:g}": share for level, share in self.coverage.items()}}
 
 
 def score(
-    mean: Tensor,
-    std: Tensor,
-    targets: Tensor,
+    mean: Any,
+    std: Any,
+    targets: Any,
     coverages: Sequence[float] = (0.5, 0.9, 0.95),
     *,
     error_shape: ErrorShape = GAUSSIAN,
+    name: str = "this model",
 ) -> Scores:
-    """Score predictions with these means and standard deviations, all three of shape ``(rows,)``.
+    """Score predictions with these means and standard deviations: three tensors or arrays of shape ``(rows,)``.
 
     They are Gaussian unless another ``error_shape`` is given; that of an automatic fit is in its predictions.
 
     Example:
-        >>> import torch
-        >>> zero, one = torch.zeros(1), torch.ones(1)
-        >>> found = score(zero, one, zero)
-        >>> round(found.nlpd, 4), round(found.crps, 4), found.coverage[0.9]
-        (0.9189, 0.2337, 1.0)
+        >>> found = score([0.0] * 4, [1.0] * 4, [-1.0, 1.0, -1.0, 1.0])
+        >>> found.rmse, found.mae, found.r_squared, found.coverage[0.9]
+        (1.0, 1.0, 0.0, 1.0)
+        >>> round(found.nlpd, 4), round(found.crps, 4)
+        (1.4189, 0.6024)
     """
-    mean, std, targets = (values.detach().double().cpu() for values in (mean, std, targets))
+    mean, std, targets = (_column(values) for values in (mean, std, targets))
     if not (mean.shape == std.shape == targets.shape and mean.ndim == 1 and len(mean)):
         raise DataError(
             "mean, std and targets must be one number per row each, but have shapes "
@@ -57,13 +77,31 @@ def score(
         )
     if not bool((std > 0).all()):
         raise DataError(f"std must be positive, but row {int((std <= 0).nonzero()[0])} is not.")
-    standardized = (targets - mean) / std
+    errors = targets - mean
+    squares, standardized = errors.square(), errors / std
+    densities = error_shape.log_density(standardized) - std.log()
+    rmse, variance = math.sqrt(float(squares.mean())), float(targets.var(correction=0))
     return Scores(
-        rmse=float((targets - mean).square().mean().sqrt()),
-        nlpd=float((std.log() - error_shape.log_density(standardized)).mean()),
+        name=name,
+        rmse=rmse,
+        mae=float(errors.abs().mean()),
+        r_squared=1.0 - float(squares.mean()) / variance if variance > 0.0 else None,
+        nlpd=-float(densities.mean()),
         crps=float((std * error_shape.crps(standardized)).mean()),
         coverage={
             level: float((standardized.abs() <= error_shape.deviations(level)).double().mean()) for level in coverages
         },
         largest_standardized_residual=float(standardized.abs().max()),
+        rmse_error=_standard_error(squares) / (2.0 * rmse) if rmse > 0.0 else 0.0,
+        mae_error=_standard_error(errors.abs()),
+        nlpd_error=_standard_error(densities),
     )
+
+
+def _column(values: Any) -> Tensor:
+    # In one piece of memory: the order of a sum, and so its rounding, does not depend on where the values come from.
+    return torch.as_tensor(values).detach().double().cpu().contiguous()
+
+
+def _standard_error(values: Tensor) -> float:
+    return float(values.std(correction=0)) / math.sqrt(len(values))

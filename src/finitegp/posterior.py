@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .error_shape import GAUSSIAN, ErrorShape
+from .error_shape import GAUSSIAN, ErrorShape, interval_around
 from .errors import DataError, NumericalError
 from .likelihood import check_noise_variance, regularized_gram_factor
 from .statistics import FeatureStatistics
@@ -51,8 +51,7 @@ class Prediction:
 
     def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper end of the central interval that holds a new observation with this probability."""
-        half_width = self.error_shape.deviations(coverage) * self._per_target(self.std)
-        return self.mean - half_width, self.mean + half_width
+        return interval_around(self.mean, self._per_target(self.std), self.error_shape.deviations(coverage))
 
     def log_density(self, targets: Tensor) -> Tensor:
         """The log predictive density of each observed target, in the shape of ``mean``."""

@@ -254,19 +254,22 @@ def _check_repeats(
     for number, (site, label) in enumerate(zip(sites, labels, strict=True)):
         if site.digest in known:
             raise DataError(
-                f"{label} was merged into this model before, and its rows would count twice: leave it out, or set "
-                "allow_repeats=True."
+                f"{label} was merged into this model before, and its rows would count twice: leave it out,",
+                "or set allow_repeats=True.",
+                code="repeated_site",
             )
         if model_rows is not None and _same_sums(site.statistics, model_rows, rounding):
             raise DataError(
-                f"{label} has the sums of the rows that the model has already, which would count twice: leave it out, "
-                "or set keep_model_rows=False."
+                f"{label} has the sums of the rows that the model has already, which would count twice: leave it out,",
+                "or set keep_model_rows=False.",
+                code="rows_of_model",
             )
         for other, before in zip(sites[:number], labels, strict=False):
             if _same_sums(site.statistics, other.statistics):
                 raise DataError(
-                    f"{label} and {before} hold the same sums, and their rows would count twice: leave one out, or set "
-                    "allow_repeats=True."
+                    f"{label} and {before} hold the same sums, and their rows would count twice: leave one out,",
+                    "or set allow_repeats=True.",
+                    code="repeated_site",
                 )
 
 

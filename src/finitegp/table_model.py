@@ -87,7 +87,9 @@ class TableModel:
     def targets(self, rows: Any, report: TransformReport, first_row: int = 0) -> Array:
         """The observed targets of a chunk."""
         if self.target is None:
-            raise DataError("The model does not know the name of its target: say which column it is.")
+            raise DataError(
+                "The model does not know the name of its target:", "say which column it is.", code="unknown_target"
+            )
         return target_values(rows, self.target, first_row=first_row, source=report.source, allow_constant=True)
 
     def update(self, table: Any, report: TransformReport | None = None) -> TableModel:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..data import ArraySource
 from ..data.scaling import Standardizer
-from ..error_shape import GAUSSIAN, ErrorShape
+from ..error_shape import GAUSSIAN, ErrorShape, interval_around
 from ..errors import DataError
 from ..model import FittedGP, concatenate_predictions
 from ..posterior import Prediction
@@ -90,7 +90,7 @@ class AutoFit:
         """
         deviations = self.deviations(coverage, method=method)
         prediction = self.predict(inputs)
-        return prediction.mean - deviations * prediction.std, prediction.mean + deviations * prediction.std
+        return interval_around(prediction.mean, prediction.std, deviations)
 
     def in_target_units(self, prediction: Prediction) -> Prediction:
         """A prediction of the scaled target as one of the target itself."""

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .options import Delimiter, Encoding, Json, Model, Tables, Target
-from .predict import WORDS
-from .speaking import Speaker, open_tables, score_all, scores_table
+from .console import Console, scores_table
+from .options import Delimiter, Encoding, Json, Model, Tables, Target, open_tables
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -29,9 +28,10 @@ def evaluate(
 
     Use rows that the model has not seen; it cannot know.
     """
-    speaker = Speaker(as_json)
-    with speaker.guard(WORDS):
+    console = Console(as_json)
+    with console.guard():
         from ..data.columns import TransformReport
+        from ..metrics import score
         from ..table_model import TableModel
 
         loaded = TableModel.load(model).with_target(target)
@@ -46,8 +46,11 @@ def evaluate(
         fit = loaded.regressor.fits_[0]
         scaler, shape = fit.target_scaler, fit.error_shape
         constant = np.full_like(truth, scaler.mean), np.full_like(truth, scaler.scale)
-        scores = score_all({"this model": (mean, std), "mean of its training rows": constant}, truth, shape)
-        for line in [*table.notes, *found.lines()]:
-            speaker.note(line)
-        speaker.show(scores_table(f"{seen} rows", scores))
-        speaker.finish({"model": str(model), "rows": seen, "target": loaded.target, "scores": scores})
+        found_scores = [
+            score(mean, std, truth, error_shape=shape),
+            score(*constant, truth, name="mean of its training rows"),
+        ]
+        scores = [each.to_dict() for each in found_scores]
+        console.note(*table.notes, *found.lines())
+        console.table(scores_table(f"{seen} rows", scores))
+        console.result({"model": str(model), "rows": seen, "target": loaded.target, "scores": scores})

@@ -13,30 +13,35 @@ import typer
 
 from ..distributed import join_ranks
 from ..errors import DataError
-from .fit_on_disk import BLOCK_BYTES, CHUNK_ROWS, SampledRows, fit_on_disk, too_small
-from .options import Delimiter, Effort, Encoding, Force, Json, Memory, Missing, Tables
-from .speaking import (
-    Speaker,
+from .console import Console, columns_table, scores_table
+from .fit_on_disk import BLOCK_BYTES, CHUNK_ROWS, SampledRows, fit_on_disk
+from .options import (
+    Delimiter,
+    Effort,
+    Encoding,
+    Force,
+    Json,
+    Memory,
+    Missing,
+    Tables,
     check_output,
     check_share,
     check_size,
-    columns_table,
     open_tables,
-    score_all,
-    scores_table,
 )
 
 if TYPE_CHECKING:
     from ..data.columns import TableEncoder
     from ..data.tables import TableReader
+    from ..report import Evaluation
 
 Array = npt.NDArray[np.float64]
 # Scores of fewer rows say next to nothing, and the rows are missed in training.
 _FEWEST_HELD_OUT = 5
 _FEWEST_ROWS = 2
-# With a memory budget, so few rows are as well kept in memory, where a kernel can be fitted to them.
+# Up to this many rows are kept in memory also with a memory budget: a kernel can then be fitted to them.
 _ROWS_IN_MEMORY = 1500
-# What each of several processes may use where nothing else is said.
+# What each of several processes may use without --memory.
 _MEMORY_OF_A_RANK = "1GB"
 
 EXAMPLES = """
@@ -82,20 +87,20 @@ def fit(
     Numbers, text, dates and yes/no columns are turned into numbers; a summary shows how. The scores come from rows that
     the training did not see. Afterwards the model takes these in too, exactly and with its features kept, and is saved.
 
-    Under torchrun several processes fit together, with the rows on disk; the first one speaks and writes the files.
+    Under torchrun several processes fit together, with the rows on disk; the first one prints and writes the files.
     """
-    speaker = Speaker(as_json)
+    console = Console(as_json)
     check_share("--test-fraction", test_fraction, zero=True)
     if memory is not None:
         check_size("--memory", memory)
-    with speaker.guard(), join_ranks() as ranks:
+    with console.guard(), join_ranks() as ranks:
         if not ranks.is_first:
-            speaker.be_quiet()
+            console.silence()
         elif ranks.world_size > 1:
-            speaker.say(f"{ranks.world_size} processes")
+            console.print(f"{ranks.world_size} processes")
         if ranks.world_size > 1 and memory is None:
             memory = _MEMORY_OF_A_RANK
-            speaker.note(
+            console.note(
                 f"Several processes keep the rows on disk: each of them may use {memory} of memory besides the program "
                 "itself; use --memory for another size."
             )
@@ -107,7 +112,7 @@ def fit(
             from ..memory import return_freed_memory
 
             return_freed_memory()  # before the first table is opened
-        with ranks.working():  # so that what is wrong on all ranks is said by one
+        with ranks.working():  # so that what is wrong on all ranks is reported by one
             check_output(output, force=force, inputs=tables)
             report_path = None if no_report else check_output(report or output.with_suffix(".html"), force=force)
             if report_path == output:
@@ -117,26 +122,25 @@ def fit(
                 raise DataError(
                     f"The table has {table.num_rows} row, but at least {_FEWEST_ROWS} are needed to learn from."
                 )
-        for note in table.notes:
-            speaker.note(note)
+        console.note(*table.notes)
         chosen = [target, *(drop or [])]
         small = table.num_rows <= _ROWS_IN_MEMORY
         if small and ranks.world_size > 1:
-            speaker.note("So few rows are fitted by one process.")
+            console.note("So few rows are fitted by one process.")
         if memory is None or (small and ranks.is_first):
             targets = target_values(table, target)
             encoder = TableEncoder.fit(table, missing=missing.value, exclude=chosen)
-            speaker.say(f"{table.num_rows} rows; target {target!r}, {_range(targets)}")
-            speaker.show(columns_table(encoder))
-            training, held_out = _split(_encode(table, encoder, targets, speaker), test_fraction, seed, speaker)
-            model, seconds = _train(training, effort.value, seed, speaker, memory)
+            console.print(f"{table.num_rows} rows; target {target!r}, {_range(targets)}")
+            console.table(columns_table(encoder))
+            training, held_out = _split(_encode(table, encoder, targets, console), test_fraction, seed, console)
+            model, seconds = _train(training, effort.value, seed, console, memory)
         elif small:
             return
         else:
             with ranks.working():
                 encoder = TableEncoder.fit(table, missing=missing.value, exclude=chosen)
-            speaker.say(f"{table.num_rows} rows; target {target!r}")
-            speaker.show(columns_table(encoder))
+            console.print(f"{table.num_rows} rows; target {target!r}")
+            console.table(columns_table(encoder))
             model, training, held_out, seconds = fit_on_disk(
                 table,
                 encoder,
@@ -145,16 +149,20 @@ def fit(
                 effort=effort.value,
                 test_fraction=test_fraction,
                 seed=seed,
-                speaker=speaker,
+                console=console,
                 ranks=ranks,
             )
         if not ranks.is_first:
             return
         scores: list[dict[str, Any]] = []
         if len(held_out.targets):
-            scores = _score(model, training, held_out, seed)
+            from ..report.evaluation import evaluate
+
+            rows = training.inputs, training.targets
+            evaluation = evaluate(model, held_out.inputs, held_out.targets, training=rows, seed=seed)
+            scores = [each.to_dict() for each in evaluation.scores]
             if report_path is not None:
-                _report(model, training, held_out, encoder, target, report_path, seed=seed, force=force)
+                _report(model, training, held_out, evaluation, encoder, target, report_path, seed=seed, force=force)
             model.partial_fit(held_out.inputs, held_out.targets)
         else:
             report_path = None
@@ -170,36 +178,35 @@ def fit(
             "memory": memory,
         }
         _save(model, encoder, target, summary, output)
-        _show_result(speaker, summary, output, report_path)
+        _show_result(console, summary, output, report_path)
         columns = [asdict(line) for line in encoder.summary()]
-        speaker.finish(
+        console.result(
             {"model": str(output), "report": report_path and str(report_path), "target": target, "columns": columns}
             | summary
         )
 
 
-def _encode(table: TableReader, encoder: TableEncoder, targets: Array, speaker: Speaker) -> SampledRows:
+def _encode(table: TableReader, encoder: TableEncoder, targets: Array, console: Console) -> SampledRows:
     from ..data.columns import TransformReport
 
     found = TransformReport(source=table)
     inputs = encoder.transform(table, found)
-    for line in found.lines():
-        speaker.note(line)
+    console.note(*found.lines())
     return SampledRows(inputs, targets, np.arange(len(targets)))
 
 
-def _split(rows: SampledRows, test_fraction: float, seed: int, speaker: Speaker) -> tuple[SampledRows, SampledRows]:
+def _split(rows: SampledRows, test_fraction: float, seed: int, console: Console) -> tuple[SampledRows, SampledRows]:
     """Rows to train on, and rows to score with."""
     count = len(rows.targets)
     held_out = int(test_fraction * count)
     if test_fraction > 0.0 and held_out < _FEWEST_HELD_OUT:
-        speaker.note(
+        console.note(
             f"{count} rows are too few to hold {100 * test_fraction:g} % of them out, so there are no scores and no "
             "report: all rows are used for training."
         )
         held_out = 0
     elif held_out == 0:
-        speaker.note("No rows are held out, so there are no scores and no report.")
+        console.note("No rows are held out, so there are no scores and no report.")
     order = np.random.default_rng(seed).permutation(count)
     parts = np.sort(order[held_out:]), np.sort(order[:held_out])
     training, test = (SampledRows(rows.inputs[part], rows.targets[part], rows.numbers[part]) for part in parts)
@@ -209,39 +216,22 @@ def _split(rows: SampledRows, test_fraction: float, seed: int, speaker: Speaker)
 
 
 def _train(
-    training: SampledRows, effort: str, seed: int, speaker: Speaker, memory: str | None = None
+    training: SampledRows, effort: str, seed: int, console: Console, memory: str | None = None
 ) -> tuple[Any, float]:
     from ..estimator import GPRegressor
-    from ..memory import MemoryBudgetError
 
     started = time.perf_counter()
-    model = GPRegressor(effort=effort, random_state=seed, verbose=not speaker.as_json, memory_budget=memory)
-    try:
-        model.fit(training.inputs, training.targets)
-    except MemoryBudgetError as error:
-        speaker.say(str(error.plan))
-        raise DataError(too_small(error)) from None
+    model = GPRegressor(effort=effort, random_state=seed, verbose=not console.as_json, memory_budget=memory)
+    model.fit(training.inputs, training.targets)
     model.verbose = False
     return model, time.perf_counter() - started
-
-
-def _score(model: Any, training: SampledRows, held_out: SampledRows, seed: int) -> list[dict[str, Any]]:
-    """The model, and the two that it has to beat, on rows that none of them has seen."""
-    from ..report.baselines import predict_linear
-
-    truth = held_out.targets
-    predictions = {
-        "this model": model.predict(held_out.inputs, return_std=True),
-        "linear": predict_linear(training.inputs, training.targets, held_out.inputs, seed=seed),
-        "mean": (np.full_like(truth, training.targets.mean()), np.full_like(truth, training.targets.std())),
-    }
-    return score_all(predictions, truth, model.fits_[0].error_shape)
 
 
 def _report(
     model: Any,
     training: SampledRows,
     held_out: SampledRows,
+    evaluation: Evaluation,
     encoder: TableEncoder,
     target: str,
     path: Path,
@@ -249,7 +239,7 @@ def _report(
     seed: int,
     force: bool,
 ) -> None:
-    from ..report import gather_contents, write_report
+    from ..report import encoded_columns, gather_contents, write_report
 
     contents = gather_contents(
         model,
@@ -257,11 +247,11 @@ def _report(
         held_out.targets,
         training_inputs=training.inputs,
         training_targets=training.targets,
-        column_names=encoder.feature_names_out,
-        column_groups={line.column: line.outputs for line in encoder.summary() if line.outputs},
+        **encoded_columns(encoder),
         target_name=target,
         training_row_numbers=[int(number) for number in training.numbers],
         seed=seed,
+        evaluation=evaluation,
     )
     write_report(contents, path, force=force)
 
@@ -276,15 +266,15 @@ def _range(values: Array) -> str:
     return f"{values.min():.6g} to {values.max():.6g}"
 
 
-def _show_result(speaker: Speaker, summary: dict[str, Any], output: Path, report: Path | None) -> None:
+def _show_result(console: Console, summary: dict[str, Any], output: Path, report: Path | None) -> None:
     held_out = summary["held_out_rows"]
     if summary["scores"]:
-        speaker.show(scores_table(f"{held_out} held-out rows", summary["scores"]))
-        speaker.say(
+        console.table(scores_table(f"{held_out} held-out rows", summary["scores"]))
+        console.print(
             f"The scores are of the model trained on the other {summary['rows'] - held_out} rows. The saved model has "
             "then taken in the held-out rows too: its posterior is exact for all rows, its features are unchanged."
         )
-    speaker.say(f"{summary['seconds']:.0f} seconds of training")
-    speaker.say("model:  ", output)
+    console.print(f"{summary['seconds']:.0f} seconds of training")
+    console.print("model:  ", output)
     if report is not None:
-        speaker.say("report: ", report)
+        console.print("report: ", report)

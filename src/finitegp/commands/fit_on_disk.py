@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError
-from .speaking import Speaker
+from .console import Console
 
 if TYPE_CHECKING:
     from ..data.columns import TableEncoder
@@ -58,49 +57,44 @@ def fit_on_disk(
     effort: str,
     test_fraction: float,
     seed: int,
-    speaker: Speaker,
+    console: Console,
     ranks: Ranks,
 ) -> DiskFit:
     """The regressor, a sample of its training rows, and the held-out rows, after the bill was shown."""
     from ..data.table_source import TableSource
     from ..estimator import as_regressor
     from ..estimator.progress import stage_progress
-    from ..memory import MemoryBudgetError, return_freed_memory
+    from ..memory import return_freed_memory
     from ..out_of_core import fit_disk_rows
     from ..out_of_core.fit import chosen_settings, plan_for
     from ..out_of_core.shared_rows import prepare_rows
 
-    with ranks.working():  # so that what is wrong on all ranks is said by one
+    with ranks.working():  # so that what is wrong on all ranks is reported by one
         source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)
         size: dict[str, int] = {"num_columns": source.input_dim, "num_data": source.num_data}
         settings = chosen_settings(effort, "auto", None, **size)
-        try:
-            plan = plan_for(
-                budget,
-                settings,
-                source=source,
-                test_fraction=test_fraction,
-                columns_bytes=_BYTES_PER_COLUMN * len(table.column_names),
-                **size,
-            )
-        except MemoryBudgetError as error:
-            speaker.say(str(error.plan))
-            raise DataError(too_small(error)) from None
-    speaker.say(str(plan))
+        plan = plan_for(
+            budget,
+            settings,
+            source=source,
+            test_fraction=test_fraction,
+            columns_bytes=_BYTES_PER_COLUMN * len(table.column_names),
+            **size,
+        )
+    console.print(str(plan))
     wanted = int(test_fraction * source.num_data)
     if wanted == 0:
-        speaker.note("No rows are held out, so there are no scores and no report.")
+        console.note("No rows are held out, so there are no scores and no report.")
     if plan.setting.test_rows < wanted:
-        speaker.note(
+        console.note(
             f"{plan.setting.test_rows} rows are held out for the scores instead of {wanted}: they are kept in memory."
         )
     started = time.perf_counter()
     return_freed_memory()
-    with _ended_in_order(), stage_progress("fit", shown=not speaker.as_json and ranks.is_first) as progress:
+    with _ended_in_order(), stage_progress("fit", shown=not console.as_json and ranks.is_first) as progress:
         rows = prepare_rows(source, ranks=ranks, chunk_size=plan.setting.chunk_size, seed=seed, progress=progress)
         if source.report is not None:
-            for line in source.report.lines():
-                speaker.note(line)
+            console.note(*source.report.lines())
         fit = fit_disk_rows(rows, plan, settings, seed=seed, progress=progress, ranks=ranks)
     seconds = time.perf_counter() - started
     fit.record.update({"effort": effort, "seed": seed, "seconds": seconds})
@@ -129,7 +123,7 @@ def _ended_in_order() -> Iterator[None]:
 
 
 def keep_to_budget(
-    regressor: Any, budget: str | int, table: TableReader, speaker: Speaker, *, of_model: bool = False
+    regressor: Any, budget: str | int, table: TableReader, console: Console, *, of_model: bool = False
 ) -> None:
     """Let a model predict in chunks that keep to a memory budget, perhaps its own; the bill is shown."""
     from ..memory import MemoryBudgetError, plan_prediction, return_freed_memory
@@ -146,23 +140,14 @@ def keep_to_budget(
     try:
         plan = plan_prediction(budget, setting)
     except MemoryBudgetError as error:
-        speaker.say(str(error.plan))
+        if not of_model:
+            raise
         # Reading a CSV file takes more than a small model: a budget that was enough to fit it may not be here.
-        whose = "The model was fitted with a memory budget, which predictions keep to. " if of_model else ""
-        raise DataError(whose + too_small(error)) from None
-    speaker.say(str(plan))
+        problem = f"The model was fitted with a memory budget, which predictions keep to. {error.problem}"
+        raise MemoryBudgetError(problem, "", error.plan) from None
+    console.print(str(plan))
     return_freed_memory()
     fit.fitted.chunk_size = plan.setting.chunk_size
-
-
-def too_small(error: MemoryError) -> str:
-    """A refusal in a line, with the option to use."""
-    from ..memory import MemoryBudgetError, format_bytes
-
-    assert isinstance(error, MemoryBudgetError)
-    sentence = str(error).split(". ")[0]
-    megabytes = format_bytes(error.plan.limit + 50_000)  # rounded up
-    return f"{sentence}. Use --memory {megabytes} or more."
 
 
 def _sample(rows: DiskRows, plan: FitPlan) -> SampledRows:

@@ -10,8 +10,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from .console import Console, columns_table, figure, scores_table
 from .options import Json
-from .speaking import Speaker, columns_table, figure, scores_table
 
 if TYPE_CHECKING:
     from ..sites import SiteStatistics
@@ -37,33 +37,33 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Show what is in a model file: target, columns, features, noise, scores, versions; or in a site's statistics."""
-    speaker = Speaker(as_json)
-    with speaker.guard():
+    console = Console(as_json)
+    with console.guard():
         from ..persistence.container import read_container
         from ..sites import SiteStatistics
         from ..table_model import TableModel
 
         if read_container(model).header.get("kind") == "statistics":
             facts = _site_facts(SiteStatistics.load(model))
-            _show_facts(speaker, model, facts)
-            speaker.finish({"statistics": str(model)} | facts)
+            _show_facts(console, model, facts)
+            console.result({"statistics": str(model)} | facts)
             return
         loaded = TableModel.load(model)
         facts = _facts(loaded)
-        _show_facts(speaker, model, facts)
-        speaker.show(columns_table(loaded.encoder))
+        _show_facts(console, model, facts)
+        console.table(columns_table(loaded.encoder))
         scores = loaded.summary.get("scores") or []
         if scores:
-            speaker.show(scores_table(f"{loaded.summary['held_out_rows']} held-out rows, when it was fitted", scores))
+            console.table(scores_table(f"{loaded.summary['held_out_rows']} held-out rows, when it was fitted", scores))
         columns = [asdict(line) for line in loaded.encoder.summary()]
-        speaker.finish({"model": str(model)} | facts | {"columns": columns, "summary": loaded.summary})
+        console.result({"model": str(model)} | facts | {"columns": columns, "summary": loaded.summary})
 
 
-def _show_facts(speaker: Speaker, path: Path, facts: dict[str, Any]) -> None:
+def _show_facts(console: Console, path: Path, facts: dict[str, Any]) -> None:
     table = Table(title=escape(str(path)), title_justify="left", show_header=False)
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), escape(_text(value)))
-    speaker.show(table)
+    console.table(table)
 
 
 def _site_facts(site: SiteStatistics) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .options import Force, Json, Model
-from .speaking import Speaker, check_output, figure
+from .console import Console, figure
+from .options import Force, Json, Model, check_output
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -17,7 +17,6 @@ finitegp merge price.finitegp north.statistics south.statistics -o joint.finiteg
 
 finitegp merge price.finitegp *.statistics -o joint.finitegp --only-sites --refit-noise
 """
-_WORDS = {"set allow_repeats=True": "use --allow-repeats", "set keep_model_rows=False": "use --only-sites"}
 
 
 def merge(
@@ -48,8 +47,8 @@ def merge(
     The result is the model that [bold]finitegp update[/bold] would give with the tables of all sites. By default the
     rows that MODEL was fitted to stay in.
     """
-    speaker = Speaker(as_json)
-    with speaker.guard(_WORDS):
+    console = Console(as_json)
+    with console.guard():
         from ..sites import SiteStatistics
         from ..table_model import TableModel
 
@@ -62,20 +61,20 @@ def merge(
         joint.save(output)
         for path, part in zip(sites, parts, strict=True):
             if loaded.target is not None and part.target != loaded.target:
-                speaker.note(f"{path} has the target under the name {part.target!r}, the model {loaded.target!r}.")
-            speaker.say(f"{part.rows:g} rows of ", path)
+                console.note(f"{path} has the target under the name {part.target!r}, the model {loaded.target!r}.")
+            console.print(f"{part.rows:g} rows of ", path)
         before, after = (each.regressor.fits_[0].fitted.posterior for each in (loaded, joint))
         scale = float(loaded.regressor.fits_[0].target_scaler.scale)
         noises = [scale * posterior.noise_variance**0.5 for posterior in (before, after)]
         kept = before.statistics.num_data if keep_model_rows else 0.0
         if keep_model_rows:
-            speaker.say(f"{kept:g} rows of ", model)
+            console.print(f"{kept:g} rows of ", model)
         else:
-            speaker.say(f"without the {before.statistics.num_data:g} rows of ", model)
+            console.print(f"without the {before.statistics.num_data:g} rows of ", model)
         if refit_noise:
-            speaker.say(f"typical noise {figure(noises[0])} before, {figure(noises[1])} now")
-        speaker.say(f"{after.statistics.num_data:g} rows in all: ", output)
-        speaker.finish(
+            console.print(f"typical noise {figure(noises[0])} before, {figure(noises[1])} now")
+        console.print(f"{after.statistics.num_data:g} rows in all: ", output)
+        console.result(
             {
                 "model": str(output),
                 "rows": after.statistics.num_data,

@@ -1,12 +1,20 @@
-"""Arguments and options that commands share."""
+"""Arguments and options that commands share, and their checks."""
 
 from __future__ import annotations
 
+import codecs
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ..atomic import check_place
+from ..errors import DataError, OutputExistsError
+
+if TYPE_CHECKING:
+    from ..data.tables import TableReader
 
 
 class Effort(str, Enum):
@@ -59,3 +67,54 @@ Memory = Annotated[
         show_default=False,
     ),
 ]
+
+
+def open_tables(
+    paths: Sequence[Path],
+    delimiter: str | None,
+    encoding: str,
+    *,
+    chunk_size: int | None = None,
+    block_size: int = 1 << 20,
+) -> TableReader:
+    """The tables as one, after checks of how they are to be read."""
+    from ..data.tables import TableReader
+
+    delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
+    if delimiter is not None and len(delimiter.encode()) != 1:
+        raise typer.BadParameter(f"must be one character or 'tab', but is {delimiter!r}.", param_hint="--delimiter")
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        message = f"there is no encoding {encoding!r}; common ones are utf8, latin-1, cp1252, utf-16."
+        raise typer.BadParameter(message, param_hint="--encoding") from None
+    return TableReader(paths, delimiter=delimiter, encoding=encoding, chunk_size=chunk_size, block_size=block_size)
+
+
+def check_output(path: Path, *, force: bool, inputs: Sequence[Path] = ()) -> Path:
+    """A place for a file, found to be possible before any work is done."""
+    check_place(path)
+    if path.exists():
+        if any(other.exists() and path.samefile(other) for other in inputs):
+            raise DataError(f"{path} is also read: give the output another name.")
+        if not force:
+            raise OutputExistsError(f"{path} exists already:", code="output_exists")
+    return path
+
+
+def check_size(option: str, value: str) -> int:
+    """A number of bytes, or a usage error."""
+    from ..memory import parse_bytes
+
+    try:
+        return parse_bytes(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def check_share(option: str, value: float, *, zero: bool = False) -> float:
+    """A number between 0 and 1, or a usage error that says what was probably meant."""
+    if 0.0 < value < 1.0 or (zero and value == 0.0):
+        return value
+    guess = f"; did you mean {value / 100:g}?" if 1.0 < value < 100.0 else "."
+    raise typer.BadParameter(f"must lie between 0 and 1, but is {value:g}{guess}", param_hint=option)

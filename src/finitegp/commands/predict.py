@@ -8,9 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import DataError
+from .console import Console
 from .fit_on_disk import BLOCK_BYTES, CHUNK_ROWS, keep_to_budget
-from .options import Delimiter, Encoding, Force, Interval, Json, Memory, Model, Tables
-from .speaking import Speaker, check_output, check_share, check_size, open_tables
+from .options import (
+    Delimiter,
+    Encoding,
+    Force,
+    Interval,
+    Json,
+    Memory,
+    Model,
+    Tables,
+    check_output,
+    check_share,
+    check_size,
+    open_tables,
+)
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -21,9 +34,6 @@ finitegp predict price.finitegp parts/ -o predicted.parquet --coverage 0.95
 
 finitegp predict price.finitegp parts/ -o predicted.parquet --memory 64MB
 """
-WORDS = {
-    "or use --missing impute to put in the median or the most frequent value": "or fit the model with --missing impute"
-}
 
 
 def predict(
@@ -51,14 +61,15 @@ def predict(
     The columns are found by name. Tables of any length are read and written in pieces. A model that was fitted with
     --memory keeps to the same budget, unless another is given.
     """
-    speaker = Speaker(as_json)
+    console = Console(as_json)
     check_share("--coverage", coverage)
     if memory is not None:
         check_size("--memory", memory)
-    with speaker.guard(WORDS):
+    with console.guard():
         import pyarrow as pa
 
         from ..data.columns import TransformReport
+        from ..error_shape import interval_around
         from ..table_model import TableModel
         from .tables_out import check_ending, table_writer
 
@@ -73,7 +84,7 @@ def predict(
 
             return_freed_memory()  # before the first table is opened
             table = open_tables(tables, delimiter, encoding, chunk_size=CHUNK_ROWS, block_size=BLOCK_BYTES)
-            keep_to_budget(loaded.regressor, budget, table, speaker, of_model=memory is None)
+            keep_to_budget(loaded.regressor, budget, table, console, of_model=memory is None)
         prefix = loaded.target or "target"
         added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper")]
         taken = [name for name in added if name in table.column_names]
@@ -84,12 +95,11 @@ def predict(
         width = loaded.deviations(coverage, interval.value)
         with table_writer(output, schema) as writer:
             for rows, mean, std in loaded.predict(table, found):
-                columns: list[Any] = [mean, std, mean - width * std, mean + width * std]
+                columns: list[Any] = [mean, std, *interval_around(mean, std, width)]
                 writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, *map(pa.array, columns)], schema=schema))
-        for line in [*table.notes, *found.lines()]:
-            speaker.note(line)
-        speaker.say(f"{table.num_rows} rows with {', '.join(added)} ({100 * coverage:g} % interval): ", output)
-        speaker.finish(
+        console.note(*table.notes, *found.lines())
+        console.print(f"{table.num_rows} rows with {', '.join(added)} ({100 * coverage:g} % interval): ", output)
+        console.result(
             {
                 "output": str(output),
                 "rows": table.num_rows,

@@ -8,9 +8,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from .options import Delimiter, Encoding, Force, Json, Model, OptionalTables, Target
-from .predict import WORDS
-from .speaking import Speaker, check_output, open_tables
+from .console import Console
+from .options import Delimiter, Encoding, Force, Json, Model, OptionalTables, Target, check_output, open_tables
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -36,16 +35,16 @@ def report(
 
     A model file holds no rows, so a table is needed; use rows that the model has not seen.
     """
-    speaker = Speaker(as_json)
+    console = Console(as_json)
     if not tables:
         raise typer.BadParameter(
             "a model file holds no rows to report on: give a table that has the truth, best one that the model has not "
             "seen. (finitegp fit writes a report on its held-out rows; finitegp info shows their scores.)",
             param_hint="TABLE",
         )
-    with speaker.guard(WORDS):
+    with console.guard():
         from ..data.columns import TransformReport
-        from ..report import gather_contents, write_report
+        from ..report import encoded_columns, gather_contents, write_report
         from ..table_model import TableModel
 
         place = check_output(output or model.with_suffix(".html"), force=force, inputs=[model, *tables])
@@ -60,13 +59,11 @@ def report(
             loaded.regressor,
             np.concatenate(inputs),
             np.concatenate(targets),
-            column_names=loaded.encoder.feature_names_out,
-            column_groups={line.column: line.outputs for line in loaded.encoder.summary() if line.outputs},
+            **encoded_columns(loaded.encoder),
             target_name=loaded.target or "target",
             seed=seed,
         )
         write_report(contents, place, force=force)
-        for line in [*table.notes, *found.lines()]:
-            speaker.note(line)
-        speaker.say(f"report on {table.num_rows} rows: ", place)
-        speaker.finish({"model": str(model), "report": str(place), "rows": table.num_rows})
+        console.note(*table.notes, *found.lines())
+        console.print(f"report on {table.num_rows} rows: ", place)
+        console.result({"model": str(model), "report": str(place), "rows": table.num_rows})

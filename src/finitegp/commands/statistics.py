@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .options import Delimiter, Encoding, Force, Json, Model, Tables, Target
-from .predict import WORDS
-from .speaking import Speaker, check_output, open_tables
+from .console import Console
+from .options import Delimiter, Encoding, Force, Json, Model, Tables, Target, check_output, open_tables
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -33,8 +32,8 @@ def statistics(
     For sites that may not share their rows: all use copies of one model file. The sums are not anonymous: from the sums
     of fewer rows than features, rows may be computed, and a note says so. Tables of any length are read in pieces.
     """
-    speaker = Speaker(as_json)
-    with speaker.guard(WORDS):
+    console = Console(as_json)
+    with console.guard():
         from ..data.columns import TransformReport
         from ..table_model import TableModel
 
@@ -44,15 +43,14 @@ def statistics(
         found = TransformReport(source=table)
         site = loaded.statistics(table, found)
         site.save(output)
-        for line in [*table.notes, *found.lines()]:
-            speaker.note(line)
+        console.note(*table.notes, *found.lines())
         features = site.statistics.num_features
-        speaker.say(
+        console.print(
             f"sums of {site.rows:g} rows ({features} x {features} of features, {features} of features with "
             f"{site.target}, and three numbers): ",
             output,
         )
-        speaker.finish(
+        console.result(
             {
                 "statistics": str(output),
                 "rows": site.rows,

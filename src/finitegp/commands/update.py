@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .options import Delimiter, Encoding, Force, Json, Model, Tables, Target
-from .predict import WORDS
-from .speaking import Speaker, check_output, open_tables
+from .console import Console
+from .options import Delimiter, Encoding, Force, Json, Model, Tables, Target, check_output, open_tables
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -32,8 +31,8 @@ def update(
 
     The time does not depend on how many rows the model has seen. Rows that it has seen already would count twice.
     """
-    speaker = Speaker(as_json)
-    with speaker.guard(WORDS):
+    console = Console(as_json)
+    with console.guard():
         from ..data.columns import TransformReport
         from ..table_model import TableModel
 
@@ -44,7 +43,6 @@ def update(
         loaded.update(table, found)
         total = loaded.regressor.fits_[0].fitted.posterior.statistics.num_data
         loaded.save(output)
-        for line in [*table.notes, *found.lines()]:
-            speaker.note(line)
-        speaker.say(f"{table.num_rows} rows added, {total:g} in all: ", output)
-        speaker.finish({"model": str(output), "rows_added": table.num_rows, "rows": total})
+        console.note(*table.notes, *found.lines())
+        console.print(f"{table.num_rows} rows added, {total:g} in all: ", output)
+        console.result({"model": str(output), "rows_added": table.num_rows, "rows": total})

@@ -176,7 +176,7 @@ class TableEncoder:
             raise DataError("The table has no rows.")
         verdicts = [profile.verdict(max_one_hot) for profile in profiles.values()]
         if missing == "error":
-            _refuse_gaps({verdict.column.name: verdict.gaps for verdict in verdicts}, data)
+            _refuse_gaps({verdict.column.name: verdict.gaps for verdict in verdicts}, data, "missing_values")
         return cls([verdict.column for verdict in verdicts], missing=missing, excluded=excluded)
 
     @property
@@ -232,7 +232,7 @@ class TableEncoder:
         for name, cells in read.items():
             gaps[name].add(cells.missing, cells.infinite, report.rows)
         if self.missing == "error":
-            _refuse_gaps(gaps, report.source)
+            _refuse_gaps(gaps, report.source, "missing_values_in_new_rows")
         result = np.empty((batch.num_rows, len(self.feature_names_out)))
         start = 0
         for column in self._used:
@@ -331,7 +331,7 @@ def _different(names: list[str]) -> list[str]:
     return result
 
 
-def _refuse_gaps(gaps: dict[str, Gaps], source: Any) -> None:
+def _refuse_gaps(gaps: dict[str, Gaps], source: Any, code: str) -> None:
     found = []
     for name, each in gaps.items():
         for count, word, row in (
@@ -343,8 +343,9 @@ def _refuse_gaps(gaps: dict[str, Gaps], source: Any) -> None:
                 found.append(f"column {name!r} has {count} {word} {noun} (first: {row_label(row, source)})")
     if found:
         raise DataError(
-            f"Some values are missing or infinite: {'; '.join(found)}. Remove these rows or columns, or pass "
-            "missing='impute' to put in the median or the most frequent value."
+            f"Some values are missing or infinite: {'; '.join(found)}.",
+            "Remove these rows or columns, or pass missing='impute' to put in the median or the most frequent value.",
+            code=code,
         )
 
 

@@ -122,7 +122,7 @@ class CsvFile:
                 row = file.num_rows if misfit.row is None else misfit.row
                 kind = file.types[name]
                 if misfit.value is None or pa.types.is_string(kind):
-                    raise DataError(_encoding_message(path, name, row, options.encoding)) from None
+                    raise _encoding_error(path, name, row, options.encoding) from None
                 if pa.types.is_null(kind) or (name in candidates and since.get(name) == file.num_rows):
                     file.types[name] = next(candidates[name])
                 else:
@@ -132,7 +132,7 @@ class CsvFile:
                     file.reasons[name] = (row, misfit.value)
         for name, kind in file.types.items():
             if pa.types.is_binary(kind):
-                raise DataError(_encoding_message(path, name, None, options.encoding))
+                raise _encoding_error(path, name, None, options.encoding)
         return file
 
     def batches(self) -> Iterator[Any]:
@@ -219,8 +219,10 @@ def _check_delimiter(path: Path, names: list[str], delimiter: str) -> None:
     for other, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"), (",", "commas")):
         if other != delimiter and other in names[0]:
             raise DataError(
-                f"{path} seems to be separated by {word}: its only column is {shortened(names[0])}. "
-                f"Pass delimiter={other!r}."
+                f"{path} seems to be separated by {word}: its only column is {shortened(names[0])}.",
+                f"Pass delimiter={other!r}.",
+                code="wrong_delimiter",
+                delimiter=other,
             )
 
 
@@ -248,9 +250,10 @@ def _translated(path: Path, error: Exception, rows_read: int) -> str:
     return f"{path} cannot be read as CSV after row {rows_read}: {text[:300]}."
 
 
-def _encoding_message(path: Path, column: str, row: int | None, encoding: str) -> str:
+def _encoding_error(path: Path, column: str, row: int | None, encoding: str) -> DataError:
     place = f"column {column!r}" if row is None else f"row {row}, column {column!r}"
-    return (
-        f"{path}, {place} holds text that is not {encoding}: save the file as UTF-8, or pass its encoding, for example "
-        "encoding='latin-1'."
+    return DataError(
+        f"{path}, {place} holds text that is not {encoding}: save the file as UTF-8,",
+        "or pass its encoding, for example encoding='latin-1'.",
+        code="wrong_encoding",
     )

@@ -166,7 +166,9 @@ class TableReader:
                 if absent:
                     raise DataError(
                         f"{other.path} lacks the column {listed(absent)} that {one.path} has: all files need the same "
-                        "columns; correct the file, or name the columns to read with columns=[…]."
+                        "columns;",
+                        "correct the file, or name the columns to read with columns=[…].",
+                        code="absent_columns",
                     )
         fields = []
         for name in first.types:
@@ -199,14 +201,17 @@ class TableReader:
                 if share > FEW_SHARE:
                     raise DataError(
                         f"Column {name!r} is {number_kind} in {number.path} but text in {text.path}: row {row} there "
-                        f"holds {shortened(value)}. Correct the file, or leave the column out with columns=[…]."
+                        f"holds {shortened(value)}.",
+                        "Correct the file, or leave the column out with columns=[…].",
+                        code="text_among_numbers",
                     )
                 text.reasons.setdefault(name, (row, value))
             return pa.string()
         other, kind = next((file, kind) for file, kind in kinds if _common_type(first_kind, kind) is None)
         raise DataError(
-            f"Column {name!r} is {_type_word(first_kind)} in {first.path} but {_type_word(kind)} in {other.path}: "
-            "convert one of them so that all files agree, or leave the column out with columns=[…]."
+            f"Column {name!r} is {_type_word(first_kind)} in {first.path} but {_type_word(kind)} in {other.path}:",
+            "convert one of them so that all files agree, or leave the column out with columns=[…].",
+            code="different_types",
         )
 
 

@@ -125,7 +125,8 @@ def plan_fit(
     assert smallest is not None
     raise MemoryBudgetError(
         f"A budget of {format_budget(size)} is too small: the smallest fit of {num_columns} columns needs "
-        f"{format_bytes(smallest.limit)}. The nearest plan:\n{smallest}",
+        f"{format_bytes(smallest.limit)}.",
+        "The nearest plan:",
         smallest,
     )
 

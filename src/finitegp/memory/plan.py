@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from ..errors import FiniteGPError
 from .bill import ALGORITHMS, Item, Setting, items_of
 from .byte_sizes import format_budget, format_bytes, parse_bytes
 
@@ -42,7 +43,7 @@ class Described(Protocol):
 SettingT = TypeVar("SettingT", bound=Described)
 
 
-class MemoryBudgetError(MemoryError):
+class MemoryBudgetError(FiniteGPError, MemoryError):
     """Nothing fits the budget as it is asked for.
 
     Attributes:
@@ -50,8 +51,8 @@ class MemoryBudgetError(MemoryError):
             smallest of all, which needs a larger budget.
     """
 
-    def __init__(self, message: str, plan: MemoryPlan[Any]) -> None:
-        super().__init__(message)
+    def __init__(self, problem: str, advice: str, plan: MemoryPlan[Any]) -> None:
+        super().__init__(problem, f"{advice}\n{plan}", code="memory_budget", needed=plan.limit)
         self.plan = plan
 
 
@@ -182,7 +183,8 @@ def plan_memory(
         advice = f"Nothing smaller fits either; the smallest plan needs a budget of {format_bytes(other.limit)}:"
     raise MemoryBudgetError(
         f"A budget of {format_budget(size)} is too small: with these settings at least {format_bytes(plan.limit)} are "
-        f"needed. {advice}\n{other}",
+        "needed.",
+        advice,
         other,
     )
 

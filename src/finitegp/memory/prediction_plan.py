@@ -67,8 +67,8 @@ def plan_prediction(budget: str | int, setting: PredictionSetting) -> Prediction
             if plan.fits:
                 return plan
     raise MemoryBudgetError(
-        f"A budget of {format_budget(size)} is too small: prediction with this model needs {format_bytes(plan.limit)}. "
-        f"The nearest plan:\n{plan}",
+        f"A budget of {format_budget(size)} is too small: prediction with this model needs {format_bytes(plan.limit)}.",
+        "The nearest plan:",
         plan,
     )
 

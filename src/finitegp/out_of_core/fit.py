@@ -200,7 +200,8 @@ def plan_small(
     if not plan.fits and num_data < _FEWEST_ROWS:
         raise MemoryBudgetError(
             f"A budget of {format_budget(plan.budget)} is too small: so few rows are fitted by a kernel, which needs "
-            f"{format_bytes(plan.limit)}. The nearest plan:\n{plan}",
+            f"{format_bytes(plan.limit)}.",
+            "The nearest plan:",
             plan,
         )
     return plan if plan.fits else None

@@ -3,9 +3,19 @@
 >>> from finitegp.report import gather_contents, write_report
 """
 
-from .contents import ReportContents
-from .findings import Checkup, Finding
-from .gathering import gather_contents
+from .contents import Checkup, Finding, ReportContents
+from .evaluation import Evaluation, evaluate
+from .measure import encoded_columns, gather_contents
 from .page import render_page, write_report
 
-__all__ = ["Checkup", "Finding", "ReportContents", "gather_contents", "render_page", "write_report"]
+__all__ = [
+    "Checkup",
+    "Evaluation",
+    "Finding",
+    "ReportContents",
+    "encoded_columns",
+    "evaluate",
+    "gather_contents",
+    "render_page",
+    "write_report",
+]

@@ -61,7 +61,7 @@ def measure_calibration(mean: Array, std: Array, targets: Array, error_shape: Er
 
 @functools.cache
 def _spread_band(rows: int, error_shape: ErrorShape) -> tuple[float, float]:
-    """Between which values the root mean square of so many standardised errors lies with 95 % probability."""
+    """Between which values the root mean square of this many standardised errors lies with 95 % probability."""
     if error_shape.is_gaussian:
         from scipy.stats import chi2
 

@@ -3,45 +3,62 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .findings import Checkup
+from ..metrics import Scores
+from ..persistence.plain_json import plain_json
 
 Array = npt.NDArray[np.float64]
 
 
+#: From worst to least.
+SEVERITIES = ("problem", "warning", "note")
+
+
 @dataclass(frozen=True)
-class ModelScores:
-    """How one model does on the held-out rows.
+class Finding:
+    """One problem.
 
     Attributes:
-        name: Of the model.
-        rmse: Root mean squared error.
-        mae: Mean absolute error.
-        r_squared: Share of the held-out variance that is explained; None if the held-out targets do not vary.
-        nlpd: Mean negative log predictive density, in nats.
-        crps: Mean continuous ranked probability score.
-        coverage: The share of targets in the central intervals, by nominal coverage.
-        rmse_error: Standard error of ``rmse`` from the sampling of the held-out rows.
-        mae_error: Likewise.
-        nlpd_error: Likewise.
+        severity: ``"problem"``: do not rely on the model before this is settled; ``"warning"``: look at it;
+            ``"note"``: good to know.
+        title: What is wrong, in a few words.
+        evidence: The figures that show it.
+        fix: What to do.
     """
 
-    name: str
-    rmse: float
-    mae: float
-    r_squared: float | None
-    nlpd: float
-    crps: float
-    coverage: dict[float, float]
-    rmse_error: float
-    mae_error: float
-    nlpd_error: float
+    severity: str
+    title: str
+    evidence: str
+    fix: str
+
+    def __post_init__(self) -> None:
+        """An unknown severity would vanish from the sorted list."""
+        if self.severity not in SEVERITIES:
+            raise ValueError(f"severity must be one of {SEVERITIES}, but is {self.severity!r}.")
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """All that the doctor looked at.
+
+    Attributes:
+        findings: Worst first.
+        passed: Names of the checks that found nothing.
+        skipped: Names of the checks that could not be made, with the reason.
+    """
+
+    findings: list[Finding]
+    passed: list[str]
+    skipped: dict[str, str]
+
+    def count(self, severity: str) -> int:
+        """How many findings are this severe."""
+        return sum(finding.severity == severity for finding in self.findings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +255,7 @@ class ReportContents:
     target_name: str
     facts: dict[str, str]
     settings: dict[str, Any]
-    scores: list[ModelScores]
+    scores: list[Scores]
     points: HeldOutPoints
     by_level: ResidualPanel
     calibration: Calibration
@@ -251,17 +268,5 @@ class ReportContents:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values: arrays become lists, and a number that is not finite becomes None."""
-        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
+        plain: dict[str, Any] = plain_json(dataclasses.asdict(self))
         return plain
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

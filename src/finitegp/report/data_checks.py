@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.naming import listed
-from .findings import Finding
-from .numbers import percent, shown
+from ..formatting import percent, shown
+from .contents import Finding
 
 Array = npt.NDArray[np.float64]
 _MOST_COLUMNS = 1000

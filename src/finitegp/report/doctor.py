@@ -1,4 +1,4 @@
-"""The doctor: runs every check that can be run, and says what passed and what could not be looked at."""
+"""The doctor: runs every check that can be run, and lists what passed and what could not be looked at."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..error_shape import GAUSSIAN, ErrorShape
+from ..metrics import Scores
 from . import data_checks, model_checks, prediction_checks
-from .contents import ModelScores, ResidualPanel
-from .findings import SEVERITIES, Checkup, Finding
-from .subject import ModelFacts
+from .contents import SEVERITIES, Checkup, Finding, ResidualPanel
+from .reported_model import ModelFacts
 
 Array = npt.NDArray[np.float64]
 _MOST_ROWS = 5000
@@ -25,29 +25,25 @@ class Patient:
 
     Attributes:
         column_names: Names of the inputs.
-        held_out_inputs: ``(rows, columns)``.
-        held_out_targets: ``(rows,)``.
+        held_out: Inputs and targets.
         mean: Predicted for them.
-        std: Likewise.
+        std: Its standard deviation.
         noise_variance: Predicted for them, of the target as the model sees it, or None.
         scores: The model's first, then the baselines'.
-        training_inputs: None if not at hand.
-        training_targets: Likewise.
-        model: What the posterior's matrices say, or None.
-        record: What the fit says of itself.
+        training: Inputs and targets of the training rows, or None.
+        model: Facts from the posterior's matrices, or None.
+        record: Of the fit.
         residual_panels: Residuals by input.
         error_shape: Of the predictive distribution.
     """
 
     column_names: Sequence[str]
-    held_out_inputs: Array
-    held_out_targets: Array
+    held_out: tuple[Array, Array]
     mean: Array
     std: Array
     noise_variance: Array | None
-    scores: Sequence[ModelScores]
-    training_inputs: Array | None
-    training_targets: Array | None
+    scores: Sequence[Scores]
+    training: tuple[Array, Array] | None
     model: ModelFacts | None
     record: dict[str, Any]
     residual_panels: Sequence[ResidualPanel] = ()
@@ -79,7 +75,7 @@ def examine(patient: Patient, *, seed: int = 0) -> Checkup:
 
 def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | None]]:
     names, scores = patient.column_names, patient.scores
-    residuals = patient.held_out_targets - patient.mean
+    residuals = patient.held_out[1] - patient.mean
     inputs, targets = _sample(patient, seed)
     columns = inputs.shape[1]
     return {
@@ -90,11 +86,9 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         "skewed target": lambda: data_checks.check_skewed_target(targets),
         "leakage: one telling column": lambda: data_checks.check_telling_columns(inputs, targets, names),
         "leakage: held-out error near zero": lambda: prediction_checks.check_perfect_predictions(scores[0].r_squared),
-        "leakage: shared rows": lambda: data_checks.check_shared_rows(
-            *_training(patient), patient.held_out_inputs, patient.held_out_targets
-        ),
+        "leakage: shared rows": lambda: data_checks.check_shared_rows(*_training(patient), *patient.held_out),
         "held-out rows outside of the trained range": lambda: prediction_checks.check_unknown_ground(
-            _training(patient)[0], patient.held_out_inputs, names
+            _training(patient)[0], patient.held_out[0], names
         ),
         "baselines": lambda: prediction_checks.check_baselines(_with_baselines(scores)),
         "overfit gap": lambda: prediction_checks.check_overfit(_nlml(patient), scores[0]),
@@ -118,23 +112,19 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
 
 def _sample(patient: Patient, seed: int) -> tuple[Array, Array]:
     """Training rows where there are any, held-out rows otherwise: at most a few thousand."""
-    inputs, targets = patient.training_inputs, patient.training_targets
-    if inputs is None or targets is None:
-        inputs, targets = patient.held_out_inputs, patient.held_out_targets
+    inputs, targets = patient.held_out if patient.training is None else patient.training
     kept = np.sort(np.random.default_rng(seed).permutation(len(inputs))[:_MOST_ROWS])
     return inputs[kept], targets[kept]
 
 
 def _training(patient: Patient) -> tuple[Array, Array]:
-    if patient.training_inputs is None or patient.training_targets is None:
+    if patient.training is None:
         raise _NotPossible("needs the training rows, which were not given")
-    return patient.training_inputs, patient.training_targets
+    return patient.training
 
 
 def _rows(patient: Patient) -> int:
-    if patient.training_inputs is not None:
-        return len(patient.training_inputs)
-    return _model(patient).rows
+    return _model(patient).rows if patient.training is None else len(patient.training[0])
 
 
 def _model(patient: Patient) -> ModelFacts:
@@ -162,7 +152,7 @@ def _noise(patient: Patient) -> tuple[float, float]:
     return float(patient.noise_variance.mean()) / model.target_mean_square, share
 
 
-def _with_baselines(scores: Sequence[ModelScores]) -> Sequence[ModelScores]:
+def _with_baselines(scores: Sequence[Scores]) -> Sequence[Scores]:
     if len(scores) < 2:
         raise _NotPossible("needs the training rows, which were not given")
     return scores

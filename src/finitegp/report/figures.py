@@ -1,31 +1,68 @@
-"""The charts of a report, each from its part of the contents."""
+"""The charts and tables of a report, each from its part of the contents; the template has their captions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .charts import Axis, Chart
+from ..error_shape import interval_around
+from ..formatting import cut, distinct_cuts, percent, shown
+from ..metrics import Scores
+from .charts import Axis, Chart, log_ticks
 from .contents import Calibration, Curve, HeldOutPoints, ImportanceTable, Outliers, ResidualPanel
-from .markup import figure, key, table
-from .numbers import cut, distinct_cuts, log_ticks, percent, shown
 
 _TABLE_ROWS = 20
 # Three of these side by side have letters of the same size as two of the usual ones.
 _SMALL: dict[str, Any] = {"width": 340, "height": 270}
+# A cell: text, or a value and its standard error.
+Cell = str | tuple[str, str]
 
 
-def predictions_figure(points: HeldOutPoints, target_name: str) -> str:
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Attributes:
+        caption: Above it.
+        headings: Of the columns.
+        rows: Their cells.
+        text_columns: Numbers of the columns that are aligned left.
+        own_row: Whether the first row stands out.
+    """
+
+    caption: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    text_columns: Sequence[int] = (0,)
+    own_row: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """A chart of the page, and the same numbers as a table.
+
+    Attributes:
+        name: Unique on the page.
+        chart: What is drawn.
+        table: For readers who cannot see it.
+        facts: Values for the caption.
+    """
+
+    name: str
+    chart: Chart
+    table: Table
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def predictions_figure(points: HeldOutPoints, target_name: str) -> Figure:
     """Predicted against actual, with 90 % intervals."""
-    half_width = points.deviations * points.std
-    low, high = points.mean - half_width, points.mean + half_width
+    low, high = interval_around(points.mean, points.std, points.deviations)
     missed = (points.targets < low) | (points.targets > high)
-    both = np.concatenate([points.targets, points.mean])
-    horizontal = Axis.around(both, f"actual {target_name}")
+    horizontal = Axis.around(np.concatenate([points.targets, points.mean]), f"actual {target_name}")
     chart = Chart(
         horizontal,
         Axis(horizontal.low, horizontal.high, f"predicted {target_name}"),
@@ -36,99 +73,71 @@ def predictions_figure(points: HeldOutPoints, target_name: str) -> str:
     )
     for chosen, style in ((~missed, ""), (missed, "second")):
         chart.vertical_bars(points.targets[chosen], low[chosen], high[chosen], style)
-    chart.line([horizontal.low, horizontal.high], [horizontal.low, horizontal.high], "reference")
+    _diagonal(chart)
     for chosen, style in ((~missed, ""), (missed, "second")):
         chart.points(points.targets[chosen], points.mean[chosen], f"small {style}" if len(missed) > 200 else style)
-    sample = (
-        f"A random sample of {len(points.targets)} of {shown(points.total)} held-out rows."
-        if len(points.targets) < points.total
-        else f"All {points.total} held-out rows."
-    )
-    caption = (
-        f"{sample} Vertical bars are 90 % intervals of a new observation. "
-        f"{key('blue', 'interval holds the actual value')} &nbsp; {key('orange', 'interval misses it')} "
-        f"({percent(float(missed.mean()), 0)}; 10 % expected) &nbsp; {key('dash', 'perfect prediction')}"
-    )
-    order = np.argsort(points.targets)[np.linspace(0, len(points.targets) - 1, _TABLE_ROWS).astype(int)]
-    order = order[: len(points.targets)] if len(points.targets) < _TABLE_ROWS else order
-    rows = [[shown(float(v), 4) for v in (points.targets[i], points.mean[i], low[i], high[i])] for i in order]
-    fallback = table(
-        ["actual", "predicted", "5 %", "95 %"], rows, "Some of these rows, from low to high", text_columns=()
-    )
-    return figure(chart.render("predictions"), caption, fallback)
+    order = np.argsort(points.targets)[_spaced(len(points.targets))]
+    rows = _numbers(4, *(values[order] for values in (points.targets, points.mean, low, high)))
+    table = Table("Some of these rows, from low to high", ["actual", "predicted", "5 %", "95 %"], rows, ())
+    return Figure("predictions", chart, table, {"missed": float(missed.mean())})
 
 
-def pit_figure(found: Calibration) -> str:
+def pit_figure(found: Calibration) -> Figure:
     """The PIT histogram with the band of a calibrated model."""
     low, high = found.bin_band
-    top = max(float(found.bin_counts.max()), high) * 1.08
-    rows = int(found.bin_counts.sum())
+    counts, edges = found.bin_counts, found.bin_edges
     chart = Chart(
         Axis(0.0, 1.0, "probability of a lower value"),
-        Axis(0.0, top, "held-out rows"),
+        Axis(0.0, max(float(counts.max()), high) * 1.08, "held-out rows"),
         "PIT histogram",
-        f"{len(found.bin_counts)} bins of the probability integral transform; flat if calibrated. Counts from "
-        f"{int(found.bin_counts.min())} to {int(found.bin_counts.max())}, expected {low:.0f} to {high:.0f}.",
+        f"{len(counts)} bins of the probability integral transform; flat if calibrated. Counts from "
+        f"{int(counts.min())} to {int(counts.max())}, expected {low:.0f} to {high:.0f}.",
         **_SMALL,
     )
-    chart.steps(found.bin_edges.tolist(), found.bin_counts.tolist())
+    chart.steps(edges.tolist(), counts.tolist())
     chart.band([0.0, 1.0], [low, low], [high, high])
-    chart.line([0.0, 1.0], [rows / len(found.bin_counts)] * 2, "reference")
-    caption = (
-        "Where actual values fall in their predicted distributions (PIT): flat if calibrated, a hump if error bars are "
-        f"too wide, a bowl if too narrow. {key('band', '95 % of calibrated models')}"
-    )
-    edges = found.bin_edges
-    body = [
-        [f"{shown(float(a), 2)} to {shown(float(b), 2)}", shown(int(count))]
-        for a, b, count in zip(edges[:-1], edges[1:], found.bin_counts, strict=True)
-    ]
-    return figure(chart.render("pit"), caption, table(["PIT", "rows"], body, "Counts"), title="PIT histogram")
+    chart.line([0.0, 1.0], [int(counts.sum()) / len(counts)] * 2, "reference")
+    bins = _ranges(edges[:-1], edges[1:], lambda edge: shown(edge, 2))
+    rows = [[each, shown(int(count))] for each, count in zip(bins, counts, strict=True)]
+    return Figure("pit", chart, Table("Counts", ["PIT", "rows"], rows))
 
 
-def coverage_figure(found: Calibration) -> str:
+def coverage_figure(found: Calibration) -> Figure:
     """Observed against nominal coverage of central intervals."""
-    nominal = np.concatenate([[0.0], found.nominal, [1.0]])
+    marks = (0, 0.25, 0.5, 0.75, 1), ("0", "25 %", "50 %", "75 %", "100 %")
+    pairs = list(zip(found.nominal.tolist(), found.observed.tolist(), strict=True))
     chart = Chart(
-        Axis(0.0, 1.0, "nominal coverage", (0, 0.25, 0.5, 0.75, 1), ("0", "25 %", "50 %", "75 %", "100 %")),
-        Axis(0.0, 1.0, "observed coverage", (0, 0.25, 0.5, 0.75, 1), ("0", "25 %", "50 %", "75 %", "100 %")),
+        Axis(0.0, 1.0, "nominal coverage", *marks),
+        Axis(0.0, 1.0, "observed coverage", *marks),
         "Coverage of intervals",
         "Share of held-out values inside central intervals: "
-        + ", ".join(
-            f"{percent(float(n), 0)} interval {percent(float(o))}"
-            for n, o in zip(found.nominal, found.observed, strict=True)
-            if round(float(n), 2) in (0.5, 0.9, 0.95)
-        ),
+        + ", ".join(f"{percent(n, 0)} interval {percent(o)}" for n, o in pairs if round(n, 2) in (0.5, 0.9, 0.95)),
         vertical_grid=True,
         **_SMALL,
     )
-    chart.band(nominal.tolist(), [0.0, *found.nominal_low.tolist(), 1.0], [0.0, *found.nominal_high.tolist(), 1.0])
-    chart.line([0.0, 1.0], [0.0, 1.0], "reference")
-    chart.line(nominal, [0.0, *found.observed.tolist(), 1.0])
-    chart.points(found.nominal, found.observed)
-    caption = (
-        "How many actual values central intervals hold. Above the diagonal: too wide; below: too narrow. "
-        f"{key('band', '95 % of calibrated models')}"
+    nominal, observed, low, high = (
+        [0.0, *each.tolist(), 1.0] for each in (found.nominal, found.observed, found.nominal_low, found.nominal_high)
     )
-    body = [
-        [percent(float(n), 0), percent(float(o)), f"{percent(float(a))} to {percent(float(b))}"]
-        for n, o, a, b in zip(found.nominal, found.observed, found.nominal_low, found.nominal_high, strict=True)
-    ]
-    fallback = table(["nominal", "observed", "if calibrated"], body, "Coverage of central intervals")
-    return figure(chart.render("coverage"), caption, fallback, title="Coverage of intervals")
+    chart.band(nominal, low, high)
+    _diagonal(chart)
+    chart.line(nominal, observed)
+    chart.points(found.nominal, found.observed)
+    bands = _ranges(found.nominal_low, found.nominal_high, percent)
+    rows = [[percent(n, 0), percent(o), band] for (n, o), band in zip(pairs, bands, strict=True)]
+    return Figure(
+        "coverage", chart, Table("Coverage of central intervals", ["nominal", "observed", "if calibrated"], rows)
+    )
 
 
-def spread_figure(found: Calibration, target_name: str) -> str:
+def spread_figure(found: Calibration) -> Figure:
     """Observed error against predicted standard deviation, by groups of rows."""
     everything = np.concatenate([found.predicted_spread, found.observed_spread, found.spread_low, found.spread_high])
     low, high = float(everything.min()), float(everything.max())
     # Spreads of different size crowd in a corner of linear axes.
     logarithmic = low > 0.0 and high > 4.0 * low
     transform = np.log10 if logarithmic else np.asarray
-    limits, across = (
-        Axis.around(transform(everything), ""),
-        Axis.around(transform(found.predicted_spread), "", margin=0.1),
-    )
+    limits = Axis.around(transform(everything), "")
+    across = Axis.around(transform(found.predicted_spread), "", margin=0.1)
     marks: dict[str, Any] = {}
     if logarithmic:
         values = log_ticks(10.0 ** min(limits.low, across.low), 10.0 ** max(limits.high, across.high))
@@ -142,43 +151,30 @@ def spread_figure(found: Calibration, target_name: str) -> str:
         vertical_grid=True,
         **_SMALL,
     )
-    chart.line([across.low, across.high], [across.low, across.high], "reference")
+    _diagonal(chart)
     places = transform(found.predicted_spread)
     chart.vertical_bars(places, transform(found.spread_low), transform(found.spread_high), "strong")
     chart.points(places, transform(found.observed_spread), "large")
-    groups = f"Rows in {len(found.spread_rows)} groups" if len(found.spread_rows) > 1 else "Rows in one group"
-    unit = escape(cut(target_name, 40)) + (", on logarithmic scales" if logarithmic else "")
-    caption = (
-        f"{groups} from sure to unsure, in units of {unit}: dots on the diagonal mean that wide error bars are where "
-        "errors are large. Thin bars: 95 % of calibrated models."
-    )
-    body = [
-        [shown(float(p)), shown(float(o)), f"{shown(float(a))} to {shown(float(b))}", shown(int(n))]
-        for p, o, a, b, n in zip(
-            found.predicted_spread,
-            found.observed_spread,
-            found.spread_low,
-            found.spread_high,
-            found.spread_rows,
-            strict=True,
-        )
+    spreads = _numbers(3, found.predicted_spread, found.observed_spread)
+    bands = _ranges(found.spread_low, found.spread_high, shown)
+    rows = [
+        [*spread, band, shown(int(count))]
+        for spread, band, count in zip(spreads, bands, found.spread_rows, strict=True)
     ]
-    fallback = table(["predicted", "observed", "if calibrated", "rows"], body, "Groups of rows", text_columns=())
-    return figure(chart.render("spread"), caption, fallback, title="Error against predicted spread")
+    table = Table("Groups of rows", ["predicted", "observed", "if calibrated", "rows"], rows, ())
+    return Figure("spread", chart, table, {"logarithmic": logarithmic, "groups": len(found.spread_rows)})
 
 
-def importance_figure(found: ImportanceTable) -> str:
+def importance_figure(found: ImportanceTable) -> Figure:
     """Bars of permutation importance, the largest on top."""
     entries = found.entries[:15]
     positions = [float(len(entries) - number) for number in range(len(entries))]
     increases, spreads = (np.array([getattr(e, name) for e in entries]) for name in ("increase", "spread"))
-    vertical = Axis(0.4, len(entries) + 0.6, "", positions, distinct_cuts([entry.name for entry in entries], 22))
-    limits = Axis.around(
-        np.concatenate([increases - spreads, increases + spreads]), "increase of the RMSE", include=(0.0,)
-    )
+    low, high = interval_around(increases, spreads, 1.0)
+    limits = Axis.around(np.concatenate([low, high]), "increase of the RMSE", include=(0.0,))
     chart = Chart(
         limits if limits.low < -0.05 * limits.high else Axis(0.0, limits.high, limits.label),
-        vertical,
+        Axis(0.4, len(entries) + 0.6, "", positions, distinct_cuts([entry.name for entry in entries], 22)),
         "Permutation importance",
         "Increase of the held-out RMSE when one input is shuffled. Largest: "
         + ", ".join(f"{entry.name} {shown(entry.increase)}" for entry in entries[:3]),
@@ -187,55 +183,29 @@ def importance_figure(found: ImportanceTable) -> str:
         vertical_grid=True,
     )
     chart.bars(positions, increases.tolist())
-    chart.horizontal_bars(positions, increases - spreads, increases + spreads, "strong")
-    left = len(found.entries) - len(entries)
-    rows = (
-        f"{shown(found.rows)} of {shown(found.rows_of)}" if found.rows < found.rows_of else f"all {shown(found.rows)}"
-    )
-    caption = (
-        f"How much the RMSE grows from {shown(found.base_rmse)} when an input is shuffled between {rows} held-out "
-        f"rows: mean of {found.repeats} shuffles, thin bars one standard deviation."
-    )
-    if found.inputs_of > len(found.entries):
-        others = found.inputs_of - len(found.entries)
-        caption += f" A quick look left out the {others} least important of {found.inputs_of} inputs."
-    if left > 0:
-        caption += f" The table has {left} more."
-    body = [[entry.name, shown(entry.increase), shown(entry.spread, 2)] for entry in found.entries]
-    fallback = table(["input", "increase of the RMSE", "spread"], body, "Permutation importance")
-    return figure(chart.render("importance"), caption, fallback)
+    chart.horizontal_bars(positions, low, high, "strong")
+    rows = [[entry.name, shown(entry.increase), shown(entry.spread, 2)] for entry in found.entries]
+    table = Table("Permutation importance", ["input", "increase of the RMSE", "spread"], rows)
+    return Figure("importance", chart, table, {"drawn": len(entries)})
 
 
-def residual_figure(panel: ResidualPanel, number: int) -> str:
+def residual_figure(panel: ResidualPanel, number: int) -> Figure:
     """Standardized residuals against one input, with local means."""
-    thinned = f"{len(panel.values)} of {shown(panel.total)} rows" if len(panel.values) < panel.total else "all rows"
-    return _residuals(panel, f"residuals{number}", escape(f"Dots: {thinned}."), title=panel.name, size=_SMALL)
+    return _residuals(panel, f"residuals{number}", "", _SMALL)
 
 
-def level_figure(panel: ResidualPanel) -> str:
+def level_figure(panel: ResidualPanel) -> Figure:
     """Standardized residuals against the predicted mean."""
-    thinned = (
-        f"a random sample of {len(panel.values)} of {shown(panel.total)}"
-        if len(panel.values) < panel.total
-        else f"all {panel.total}"
-    )
-    caption = (
-        "Actual minus predicted, in units of the predicted standard deviation, against the prediction "
-        f"({thinned} rows). {key('orange', 'local means with two standard errors')} &nbsp; "
-        f"{key('band', 'nine of ten residuals should lie here')}"
-    )
-    return _residuals(panel, "level", caption, title="", size={"height": 372})
+    return _residuals(panel, "level", panel.name, {"height": 372})
 
 
-def _residuals(panel: ResidualPanel, name: str, caption: str, *, title: str, size: dict[str, Any]) -> str:
-    label = "" if title else panel.name  # the heading says it already
+def _residuals(panel: ResidualPanel, name: str, label: str, size: dict[str, Any]) -> Figure:
     if panel.categories is None:
         horizontal = Axis.around(panel.values, label)
     else:
         count = len(panel.categories)
-        room = max(4, int(36 / count))
-        labels = tuple(cut(category, room) for category in panel.categories)
-        horizontal = Axis(-0.5, count - 0.5, label, tuple(range(count)), labels)
+        labels = [cut(category, max(4, int(36 / count))) for category in panel.categories]
+        horizontal = Axis(-0.5, count - 0.5, label, range(count), labels)
     extent = max(3.2, float(np.abs(panel.residuals).max()) * 1.05)
     chart = Chart(
         horizontal,
@@ -249,62 +219,108 @@ def _residuals(panel: ResidualPanel, name: str, caption: str, *, title: str, siz
     chart.band(span, [-panel.deviations] * 2, [panel.deviations] * 2)
     chart.line(span, [0.0, 0.0], "reference")
     chart.points(panel.values, panel.residuals, "small")
-    low, high = panel.local_mean - 2 * panel.local_error, panel.local_mean + 2 * panel.local_error
-    chart.vertical_bars(panel.centers, low, high, "mean")
+    chart.vertical_bars(panel.centers, *interval_around(panel.local_mean, panel.local_error, 2.0), "mean")
     if panel.categories is None:
         chart.line(panel.centers, panel.local_mean, "second")
     chart.points(panel.centers, panel.local_mean, "large second")
     names = panel.categories or [shown(float(center), 4) for center in panel.centers]
-    body = [
-        [name, shown(float(mean), 2), shown(float(error), 2)]
-        for name, mean, error in zip(names, panel.local_mean, panel.local_error, strict=True)
-    ]
-    fallback = table([cut(panel.name, 30), "mean residual", "standard error"], body, "Local means over all rows")
-    return figure(chart.render(name), caption, fallback, title=title)
+    means = _numbers(2, panel.local_mean, panel.local_error)
+    rows = [[name, *mean] for name, mean in zip(names, means, strict=True)]
+    return Figure(
+        name,
+        chart,
+        Table("Local means over all rows", [cut(panel.name, 30), "mean residual", "standard error"], rows),
+        {"rows": len(panel.values), "total": panel.total},
+    )
 
 
-def outliers_figure(found: Outliers) -> str:
+def outliers_figure(found: Outliers) -> Figure:
     """Sorted standardized residuals against the quantiles of the predictive distribution."""
-    both = np.concatenate([found.expected, found.standardized])
-    horizontal = Axis.around(found.expected, f"expected of {found.distribution}")
-    vertical = Axis.around(both, "standardized residual")
     chart = Chart(
-        horizontal,
-        vertical,
+        Axis.around(found.expected, f"expected of {found.distribution}"),
+        Axis.around(np.concatenate([found.expected, found.standardized]), "standardized residual"),
         "Quantile plot",
         f"Sorted standardized residuals of {found.rows} rows; {found.beyond_three} lie beyond three.",
         height=300,
         vertical_grid=True,
     )
-    chart.line([horizontal.low, horizontal.high], [horizontal.low, horizontal.high], "reference")
+    _diagonal(chart)
     far = np.abs(found.standardized) > 3.0
     chart.points(found.expected[~far], found.standardized[~far])
     chart.points(found.expected[far], found.standardized[far], "second")
-    caption = (
-        f"Residuals over their predicted standard deviations, sorted, {shown(found.rows)} rows (the middle of many is "
-        f"thinned). On the dashed line: {found.distribution}. {key('orange', 'beyond three')}: {found.beyond_three} "
-        f"rows, {shown(found.expected_beyond_three, 2)} expected."
-    )
-    chosen = np.unique(np.linspace(0, len(found.expected) - 1, _TABLE_ROWS).astype(int))
-    body = [[shown(float(found.expected[i]), 3), shown(float(found.standardized[i]), 3)] for i in chosen]
-    fallback = table(["expected", "standardized residual"], body, "Quantiles", text_columns=())
-    return figure(chart.render("outliers-chart"), caption, fallback)
+    chosen = _spaced(len(found.expected))
+    rows = _numbers(3, found.expected[chosen], found.standardized[chosen])
+    return Figure("outliers-chart", chart, Table("Quantiles", ["expected", "standardized residual"], rows, ()))
 
 
-def curve_figure(panel: str, curves: Sequence[Curve], number: int) -> str:
+def outliers_table(found: Outliers) -> Table:
+    """The least expected rows."""
+    rows = [
+        [
+            str(row),
+            *(shown(float(value), digits) for value, digits in ((target, 4), (mean, 4), (std, 3))),
+            f"{shown(float((target - mean) / std), 2)} σ",
+            *(cut(value, 24) for value in values),
+        ]
+        for row, target, mean, std, values in zip(
+            found.row_numbers, found.targets, found.mean, found.std, found.values, strict=True
+        )
+    ]
+    headings = ["row", "actual", "expected", "deviation", "off by", *distinct_cuts(found.value_names, 24)]
+    return Table(f"The {len(rows)} least expected rows", headings, rows, ())
+
+
+def curve_figure(panel: str, curves: Sequence[Curve], number: int) -> Figure:
     """Lines of one measurement by epoch."""
-    values = [value for curve in curves for value in curve.values]
     epochs = [epoch for curve in curves for epoch in curve.epochs]
     chart = Chart(
         Axis(min(epochs), max(epochs), "epoch"),
-        Axis.around(values, panel),
+        Axis.around([value for curve in curves for value in curve.values], panel),
         f"Training curve: {panel}",
         "; ".join(f"{c.name} from {shown(c.values[0])} to {shown(c.values[-1])}" for c in curves),
         height=260,
     )
     for curve in curves:
         chart.line(curve.epochs, curve.values, "many" if len(curves) > 1 else "")
-    body = [[c.name, shown(c.values[0]), shown(min(c.values)), shown(c.values[-1])] for c in curves]
+    rows = [[c.name, shown(c.values[0]), shown(min(c.values)), shown(c.values[-1])] for c in curves]
     names = ", ".join(curve.name for curve in curves) if len(curves) <= 4 else f"{len(curves)} runs"
-    fallback = table(["run", "first", "lowest", "last"], body, panel)
-    return figure(chart.render(f"curve{number}"), escape(f"By epoch: {names}."), fallback, title=panel)
+    table = Table(panel, ["run", "first", "lowest", "last"], rows)
+    return Figure(f"curve{number}", chart, table, {"panel": panel, "names": names})
+
+
+def scores_table(scores: Sequence[Scores], rows: int, target_name: str) -> Table:
+    """The model and its baselines side by side."""
+    levels = [f"{percent(level, 0)} holds" for level in scores[0].coverage]
+    body: list[list[Cell]] = [
+        [
+            each.name,
+            (shown(each.rmse, 4), shown(each.rmse_error, 2)),
+            (shown(each.mae, 4), shown(each.mae_error, 2)),
+            "–" if each.r_squared is None else f"{round(each.r_squared, 3) + 0.0:.3f}".replace("-", "−"),
+            (shown(each.nlpd, 4), shown(each.nlpd_error, 2)),
+            shown(each.crps, 4),
+            *(percent(share) for share in each.coverage.values()),
+        ]
+        for each in scores
+    ]
+    caption = f"{shown(rows)} held-out rows; errors in units of {cut(target_name, 40)}"
+    return Table(caption, ["model", "RMSE", "MAE", "R²", "NLPD", "CRPS", *levels], body, own_row=True)
+
+
+def _diagonal(chart: Chart) -> None:
+    """The dashed line on which both axes have the same value, as long as the x axis."""
+    ends = [chart.horizontal.low, chart.horizontal.high]
+    chart.line(ends, ends, "reference")
+
+
+def _spaced(rows: int) -> Any:
+    """Row numbers from the first to the last, evenly, at most 20."""
+    return np.unique(np.linspace(0, rows - 1, _TABLE_ROWS).astype(int))
+
+
+def _numbers(digits: int, *columns: Iterable[float]) -> list[list[str]]:
+    return [[shown(float(value), digits) for value in row] for row in zip(*columns, strict=True)]
+
+
+def _ranges(low: Iterable[float], high: Iterable[float], text: Any) -> list[str]:
+    return [f"{text(float(a))} to {text(float(b))}" for a, b in zip(low, high, strict=True)]

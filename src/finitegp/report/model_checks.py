@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from .findings import Finding
-from .numbers import percent, shown
+from ..formatting import percent, shown
+from .contents import Finding
 
 
 def check_dead_features(dead: int, num_features: int) -> Finding | None:

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from ..data.naming import listed
 from ..error_shape import GAUSSIAN, ErrorShape
-from .contents import ModelScores, ResidualPanel
-from .findings import Finding
-from .numbers import percent, shown
+from ..formatting import percent, shown
+from ..metrics import Scores
+from .contents import Finding, ResidualPanel
 
 Array = npt.NDArray[np.float64]
 
@@ -35,7 +35,7 @@ def check_perfect_predictions(r_squared: float | None) -> Finding | None:
     )
 
 
-def check_baselines(scores: Sequence[ModelScores]) -> Finding | None:
+def check_baselines(scores: Sequence[Scores]) -> Finding | None:
     """A model, the first, that does not beat a baseline."""
     own = scores[0]
     for baseline in scores[1:]:
@@ -64,7 +64,7 @@ def check_baselines(scores: Sequence[ModelScores]) -> Finding | None:
     return None
 
 
-def check_overfit(nlml: float, scores: ModelScores) -> Finding | None:
+def check_overfit(nlml: float, scores: Scores) -> Finding | None:
     """The gap between the training rows' NLML per row and the held-out NLPD, both in nats.
 
     The NLML is the mean surprise when rows are met one after the other, so a sound model's held-out NLPD is not above

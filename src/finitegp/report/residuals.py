@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..error_shape import GAUSSIAN, ErrorShape
+from ..formatting import shown
 from .contents import Outliers, ResidualPanel
-from .numbers import shown
 
 Array = npt.NDArray[np.float64]
 _MOST_POINTS = 400
@@ -17,7 +18,7 @@ _MOST_CATEGORIES = 8
 
 
 def thin(rows: int, most: int, *, seed: int) -> npt.NDArray[np.int64]:
-    """At most so many row numbers, in order, the same for the same seed.
+    """At most ``most`` row numbers, in order, the same for the same seed.
 
     Example:
         >>> thin(3, 10, seed=0).tolist(), len(thin(1000, 10, seed=0))
@@ -85,12 +86,22 @@ def is_one_hot(columns: Array) -> bool:
     return bool(np.isin(columns, (0.0, 1.0)).all() and (columns.sum(axis=1) <= 1.0).all())
 
 
+def label_in(column: str, group: str) -> str:
+    """What a column of a group stands for.
+
+    Example:
+        >>> label_in("color=red", "color"), label_in("red", "color")
+        ('red', 'red')
+    """
+    return column.removeprefix(group).lstrip("=_: ") or column
+
+
 def _categories(
     name: str, columns: Array, column_names: Sequence[str]
 ) -> tuple[npt.NDArray[np.int64], list[str] | None]:
     """The number of each row's category and the categories' names; None for names if the input is a number."""
     if columns.shape[1] > 1:
-        labels = [other.removeprefix(name).lstrip("=_: ") or other for other in column_names]
+        labels = [label_in(other, name) for other in column_names]
         codes = np.where(columns.max(axis=1) > 0.0, columns.argmax(axis=1), len(labels))
         labels.append("other")
     else:
@@ -109,14 +120,20 @@ def _categories(
     return result, names
 
 
+class JudgedRows(NamedTuple):
+    """Rows, what a model that has not seen them expects of each, and what to call each."""
+
+    inputs: Array
+    targets: Array
+    mean: Array
+    std: Array
+    numbers: npt.NDArray[np.int64]
+
+
 def find_outliers(
     source: str,
-    mean: Array,
-    std: Array,
-    targets: Array,
-    inputs: Array,
+    judged: JudgedRows,
     value_columns: Sequence[tuple[str, list[int], list[str]]],
-    row_numbers: npt.NDArray[np.int64],
     *,
     rows_of: int,
     most: int = 10,
@@ -126,16 +143,13 @@ def find_outliers(
 
     Args:
         source: ``"leave-one-out"`` or ``"held-out"``.
-        mean: Expected of each row by a model that has not seen it.
-        std: Likewise.
-        targets: What was observed.
-        inputs: ``(rows, columns)``.
+        judged: The rows.
         value_columns: Inputs to show with each row: name, columns, and the names of these columns.
-        row_numbers: What to call each row.
         rows_of: How many rows there are, if these are a sample.
         most: Rows shown.
         error_shape: Of the predictive distribution.
     """
+    inputs, targets, mean, std, row_numbers = judged
     standardized = (targets - mean) / std
     order = np.argsort(-np.abs(standardized), kind="stable")[:most]
     ranked = np.sort(standardized)

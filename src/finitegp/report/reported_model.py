@@ -1,11 +1,11 @@
-"""What a report is about: a fitted GP, the outcome of ``fit_auto`` or an estimator, seen through one face."""
+"""The model that a report is about: a fitted GP, the outcome of ``fit_auto`` or an estimator, with one interface."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,22 +21,30 @@ from ..model import FittedGP
 Array = npt.NDArray[np.float64]
 
 
+class Predicted(NamedTuple):
+    """Mean, standard deviation and, where it is known, noise variance of new observations, in the target's units."""
+
+    mean: Array
+    std: Array
+    noise_variance: Array | None = None
+
+
 @dataclass(frozen=True, eq=False)
-class Subject:
+class ReportedModel:
     """A model under report.
 
     Attributes:
-        predict: From ``(rows, columns)`` to mean and standard deviation of new observations, in the target's units.
+        predict: From ``(rows, columns)`` to what is predicted.
         fitted: The exact posterior behind it, if there is one for this target.
         scale_inputs: From the table's inputs to those of ``fitted``.
         target_mean: Of the training rows; None if the model's prior mean is zero.
         target_scale: What the target was divided by; the standard deviation of the training rows if there is a mean.
-        record: What the fit says of itself.
+        record: Of the fit: what was chosen, and why.
         kind: What it is, for the reader.
         error_shape: Of its predictive distributions.
     """
 
-    predict: Callable[[Array], tuple[Array, Array]]
+    predict: Callable[[Array], Predicted]
     fitted: FittedGP | None
     scale_inputs: Callable[[Array], Array]
     target_mean: float | None
@@ -48,7 +56,7 @@ class Subject:
     def predict_mean(self, inputs: Array) -> Array:
         """Only the mean, without the cost of the variance where that can be had."""
         if self.fitted is None:
-            return self.predict(inputs)[0]
+            return self.predict(inputs).mean
         weights = self.fitted.posterior.weight_mean
         parts = []
         with torch.no_grad():
@@ -74,16 +82,16 @@ class Subject:
         )
 
 
-def as_subject(model: Any, target_index: int = 0) -> Subject:
-    """See a :class:`~finitegp.FittedGP`, an ``AutoFit`` or an estimator as a :class:`Subject`.
+def as_reported_model(model: Any, target_index: int = 0) -> ReportedModel:
+    """See a :class:`~finitegp.FittedGP`, an ``AutoFit`` or an estimator as a :class:`ReportedModel`.
 
     An estimator has ``predict(inputs, return_std=True)`` and, where its predictions come from ``fit_auto``, a list
     ``fits_`` with one outcome per target.
     """
     if isinstance(model, FittedGP):
-        return Subject(_plain_prediction(model), model, lambda rows: rows, None, 1.0)
+        return ReportedModel(_plain_prediction(model), model, lambda rows: rows, None, 1.0)
     if _is_automatic(model):
-        return _automatic(model, _plain_prediction(model), "fit_auto")
+        return _automatic(model, "fit_auto")
     if hasattr(model, "predict") and (hasattr(model, "fits_") or hasattr(model, "n_features_in_")):
         fits = getattr(model, "fits_", None)
         kind = type(model).__name__
@@ -91,8 +99,10 @@ def as_subject(model: Any, target_index: int = 0) -> Subject:
         extra = dict(summary) if isinstance(summary, dict) else {}
         if isinstance(fits, list | tuple) and len(fits) > target_index and _is_automatic(fits[target_index]):
             chosen = fits[target_index]  # asked directly: an estimator would miss the names of the columns
-            return _automatic(chosen, _plain_prediction(chosen), kind, extra)
-        return Subject(_estimator_prediction(model, target_index), None, lambda rows: rows, None, 1.0, extra, kind)
+            return _automatic(chosen, kind, extra)
+        return ReportedModel(
+            _estimator_prediction(model, target_index), None, lambda rows: rows, None, 1.0, extra, kind
+        )
     raise TypeError(
         "model must be a FittedGP, the outcome of fit_auto, or a fitted estimator with predict(X, return_std=True), "
         f"but is a {type(model).__name__}."
@@ -104,28 +114,35 @@ def _is_automatic(model: Any) -> bool:
     return all(hasattr(model, name) for name in names) and isinstance(model.fitted, FittedGP)
 
 
-def _automatic(
-    model: Any, predict: Callable[[Array], tuple[Array, Array]], kind: str, extra: dict[str, Any] | None = None
-) -> Subject:
+def _automatic(model: Any, kind: str, extra: dict[str, Any] | None = None) -> ReportedModel:
     mean, scale = (float(np.ravel(part)[0]) for part in (model.target_scaler.mean, model.target_scaler.scale))
     # More than one target shares a posterior only if the estimator says so; the report then does without it.
     fitted = model.fitted if model.fitted.posterior.statistics.num_targets == 1 else None
     record = (extra or {}) | model.record
-    return Subject(predict, fitted, model.inputs_scaler.transform, mean or None, scale, record, kind, model.error_shape)
+    return ReportedModel(
+        _plain_prediction(model),
+        fitted,
+        model.inputs_scaler.transform,
+        mean or None,
+        scale,
+        record,
+        kind,
+        model.error_shape,
+    )
 
 
-def _plain_prediction(model: Any) -> Callable[[Array], tuple[Array, Array]]:
-    def predict(inputs: Array) -> tuple[Array, Array]:
-        prediction = model.predict(inputs)
-        return prediction.mean.cpu().numpy(), prediction.std.cpu().numpy()
+def _plain_prediction(model: Any) -> Callable[[Array], Predicted]:
+    def predict(inputs: Array) -> Predicted:
+        found = model.predict(inputs)
+        return Predicted(*(part.cpu().numpy() for part in (found.mean, found.std, found.noise_variance)))
 
     return predict
 
 
-def _estimator_prediction(model: Any, target_index: int) -> Callable[[Array], tuple[Array, Array]]:
-    def predict(inputs: Array) -> tuple[Array, Array]:
+def _estimator_prediction(model: Any, target_index: int) -> Callable[[Array], Predicted]:
+    def predict(inputs: Array) -> Predicted:
         mean, std = (np.asarray(part, dtype=np.float64) for part in model.predict(inputs, return_std=True))
-        return _column(mean, target_index), _column(std, target_index)
+        return Predicted(_column(mean, target_index), _column(std, target_index))
 
     return predict
 
@@ -137,7 +154,7 @@ def _column(values: Array, index: int) -> Array:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the posterior's matrices say about the model.
+    """Facts about the model from the posterior's matrices.
 
     Attributes:
         num_features: The number of features ``d``.
@@ -162,16 +179,16 @@ class ModelFacts:
     nlml: float | None
 
 
-def measure_model(subject: Subject) -> ModelFacts | None:
+def measure_model(model: ReportedModel) -> ModelFacts | None:
     """One eigendecomposition of the Gram matrix; None if there is no posterior to look at."""
-    if subject.fitted is None:
+    if model.fitted is None:
         return None
-    posterior = subject.fitted.posterior
+    posterior = model.fitted.posterior
     statistics, noise = posterior.statistics, posterior.noise_variance
     eigenvalues = symmetric_eigen(statistics.gram)[0].clamp_min(0.0)
     diagonal = statistics.gram.diagonal()
     try:
-        value = negative_log_marginal_likelihood(statistics, noise).nlml + math.log(subject.target_scale)
+        value = negative_log_marginal_likelihood(statistics, noise).nlml + math.log(model.target_scale)
     except NumericalError:
         value = None
     return ModelFacts(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import platform
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +14,17 @@ import torch
 from .. import __version__
 from ..data import ArraySource
 from ..errors import DataError, NumericalError
-from .baselines import predict_linear, score_model
+from ..formatting import shown
 from .calibration import measure_calibration
-from .contents import Curve, HeldOutPoints, ModelScores, Outliers, ReportContents
+from .contents import Curve, HeldOutPoints, Outliers, ReportContents
 from .doctor import Patient, examine
+from .evaluation import Evaluation, evaluate
 from .importance import measure_importance
-from .numbers import shown
-from .residuals import find_outliers, residual_panel, thin
-from .subject import ModelFacts, Subject, as_subject, measure_model
+from .reported_model import ModelFacts, ReportedModel, as_reported_model, measure_model
+from .residuals import JudgedRows, find_outliers, label_in, residual_panel, thin
+
+if TYPE_CHECKING:
+    from ..data.columns import TableEncoder
 
 Array = npt.NDArray[np.float64]
 _MOST_POINTS = 500
@@ -46,6 +48,7 @@ def gather_contents(
     history: Sequence[Mapping[str, Any]] | None = None,
     title: str | None = None,
     seed: int = 0,
+    evaluation: Evaluation | None = None,
 ) -> ReportContents:
     """Measure everything that a report shows.
 
@@ -64,6 +67,7 @@ def gather_contents(
         history: Measurements by epoch, as :func:`~finitegp.train` returns them, if the model has none on record.
         title: Heading of the page.
         seed: Of all samples of rows.
+        evaluation: Of these held-out rows by :func:`.evaluate`, if they have been predicted already.
 
     Example:
         >>> from finitegp import FeatureGP
@@ -75,7 +79,7 @@ def gather_contents(
         >>> contents.importance.entries[0].name, contents.scores[0].rmse < 0.2
         ('dose', True)
     """
-    subject = as_subject(model, target_index)
+    reported = as_reported_model(model, target_index)
     names = _column_names(model, held_out_inputs, column_names)
     inputs, targets = _checked(held_out_inputs, held_out_targets, "held_out", names, target_index)
     names = names or [f"column {number}" for number in range(inputs.shape[1])]
@@ -90,61 +94,86 @@ def gather_contents(
             )
     groups = _groups(names, column_groups)
     remarks: dict[str, str] = {}
-    started = time.perf_counter()
-    mean, std = subject.predict(inputs)
-    predict_seconds = time.perf_counter() - started
-    facts = measure_model(subject)
-    scores = _score_all(subject, mean, std, inputs, targets, training, remarks, seed)
-    importance = measure_importance(subject.predict_mean, inputs, targets, groups, seed=seed)
+    if evaluation is None:
+        evaluation = evaluate(model, inputs, targets, training=training, target_index=target_index, seed=seed)
+    elif len(evaluation.predicted.mean) != len(targets):
+        raise DataError(
+            f"evaluation is of {len(evaluation.predicted.mean)} rows, but there are {len(targets)} held-out rows."
+        )
+    (mean, std, noise), scores = evaluation.predicted, evaluation.scores
+    if training is None:
+        lacking = "are no baselines" if reported.target_mean is None else "is no linear baseline"
+        remarks["scores"] = f"{_NOT_GIVEN}, so there {lacking}."
+    facts = measure_model(reported)
+    importance = measure_importance(reported.predict_mean, inputs, targets, groups, seed=seed)
     leading = [entry.name for entry in importance.entries]
-    shown_inputs = [(name, groups[name], [_label(names[column], name) for column in groups[name]]) for name in leading]
+    shown_inputs = [
+        (name, groups[name], [label_in(names[column], name) for column in groups[name]]) for name in leading
+    ]
     standardized = (targets - mean) / std
-    drawing: dict[str, Any] = {"seed": seed, "error_shape": subject.error_shape}
+    drawing: dict[str, Any] = {"seed": seed, "error_shape": reported.error_shape}
     panels = [
         residual_panel(name, inputs[:, groups[name]], [names[c] for c in groups[name]], standardized, **drawing)
         for name in leading[:_RESIDUAL_PANELS]
     ]
     drawn = thin(len(targets), _MOST_POINTS, seed=seed)
-    curves = _curves(subject.record, history)
+    curves = _curves(reported.record, history)
     if not curves:
         remarks["curves"] = "No measurements by epoch are on record for this fit."
     return ReportContents(
         title=title or f"Predicting {target_name}",
         target_name=target_name,
-        facts=_facts(subject, facts, inputs, training, groups, predict_seconds),
-        settings=_settings(subject.record),
+        facts=_facts(reported, facts, inputs, training, groups, evaluation.seconds),
+        settings=_settings(reported.record),
         scores=scores,
         points=HeldOutPoints(
-            targets[drawn], mean[drawn], std[drawn], subject.error_shape.deviations(0.9), len(targets)
+            targets[drawn], mean[drawn], std[drawn], reported.error_shape.deviations(0.9), len(targets)
         ),
         by_level=residual_panel(f"predicted {target_name}", mean[:, None], [target_name], standardized, **drawing),
-        calibration=measure_calibration(mean, std, targets, subject.error_shape),
+        calibration=measure_calibration(mean, std, targets, reported.error_shape),
         curves=curves,
         outliers=_outliers(
-            subject, mean, std, inputs, targets, training, shown_inputs[:3], training_row_numbers, remarks, seed
+            reported,
+            JudgedRows(inputs, targets, mean, std, np.arange(len(targets))),
+            training,
+            shown_inputs[:3],
+            training_row_numbers,
+            remarks,
+            seed,
         ),
         residual_panels=panels,
         importance=importance,
         checkup=examine(
             Patient(
                 column_names=names,
-                held_out_inputs=inputs,
-                held_out_targets=targets,
+                held_out=(inputs, targets),
                 mean=mean,
                 std=std,
-                noise_variance=_noise_variance(subject, inputs),
+                noise_variance=None if noise is None else noise / reported.target_scale**2,
                 scores=scores,
-                training_inputs=None if training is None else training[0],
-                training_targets=None if training is None else training[1],
+                training=training,
                 model=facts,
-                record=subject.record,
+                record=reported.record,
                 residual_panels=panels,
-                error_shape=subject.error_shape,
+                error_shape=reported.error_shape,
             ),
             seed=seed,
         ),
         remarks=remarks,
     )
+
+
+def encoded_columns(encoder: TableEncoder) -> dict[str, Any]:
+    """The arguments ``column_names`` and ``column_groups`` of :func:`gather_contents` for what an encoder makes.
+
+    Example:
+        >>> from finitegp.data.columns import TableEncoder
+        >>> table = {"size": [1.0, 2.0, 3.5], "color": ["red", "blue", "red"]}
+        >>> encoded_columns(TableEncoder.fit(table))["column_groups"]
+        {'size': ['size'], 'color': ['color=red', 'color=blue']}
+    """
+    groups = {line.column: list(line.outputs) for line in encoder.summary() if line.outputs}
+    return {"column_names": encoder.feature_names_out, "column_groups": groups}
 
 
 def _column_names(model: Any, inputs: Any, given: Sequence[str] | None) -> list[str] | None:
@@ -188,93 +217,36 @@ def _groups(names: list[str], given: Mapping[str, Sequence[str]] | None) -> dict
     return groups
 
 
-def _label(column: str, group: str) -> str:
-    return column.removeprefix(group).lstrip("=_: ") or column
-
-
-def _score_all(
-    subject: Subject,
-    mean: Array,
-    std: Array,
-    inputs: Array,
-    targets: Array,
-    training: tuple[Array, Array] | None,
-    remarks: dict[str, str],
-    seed: int,
-) -> list[ModelScores]:
-    scores = [score_model("this model", mean, std, targets, subject.error_shape)]
-    if training is not None:
-        scores.append(score_model("linear", *predict_linear(*training, inputs, seed=seed), targets))
-        center, spread = float(training[1].mean()), float(training[1].std())
-    elif subject.target_mean is not None:
-        remarks["scores"] = f"{_NOT_GIVEN}, so there is no linear baseline."
-        center, spread = subject.target_mean, subject.target_scale
-    else:
-        remarks["scores"] = f"{_NOT_GIVEN}, so there are no baselines."
-        return scores
-    if spread > 0.0:
-        scores.append(score_model("mean", np.full_like(targets, center), np.full_like(targets, spread), targets))
-    return scores
-
-
-def _noise_variance(subject: Subject, inputs: Array) -> Array | None:
-    if subject.fitted is None:
-        return None
-    noise: Array = subject.fitted.predict(subject.scale_inputs(inputs)).noise_variance.cpu().numpy()
-    return noise
-
-
 def _outliers(
-    subject: Subject,
-    mean: Array,
-    std: Array,
-    inputs: Array,
-    targets: Array,
+    reported: ReportedModel,
+    held_out: JudgedRows,
     training: tuple[Array, Array] | None,
     shown_inputs: list[tuple[str, list[int], list[str]]],
     row_numbers: Sequence[int] | None,
     remarks: dict[str, str],
     seed: int,
 ) -> Outliers:
+    """Of the training rows, each left out, where that is possible; otherwise of the held-out rows."""
+    source, judged, rows_of = "held-out", held_out, len(held_out.targets)
     if training is None:
         remarks["outliers"] = f"{_NOT_GIVEN}: these are the least expected held-out rows instead."
-    elif subject.fitted is None:
+    elif reported.fitted is None:
         remarks["outliers"] = (
             "This model does not show its posterior: these are the least expected held-out rows instead."
         )
     else:
-        rows = len(training[0])
-        if row_numbers is not None and len(row_numbers) != rows:
-            raise DataError(f"training_row_numbers are {len(row_numbers)}, but there are {rows} training rows.")
-        kept = thin(rows, _MOST_LEFT_OUT, seed=seed)
+        inputs, targets = training
+        if row_numbers is not None and len(row_numbers) != len(inputs):
+            raise DataError(f"training_row_numbers are {len(row_numbers)}, but there are {len(inputs)} training rows.")
+        kept = thin(len(inputs), _MOST_LEFT_OUT, seed=seed)
+        numbers = kept if row_numbers is None else np.asarray(row_numbers, dtype=np.int64)[kept]
         try:
-            expected, deviation = subject.leave_one_out(training[0][kept], training[1][kept])
+            mean, std = reported.leave_one_out(inputs[kept], targets[kept])
+            judged = JudgedRows(inputs[kept], targets[kept], mean, std, numbers)
+            source, rows_of = "leave-one-out", len(inputs)
         except NumericalError as error:
             remarks["outliers"] = f"Leave-one-out is not possible ({error}). These are held-out rows instead."
-        else:
-            numbers = kept if row_numbers is None else np.asarray(row_numbers, dtype=np.int64)[kept]
-            return find_outliers(
-                "leave-one-out",
-                expected,
-                deviation,
-                training[1][kept],
-                training[0][kept],
-                shown_inputs,
-                numbers,
-                rows_of=rows,
-                error_shape=subject.error_shape,
-            )
-    return find_outliers(
-        "held-out",
-        mean,
-        std,
-        targets,
-        inputs,
-        shown_inputs,
-        np.arange(len(targets)),
-        rows_of=len(targets),
-        error_shape=subject.error_shape,
-    )
+    return find_outliers(source, judged, shown_inputs, rows_of=rows_of, error_shape=reported.error_shape)
 
 
 _CURVE_NAMES = {
@@ -310,15 +282,15 @@ def _curves(record: Mapping[str, Any], history: Sequence[Mapping[str, Any]] | No
 
 
 def _facts(
-    subject: Subject,
+    reported: ReportedModel,
     facts: ModelFacts | None,
     inputs: Array,
     training: tuple[Array, Array] | None,
     groups: Mapping[str, list[int]],
     predict_seconds: float,
 ) -> dict[str, str]:
-    record = subject.record
-    out: dict[str, str] = {"Made with": subject.kind}
+    record = reported.record
+    out: dict[str, str] = {"Made with": reported.kind}
     rows = facts.rows if facts is not None else len(training[0]) if training is not None else record.get("rows")
     if rows is not None:
         out["Training rows"] = shown(int(rows))
@@ -333,18 +305,18 @@ def _facts(
     elif "path" in record:
         why = f" ({record['why']})" if record.get("why") else ""
         out["Features from"] = f"{paths.get(record['path'], record['path'])}{why}"
-    elif subject.fitted is not None:
-        out["Features from"] = type(subject.fitted.model.feature_map).__name__
-    if facts is not None and subject.fitted is not None:
+    elif reported.fitted is not None:
+        out["Features from"] = type(reported.fitted.model.feature_map).__name__
+    if facts is not None and reported.fitted is not None:
         out["Features"] = f"{shown(facts.num_features)} (the data determine {shown(facts.effective_dimension)})"
-        out["Noise model"] = type(subject.fitted.model.noise).__name__
-        out["Predictive distribution"] = subject.error_shape.name
+        out["Noise model"] = type(reported.fitted.model.noise).__name__
+        out["Predictive distribution"] = reported.error_shape.name
         out["NLML per training row"] = f"{shown(facts.nlml)} nats" if facts.nlml is not None else "cannot be trusted"
         out["Condition number"] = f"{facts.condition_number:.1e}"
     for key, label in (("out_of_fold_rmse", "Out-of-fold RMSE"), ("seconds", "Training time")):
         value = record.get(key)
         if isinstance(value, int | float):
-            scaled = value * subject.target_scale if key == "out_of_fold_rmse" else value
+            scaled = value * reported.target_scale if key == "out_of_fold_rmse" else value
             out[label] = f"{shown(float(scaled))} s" if key == "seconds" else shown(float(scaled))
     if record.get("stop_reason"):
         out["Stopped"] = str(record["stop_reason"])

@@ -20,7 +20,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 
 
 
 def number(value: float | None, decimals: int = 3) -> str:
-    """A figure with so many decimals, or a dash; minus zero is zero.
+    """A figure with that number of decimals, or a dash; minus zero is zero.
 
     Example:
         >>> number(-0.0004), number(None), number(1234.5678, 1)

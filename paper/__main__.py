@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import typer
 
+from .cell_command import cell
+from .page_command import page
 from .reproduction import reproduce
 from .run_command import run
-from .tables_command import tables
 
 app = typer.Typer(
     help="The paper's experiments and the peers, rerun.",
     no_args_is_help=True,
     add_completion=False,
 )
-app.command()(run)
-app.command()(reproduce)
-app.command()(tables)
+for command in (cell, run, reproduce, page):
+    app.command()(command)
 
 if __name__ == "__main__":
     app(prog_name="python -m paper")

@@ -8,11 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .datasets import PAPER_DATASETS
-
 KERNELS = ("linear", "gaussian")
-#: What the paper's tables have for each kernel.
-PAPER_BATCH_SIZES = {"linear": (32, 64, 128), "gaussian": (16, 32, 64)}
 #: The paper's four, with the letters it uses for them.
 PAPER_METHODS = ("minimax", "scgd", "svgp", "bsgd")
 #: Ours: with constant noise, with noise that depends on the input, and the saddle point with steps that settle at it.
@@ -121,22 +117,6 @@ def make_grid(
                             chosen = chosen | dict(settings or {})
                             cell = Cell(dataset, split, method, kernel, batch_size, epochs, seed, chosen)
                             found[cell.key] = cell
-    return list(found.values())
-
-
-def full_grid(**changes: Any) -> list[Cell]:
-    """The paper's protocol: nine datasets, five splits, three batch sizes, both kernels, 100 epochs, grid search."""
-    chosen: dict[str, Any] = {
-        "methods": [*PAPER_METHODS, *OUR_METHODS],
-        "datasets": PAPER_DATASETS,
-        "splits": range(5),
-        "epochs": 100,
-    }
-    found: dict[str, Cell] = {}
-    for kernel in changes.pop("kernels", None) or KERNELS:
-        sizes = {"kernels": [kernel], "batch_sizes": PAPER_BATCH_SIZES[kernel]}
-        # Peers have no kernel and would be there once for each.
-        found |= {cell.key: cell for cell in make_grid(**(chosen | sizes | changes))}
     return list(found.values())
 
 

@@ -1,4 +1,4 @@
-"""The figures beside the tables; needs the extra ``plot``."""
+"""The figure beside the page of results: NLML against batch size; needs the extra ``plot``."""
 
 from __future__ import annotations
 
@@ -8,62 +8,38 @@ from typing import Any
 
 from finitegp.errors import DataError
 
-from .cells import OUR_METHODS, PAPER_METHODS
-from .comparison import METHODS, TableRow, table_rows
-from .datasets import PAPER_DATASETS
-from .published import PUBLISHED_METRICS
-from .selection import Contender, Place, Row, Selected, select_contenders
-from .tables import OURS, TITLES
+from .cells import PAPER_METHODS
+from .contenders import order_tables
+from .page import figure_name, kernels_run
+from .published import find_published, load_published
+from .selection import Place, Selected
 
-_COLUMNS = 3
-_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "black", "tab:purple")
-_COSTS = {"seconds": "seconds to fit", "memory": "memory added by the fit, MB"}
+_COLOURS = dict(zip(PAPER_METHODS, ("tab:blue", "tab:orange", "tab:green", "tab:red"), strict=True))
 _NO_MATPLOTLIB = (
-    "Figures need matplotlib: install it with `pip install 'finitegp[plot]'`, or leave them out with --format markdown."
+    "Figures need matplotlib: install it with `pip install 'finitegp[plot]'`, or leave them out with --no-figures."
 )
 
 
-def figure_names(metrics: Sequence[str], kernels: Sequence[str]) -> dict[str, str]:
-    """All figures that there can be, by file name, with their captions."""
-    found = {}
-    for kernel in kernels:
-        for metric in metrics:
-            if metric in PUBLISHED_METRICS:
-                caption = f"{TITLES[metric]} against batch size, {kernel} kernel: solid here, dashed published"
-                found[f"batch-size-{metric}-{kernel}.png"] = caption
-    for cost, words in _COSTS.items():
-        found[f"accuracy-{cost}.png"] = f"Accuracy against {words}, split 0: down and left is better"
-    return found
-
-
-def draw_figures(
-    rows: Sequence[Row],
-    selected: Mapping[Place, Selected],
-    directory: Path,
-    *,
-    metrics: Sequence[str],
-    kernels: Sequence[str],
-) -> list[Path]:
-    """Draw all figures that the results give something for; returns the files.
+def draw_figures(selected: Mapping[Place, Selected], directory: Path) -> list[Path]:
+    """Draw the figure of each kernel that has cells; returns the files.
 
     Raises:
         DataError: If matplotlib is not installed.
     """
+    theirs = {place: choice for place, choice in selected.items() if place.method in PAPER_METHODS}
+    kernels = kernels_run(theirs)
+    if not kernels:
+        return []
     pyplot = _pyplot()
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for name in figure_names(metrics, kernels):
-        kind, _, rest = name.removesuffix(".png").partition("-")
-        if kind == "accuracy":
-            figure = _draw_accuracy(pyplot, rows, rest)
-        else:
-            _, metric, kernel = rest.split("-")
-            figure = _draw_batch_sizes(pyplot, table_rows(selected, metric, kernel), metric)
-        if figure is not None:
-            # Without the software's version the same results give the same file.
-            figure.savefig(directory / name, dpi=110, metadata={"Software": None})
-            pyplot.close(figure)
-            written.append(directory / name)
+    for kernel in kernels:
+        figure = _draw(pyplot, {p: choice for p, choice in theirs.items() if p.kernel == kernel}, kernel)
+        path = directory / figure_name(kernel)
+        # Without the software's version the same results give the same file.
+        figure.savefig(path, dpi=110, metadata={"Software": None})
+        pyplot.close(figure)
+        written.append(path)
     return written
 
 
@@ -78,138 +54,54 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _panels(pyplot: Any, names: Sequence[str], rows_each: int = 1) -> tuple[Any, Any]:
-    columns = min(_COLUMNS, len(names))
-    lines = -(-len(names) // columns) * rows_each
+def _draw(pyplot: Any, selected: Mapping[Place, Selected], kernel: str) -> Any:
+    names = order_tables(place.dataset for place in selected)
+    columns = min(len(names), 2 if len(names) == 4 else 3)
+    lines = -(-len(names) // columns)
     figure, axes = pyplot.subplots(
-        lines, columns, figsize=(3.6 * columns, 2.5 * lines + 0.9), layout="constrained", squeeze=False
+        lines, columns, figsize=(max(3.7 * columns, 7.4), 2.7 * lines + 0.8), layout="constrained", squeeze=False
     )
-    return figure, axes
-
-
-def _draw_batch_sizes(pyplot: Any, rows: Sequence[TableRow], metric: str) -> Any:
-    here = {row.dataset for row in rows if row.values}
-    names = [name for name in PAPER_DATASETS if name in here] + sorted(here - set(PAPER_DATASETS))
-    if not names:
-        return None
-    figure, axes = _panels(pyplot, names)
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
     for axis, name in zip(axes.flat, names, strict=False):
-        found = [row for row in rows if row.dataset == name]
-        for method, colour in zip(METHODS, _COLOURS, strict=True):
-            published = [(row.batch_size, row.published[method].mean) for row in found if method in row.published]
-            reached = [(row.batch_size, row.values[method]) for row in found if method in row.values]
-            if published:
-                axis.plot(*zip(*published, strict=True), color=colour, linestyle="--", linewidth=1, alpha=0.6)
-            if reached:
-                width = 2.2 if method in OUR_METHODS else 1.4
-                axis.plot(*zip(*reached, strict=True), color=colour, marker="o", markersize=4, linewidth=width)
-        sizes = sorted({row.batch_size for row in found})
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(sizes, [str(size) for size in sizes])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-        axis.set_title(name, fontsize=9)
-        axis.tick_params(labelsize=8)
-    figure.supxlabel("batch size", fontsize=9)
-    figure.supylabel(TITLES[metric], fontsize=9)
-    lines = [pyplot.Line2D([], [], color=colour, marker="o", markersize=4) for colour in _COLOURS]
-    lines.append(pyplot.Line2D([], [], color="grey", linestyle="--"))
-    figure.legend(lines, [*METHODS, "published"], loc="outside upper center", ncols=4, fontsize=8)
+        _draw_table(axis, {place: c for place, c in selected.items() if place.dataset == name}, kernel, name)
+    figure.supxlabel("batch size", fontsize=10)
+    figure.supylabel("NLML per row (lower is better)", fontsize=10)
+    handles = [pyplot.Line2D([], [], color=colour, linewidth=2) for colour in _COLOURS.values()]
+    handles.append(pyplot.Line2D([], [], color="0.3", linestyle="--", marker="o", markerfacecolor="white"))
+    handles.append(pyplot.Line2D([], [], color="0.3", marker="o"))
+    labels = [*_COLOURS, "published", "ours"]
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=10, frameon=False)
     return figure
 
 
-def _draw_accuracy(pyplot: Any, rows: Sequence[Row], cost: str) -> Any:
-    datasets = {row["dataset"] for row in rows if row["split"] == 0}
-    ordered = [name for name in PAPER_DATASETS if name in datasets] + sorted(datasets - set(PAPER_DATASETS))
-    contenders = {name: [c for c in select_contenders(rows, name) if _cost(c, cost) is not None] for name in ordered}
-    names = [name for name in ordered if len(contenders[name]) > 1]
-    if not names:
-        return None
-    styles = _styles(pyplot, [contender.method for name in names for contender in contenders[name]])
-    figure, axes = _panels(pyplot, names, rows_each=2)
-    for axis in axes.flat:
-        axis.set_visible(False)
-    columns = axes.shape[1]
-    for index, name in enumerate(names):
-        line, column = index // columns * 2, index % columns
-        for axis, metric, title in (
-            (axes[line, column], "rmse", "RMSE / best"),
-            (axes[line + 1, column], "nlpd", "NLPD − best"),
-        ):
-            axis.set_visible(True)
-            axis.set_title(f"{name}: {title}", fontsize=9)
-            axis.set_xscale("log")
-            if metric == "rmse":
-                axis.set_yscale("log")
-            else:
-                # Linear up to a tenth of a nat, where differences are small; peers can be far above.
-                axis.set_yscale("symlog", linthresh=0.1)
-            _scatter(axis, contenders[name], metric, cost, styles)
-            axis.set_ylim(bottom=0.95 if metric == "rmse" else -0.02)
-            _plain_ticks(axis.xaxis)
-            if metric == "rmse":
-                _plain_ticks(axis.yaxis)
-            axis.grid(alpha=0.3)
-            axis.tick_params(labelsize=8, which="both")
-    figure.supxlabel(_COSTS[cost], fontsize=9)
-    handles = [
-        pyplot.Line2D([], [], color=colour, marker=marker, linestyle="", markersize=6)
-        for colour, marker in styles.values()
-    ]
-    figure.legend(handles, list(styles), loc="outside upper center", ncols=6, fontsize=8)
-    return figure
+def _draw_table(axis: Any, selected: Mapping[Place, Selected], kernel: str, dataset: str) -> None:
+    printed = sorted({key.batch_size for key in load_published() if key.kernel == kernel})
+    sizes = sorted({*printed, *(place.batch_size for place in selected)})
+    for index, (method, colour) in enumerate(_COLOURS.items()):
+        published, ours = [], []
+        for size in sizes:
+            cell = find_published("nlml", kernel, size, dataset, method)
+            choice = selected.get(Place(kernel, size, dataset, method))
+            average = None if choice is None else choice.average("nlml")
+            if cell is not None:
+                published.append((size, cell.mean, cell.std))
+            if average is not None:
+                ours.append((size, average.mean, average.std or 0.0))
+        # Side by side: methods beside each other at each batch size, of each method the published one on the left.
+        left = 2.0 ** (0.16 * (index - 1.5) - 0.03)
+        style = {"color": colour, "capsize": 2, "elinewidth": 1}
+        _bars(axis, published, left, linestyle="--", linewidth=1, markerfacecolor="white", alpha=0.75, **style)
+        _bars(axis, ours, left * 2.0**0.06, linewidth=1.7, **style)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.minorticks_off()
+    axis.grid(alpha=0.25)
+    axis.set_title(dataset, fontsize=10)
+    axis.tick_params(labelsize=9)
 
 
-def _scatter(
-    axis: Any,
-    contenders: Sequence[Contender],
-    metric: str,
-    cost: str,
-    styles: Mapping[str, tuple[Any, str]],
-) -> None:
-    found = [c for c in contenders if c.row.get(metric) is not None]
-    if not found:
-        return
-    best = min(float(contender.row[metric]) for contender in found)
-    for contender in found:
-        colour, marker = styles[contender.method]
-        size = 70 if contender.method in OURS else 30
-        # The two kernels of a method share colour and marker; the Gaussian one is hollow.
-        face = "none" if contender.row["kernel"] == "gaussian" else colour
-        value = float(contender.row[metric])
-        height = value / best if metric == "rmse" else value - best
-        axis.scatter(_cost(contender, cost), height, s=size, marker=marker, edgecolors=colour, facecolors=face)
-
-
-def _plain_ticks(axis: Any) -> None:
-    """1, 2, 5, 10 ... as plain numbers on a logarithmic axis."""
-    from matplotlib import ticker
-
-    axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(ticker.NullFormatter())
-
-
-def _styles(pyplot: Any, methods: Sequence[str]) -> dict[str, tuple[Any, str]]:
-    order = [*OURS, *PAPER_METHODS]
-    peers = sorted(set(methods) - set(order))
-    colours = {**dict(zip(METHODS, _COLOURS, strict=True)), "auto": "tab:pink"}
-    shades, markers = pyplot.get_cmap("tab10").colors, "ovD^PX<"
-    found: dict[str, tuple[Any, str]] = {}
-    for method in order:
-        if method in methods:
-            found[method] = (colours[method], "*" if method in OURS else "s")
-    for index, method in enumerate(peers):
-        found[method] = (shades[index % len(shades)], markers[index % len(markers)])
-    return found
-
-
-def _cost(contender: Contender, cost: str) -> float | None:
-    row = contender.row
-    if cost == "seconds":
-        return row.get("seconds")
-    peak, before = row.get("peak_memory_bytes"), row.get("memory_before_bytes")
-    # A fit that stays below what loading took has no peak of its own: it is drawn at one megabyte.
-    return None if peak is None or before is None else max((peak - before) / 1e6, 1.0)
+def _bars(axis: Any, points: Sequence[tuple[int, float, float]], shift: float, **style: Any) -> None:
+    if points:
+        sizes, means, deviations = zip(*points, strict=True)
+        axis.errorbar([size * shift for size in sizes], means, yerr=deviations, marker="o", markersize=4, **style)

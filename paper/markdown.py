@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 MISSING = "–"
 
@@ -21,7 +20,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 
 
 
 def number(value: float | None, decimals: int = 3) -> str:
-    """A figure with so many decimals, or a dash; minus zero is zero.
+    """A figure with that number of decimals, or a dash; minus zero is zero.
 
     Example:
         >>> number(-0.0004), number(None), number(1234.5678, 1)
@@ -41,16 +40,3 @@ def spread(mean: float, std: float | None) -> str:
 def bold(text: str, when: bool = True) -> str:
     """Bold if asked for."""
     return f"**{text}**" if when else text
-
-
-def shared(values: Mapping[str, str]) -> str:
-    """What most have, then the exceptions by name.
-
-    Example:
-        >>> shared({"scgd": "5", "bsgd": "5"}), shared({"svgp": "1", "scgd": "5", "bsgd": "5"}), shared({})
-        ('5', '5; svgp 1', '–')
-    """
-    if not values:
-        return MISSING
-    usual = Counter(values.values()).most_common(1)[0][0]
-    return "; ".join([usual, *(f"{name} {value}" for name, value in values.items() if value != usual)])

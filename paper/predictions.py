@@ -1,20 +1,22 @@
-"""Predictions of the test rows beside the results, so that methods can be compared row by row."""
+"""Predictions of the test rows beside the results, and two methods compared row by row."""
 
 from __future__ import annotations
 
+import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from finitegp.atomic import complete_or_absent
 from finitegp.errors import DataError
 
 from .cells import Cell
-from .outcome import Outcome
+from .outcome import Array, Outcome
 
 #: The directory inside the directory of results.
 PREDICTIONS = "predictions"
@@ -29,25 +31,48 @@ class Predictions:
     Attributes:
         mean: Predictive mean ``(test rows,)``.
         std: Predictive standard deviation ``(test rows,)``, noise included.
-        degrees_of_freedom: Of Student's t around them; None for the Gaussian, or where there is a ``log_density``.
-        log_density: Log predictive density of the test targets where the prediction is of another kind (a mixture).
+        log_density: Log predictive density of the test targets ``(test rows,)``.
+        degrees_of_freedom: Of Student's t around the mean; None for the Gaussian and for mixtures.
     """
 
     mean: Column
     std: Column
+    log_density: Column
     degrees_of_freedom: float | None = None
-    log_density: Column | None = None
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Predictions:
-        """What is stored of an outcome."""
-        density = outcome.log_density
-        return cls(
-            outcome.mean.astype(np.float32),
-            outcome.std.astype(np.float32),
-            None if density is not None else outcome.error_shape.degrees_of_freedom,
-            None if density is None else density.astype(np.float32),
-        )
+    def of(cls, outcome: Outcome, targets: Array) -> Predictions:
+        """What is stored of an outcome, given the test targets."""
+        density, degrees = outcome.log_density, None
+        if density is None:
+            degrees = outcome.error_shape.degrees_of_freedom
+            errors = torch.from_numpy((targets - outcome.mean) / outcome.std)
+            density = outcome.error_shape.log_density(errors).numpy() - np.log(outcome.std)
+        return cls(outcome.mean.astype(np.float32), outcome.std.astype(np.float32), density.astype(np.float32), degrees)
+
+
+class PairedDifference(NamedTuple):
+    """A mean difference over test rows, and its standard error from the differences of single rows."""
+
+    mean: float
+    standard_error: float
+
+
+def paired_nlpd(one: Cell, other: Cell, results: Path) -> PairedDifference | None:
+    """How much higher the NLPD of one method is than that of another, on the test rows of the same split.
+
+    None where the predictions of one of them were not stored.
+
+    Raises:
+        ValueError: If the cells are of different tables or splits.
+    """
+    if (one.dataset, one.split) != (other.dataset, other.split):
+        raise ValueError(f"{one} and {other} have different test rows.")
+    if not (_path(one, results).exists() and _path(other, results).exists()):
+        return None
+    densities = [load_predictions(cell, results).log_density.astype(np.float64) for cell in (other, one)]
+    differences = densities[0] - densities[1]
+    return PairedDifference(float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(len(differences)))
 
 
 def save_predictions(cell: Cell, predictions: Predictions, results: Path) -> Path:
@@ -55,11 +80,14 @@ def save_predictions(cell: Cell, predictions: Predictions, results: Path) -> Pat
     path = _path(cell, results)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The key is in the file, because the name of the file is only its digest.
-    arrays: dict[str, Any] = {"cell": np.array(cell.key), "mean": predictions.mean, "std": predictions.std}
+    arrays: dict[str, Any] = {
+        "cell": np.array(cell.key),
+        "mean": predictions.mean,
+        "std": predictions.std,
+        "log_density": predictions.log_density,
+    }
     if predictions.degrees_of_freedom is not None:
         arrays["degrees_of_freedom"] = np.float32(predictions.degrees_of_freedom)
-    if predictions.log_density is not None:
-        arrays["log_density"] = predictions.log_density
     with complete_or_absent(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
     return path
@@ -79,18 +107,19 @@ def load_predictions(cell: Cell, results: Path = Path("results")) -> Predictions
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        key, mean, std = str(arrays["cell"]), arrays["mean"], arrays["std"]
+        key, mean, std, density = str(arrays["cell"]), arrays["mean"], arrays["std"], arrays["log_density"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path} is damaged ({error}): remove it and the line of its cell, and run that again."
         ) from error
     if key != cell.key:
         raise DataError(f"{path} holds the predictions of another cell, {key}.")
-    degrees, density = arrays.get("degrees_of_freedom"), arrays.get("log_density")
-    columns = [mean, std, *([] if density is None else [density])]
-    if any(column.ndim != 1 or column.dtype != np.float32 or len(column) != len(mean) for column in columns):
+    if any(
+        column.ndim != 1 or column.dtype != np.float32 or len(column) != len(mean) for column in (mean, std, density)
+    ):
         raise DataError(f"{path} does not hold one float32 number per row: remove it and the line of its cell.")
-    return Predictions(mean, std, None if degrees is None else float(degrees), density)
+    degrees = arrays.get("degrees_of_freedom")
+    return Predictions(mean, std, density, None if degrees is None else float(degrees))
 
 
 def _path(cell: Cell, results: Path) -> Path:

@@ -24,6 +24,8 @@ LEARNING_RATES = (0.1, 0.3, 1.0)
 #: Searched: AdaDelta's constants, the initial noise variance in the target's own units, and its least value.
 RHO, EPSILON = 0.95, 1e-6
 INITIAL_NOISE_VARIANCE, LEAST_NOISE_VARIANCE = 0.1, 1e-8
+#: The published cells that were searched on.
+SEARCHED_TABLES, SEARCHED_METHODS, SEARCHED_BATCH = ("bike", "elevators", "pol", "kin40k"), ("scgd", "bsgd"), 128
 
 
 def as_they_are(targets: Any) -> Standardizer:

@@ -9,9 +9,6 @@ from typing import NamedTuple
 
 from .cells import PAPER_METHODS
 
-#: What the paper trains; a run with fewer epochs is marked wherever it is shown.
-PAPER_EPOCHS = 100
-PAPER_SPLITS = 5
 #: The metrics that the paper has tables of.
 PUBLISHED_METRICS = ("nlml", "rmse")
 
@@ -64,8 +61,3 @@ def published_row(metric: str, kernel: str, batch_size: int, dataset: str) -> di
     """One row of the paper's tables by method; empty if the paper does not have it."""
     found = {method: find_published(metric, kernel, batch_size, dataset, method) for method in PAPER_METHODS}
     return {method: cell for method, cell in found.items() if cell is not None}
-
-
-def published_batch_sizes(kernel: str) -> list[int]:
-    """The batch sizes of the paper's tables of one kernel."""
-    return sorted({key.batch_size for key in load_published() if key.kernel == kernel})

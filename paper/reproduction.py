@@ -76,7 +76,8 @@ class Part:
         return Cell(dataset, split, method, self.kernel, self.batch_size, EPOCHS, 0, settings)
 
 
-_OWN = (("optimizer", "adam"), ("weight_update", "train"), ("block", 20), ("window", 1000))
+#: Lagged with its own optimizer.
+OWN = (("optimizer", "adam"), ("weight_update", "train"), ("block", 20), ("window", 1000))
 
 #: In this order.
 PARTS: tuple[Part, ...] = (
@@ -85,7 +86,7 @@ PARTS: tuple[Part, ...] = (
     Part(("svgp",), "linear", 128),
     # Ours with the same optimizer and number of epochs, and with its own optimizer.
     *(Part(("lagged", "minimax-stable"), "linear", size) for size in (128, 32)),
-    Part(("lagged",), "linear", 32, settings=_OWN, rates=(1e-3,)),
+    Part(("lagged",), "linear", 32, settings=OWN, rates=(1e-3,)),
     Part(("scgd", "bsgd"), "gaussian", 64, _FOUR, splits=3),
     Part(("scgd", "bsgd"), "gaussian", 32, _FOUR, splits=3),
     Part(("scgd", "bsgd"), "gaussian", 16, _FOUR, splits=3),

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .cells import AUTO, KERNELS, OUR_METHODS, PAPER_METHODS, Cell, full_grid, make_grid
+from .cells import AUTO, KERNELS, OUR_METHODS, PAPER_METHODS, Cell, make_grid
 from .datasets import PAPER_DATASETS, checksums, default_directory, is_available
 from .peers import PEERS
 from .runner import run_grid
@@ -50,7 +50,6 @@ def run(
     results: Annotated[Path, typer.Option(help="Where cells.jsonl is.")] = Path("results"),
     metric: Annotated[Metric, typer.Option(help="What the closing summary shows.")] = Metric.nlml,
     smoke: Annotated[bool, typer.Option("--smoke", help="A small table, two epochs: does everything run?")] = False,
-    full: Annotated[bool, typer.Option("--full", help="The paper's protocol: days of computing.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
 ) -> None:
     """Rerun cells of the paper's tables, and the peers; what is finished already is not run again."""
@@ -74,8 +73,6 @@ def run(
             "learning_rates": [1e-3],
         }
         cells = make_grid(**(small | {"kernels": KERNELS, "epochs": 2} | common | chosen))
-    elif full:
-        cells = full_grid(**(common | chosen))
     else:
         available = [name for name in PAPER_DATASETS if is_available(name, directory)]
         if not available and not datasets:

@@ -1,26 +1,24 @@
-"""Which runs count: the best setting of each method on each split by training NLML, then averages over splits.
+"""Which runs count, and how they compare with the published cells.
 
-This is the paper's rule. It never looks at test rows: the test RMSE that is reported is that of the setting with the
-lowest NLML on the training rows.
+For each place in the paper's tables and each set of settings: on every split the run of full length with the lowest
+training NLML, then mean and deviation over splits. Test rows choose nothing.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
-from .cells import OUR_METHODS, PAPER_METHODS, Cell
+from .cells import KERNELS, Cell
+from .protocol import EPOCHS, LEARNING_RATES, PAPER, SPLITS
+from .published import Published, PublishedKey, load_published
 
 Row = Mapping[str, Any]
-#: All for which lower is better.
-METRICS = ("nlml", "rmse", "nlpd", "crps")
-#: What the paper's methods are run with, besides the learning rate, when its protocol is followed.
-PAPER_SETTINGS = {"optimizer": "adadelta"}
 
 
 class Place(NamedTuple):
@@ -37,52 +35,43 @@ class Average(NamedTuple):
 
     mean: float
     std: float | None
-    num_splits: int
 
 
 @dataclass(frozen=True)
 class Selected:
-    """What is shown for one method on one table, with one kernel and batch size.
+    """What counts of one method on one table, with one kernel, one batch size and one set of settings.
 
     Attributes:
         place: Where it belongs.
-        epochs: Of all its runs; runs of different lengths are never averaged.
-        runs: For each split, the runs of its best setting, one per seed.
-        failed_splits: Splits on which no setting gave a finite NLML.
-        num_settings: The largest number of settings that a split had to choose from.
-        follows_paper: Whether a paper's method was run with the paper's optimizer and nothing else changed.
+        runs: For each split its best run.
+        failed_splits: Splits on which no run gave a finite NLML.
+        rates: The learning rates that were tried on the first split.
     """
 
     place: Place
-    epochs: int
-    runs: Mapping[int, tuple[Row, ...]]
+    runs: Mapping[int, Row]
     failed_splits: tuple[int, ...]
-    num_settings: int
-    follows_paper: bool
+    rates: tuple[float, ...]
 
     @property
-    def is_bound(self) -> bool:
-        """Whether its NLML is an upper bound: SVGP with the Gaussian kernel has nothing exact."""
-        return self.place.method == "svgp" and self.place.kernel == "gaussian"
+    def is_whole(self) -> bool:
+        """Whether it has all splits and the whole search of the learning rate."""
+        return {*self.runs, *self.failed_splits} >= set(SPLITS) and set(self.rates) >= set(LEARNING_RATES)
 
     def average(self, metric: str) -> Average | None:
         """Over the splits that have the figure; None if none has."""
-        return average(split_mean for runs in self.runs.values() if (split_mean := _mean(runs, metric)) is not None)
+        found = [value for row in self.runs.values() if (value := metric_value(row, metric)) is not None]
+        if not found:
+            return None
+        return Average(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None)
 
 
-def average(values: Iterable[float]) -> Average | None:
-    """Mean and sample deviation; None of nothing.
+class Verdict(Enum):
+    """A figure against a published one; the value is the mark in the tables."""
 
-    Example:
-        >>> average([1.0, 3.0])
-        Average(mean=2.0, std=1.4142135623730951, num_splits=2)
-        >>> average([1.0]), average([])
-        (Average(mean=1.0, std=None, num_splits=1), None)
-    """
-    found = list(values)
-    if not found:
-        return None
-    return Average(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
+    WITHIN = "≈"
+    BETTER = "▲"
+    WORSE = "▼"
 
 
 def metric_value(row: Row, metric: str) -> float | None:
@@ -90,15 +79,12 @@ def metric_value(row: Row, metric: str) -> float | None:
 
     The NLML is the one taken in float64. SVGP with the Gaussian kernel has only a bound on it, which is used instead.
     """
-    names: tuple[str, ...] = (metric,)
+    name = metric
     if metric == "nlml":
-        bound = row.get("method") == "svgp" and row.get("kernel") == "gaussian"
-        names = ("negative_elbo",) if bound else ("nlml_float64", "nlml")
-    for name in names:
-        value = row.get(name)
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            return float(value)
-    return None
+        bound = row["method"] == "svgp" and row["kernel"] == "gaussian"
+        name = "negative_elbo" if bound else "nlml_float64"
+    value = row.get(name)
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def unique_rows(rows: Iterable[Row]) -> list[Row]:
@@ -107,36 +93,33 @@ def unique_rows(rows: Iterable[Row]) -> list[Row]:
     return [found[key] for key in sorted(found)]
 
 
-def select(rows: Iterable[Row]) -> dict[Place, Selected]:
-    """For each place in the tables the runs that count.
+def select(rows: Iterable[Row], settings: Mapping[str, Any] = PAPER) -> dict[Place, Selected]:
+    """What counts of the runs with these settings and any learning rate.
 
-    Of the paper's methods the runs by its protocol count, others only where there are none. If there are runs of
-    different lengths the longest count.
+    Shorter runs do not count, nor seeds beyond the first: picking the luckiest would be a result of its own making.
     """
-    places: dict[Place, list[Row]] = defaultdict(list)
+    places: dict[Place, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in unique_rows(rows):
-        if row["method"] in PAPER_METHODS + OUR_METHODS and row["kernel"] is not None:
-            places[Place(row["kernel"], row["batch_size"], row["dataset"], row["method"])].append(row)
-    found = {}
-    for place, candidates in sorted(places.items()):
-        usual = [row for row in candidates if follows_paper(row)]
-        found[place] = _select(place, usual or candidates, follows=bool(usual))
-    return found
-
-
-def select_variants(rows: Iterable[Row]) -> list[tuple[str, Selected]]:
-    """The paper's methods with other optimizers or further settings, each variant by its settings in words."""
-    variants: dict[tuple[Place, str], list[Row]] = defaultdict(list)
-    for row in unique_rows(rows):
-        if row["method"] in PAPER_METHODS and not follows_paper(row):
+        if row["epochs"] == EPOCHS and row["seed"] == 0 and settings_without_rate(row) == dict(settings):
             place = Place(row["kernel"], row["batch_size"], row["dataset"], row["method"])
-            variants[place, describe_settings(settings_without_rate(row))].append(row)
-    return [(words, _select(place, found, follows=False)) for (place, words), found in sorted(variants.items())]
+            places[place][row["split"]].append(row)
+    return {place: _select(place, splits) for place, splits in sorted(places.items(), key=_order)}
 
 
-def follows_paper(row: Row) -> bool:
-    """Whether a run of one of the paper's methods has its optimizer and nothing else changed but the learning rate."""
-    return row["method"] in PAPER_METHODS and settings_without_rate(row) == PAPER_SETTINGS
+def _order(item: tuple[Place, Any]) -> tuple[int, Place]:
+    return KERNELS.index(item[0].kernel), item[0]
+
+
+def _select(place: Place, splits: Mapping[int, list[Row]]) -> Selected:
+    runs, failed = {}, []
+    for split, rows in sorted(splits.items()):
+        known = [(value, row) for row in rows if (value := metric_value(row, "nlml")) is not None]
+        if known:
+            runs[split] = min(known, key=lambda pair: pair[0])[1]
+        else:
+            failed.append(split)
+    rates = sorted(row["settings"]["learning_rate"] for row in splits.get(SPLITS[0], []))
+    return Selected(place, runs, tuple(failed), tuple(rates))
 
 
 def settings_without_rate(row: Row) -> dict[str, Any]:
@@ -148,83 +131,33 @@ def describe_settings(settings: Mapping[str, Any]) -> str:
     """Settings in words.
 
     Example:
-        >>> describe_settings({"optimizer": "adam", "projection_steps": 4})
-        'adam, projection steps 4'
+        >>> describe_settings({"optimizer": "adam", "block": 20})
+        'adam, block 20'
     """
     rest = sorted((name, value) for name, value in settings.items() if name != "optimizer")
     words = [str(settings["optimizer"])] if "optimizer" in settings else []
     return ", ".join(words + [f"{name.replace('_', ' ')} {value}" for name, value in rest])
 
 
-@dataclass(frozen=True)
-class Contender:
-    """One method in the comparison with the peers, on one split.
+def compare(value: float, published: Published) -> Verdict:
+    """Within two published standard deviations, or better or worse by more; lower is better.
 
-    Attributes:
-        name: Of the method, with kernel, batch size or settings where it needs them.
-        method: The bare method.
-        row: Its figures.
+    Example:
+        >>> compare(0.5, Published(1.0, 0.1)), compare(1.15, Published(1.0, 0.1))
+        (<Verdict.BETTER: '▲'>, <Verdict.WITHIN: '≈'>)
     """
+    # To the three decimals of the paper, so that what is printed as two deviations away is within them.
+    if abs(round(value, 3) - published.mean) <= 2.0 * published.spread + 1e-9:
+        return Verdict.WITHIN
+    return Verdict.BETTER if value < published.mean else Verdict.WORSE
 
-    name: str
-    method: str
-    row: Row
 
-
-def select_contenders(rows: Sequence[Row], dataset: str, *, split: int = 0, batch_size: int = 32) -> list[Contender]:
-    """Ours, the paper's and the peers on one split of one table.
-
-    Methods with a kernel are shown with ``batch_size``, or with the nearest that was run. Peers have nothing to select
-    settings by, so each of their settings is a contender of its own; seeds beyond the first are left out.
-    """
-    here = [row for row in unique_rows(rows) if row["dataset"] == dataset and row["split"] == split]
-    by_kernel: dict[tuple[str, str], list[Selected]] = defaultdict(list)
-    for place, selected in select(here).items():
-        if split in selected.runs:
-            by_kernel[place.method, place.kernel].append(selected)
-    found = []
-    for (method, kernel), choices in sorted(by_kernel.items(), key=_order):
-        chosen = min(choices, key=lambda choice: (abs(choice.place.batch_size - batch_size), choice.place.batch_size))
-        name = f"{method}, {kernel}, batch {chosen.place.batch_size}"
-        found.append(Contender(name, method, chosen.runs[split][0]))
-    peers: dict[tuple[str, str], Row] = {}
-    for row in sorted((row for row in here if row["kernel"] is None), key=lambda row: int(row["seed"])):
-        peers.setdefault((row["method"], describe_settings(row["settings"])), row)
-    for (method, settings), row in sorted(peers.items()):
-        found.append(Contender(f"{method}, {settings}" if settings else method, method, row))
+def judge(selected: Mapping[Place, Selected]) -> dict[PublishedKey, Verdict]:
+    """The verdict on every published cell that was run; where no run gave a finite NLML it is worse."""
+    found = {}
+    for key, published in load_published().items():
+        choice = selected.get(Place(key.kernel, key.batch_size, key.dataset, key.method))
+        if choice is not None:
+            average = choice.average(key.metric)
+            found[key] = Verdict.WORSE if average is None else compare(average.mean, published)
     return found
-
-
-def _order(item: tuple[tuple[str, str], Any]) -> tuple[int, str]:
-    (method, kernel), _ = item
-    return (*OUR_METHODS, *PAPER_METHODS).index(method), kernel
-
-
-def _select(place: Place, candidates: Sequence[Row], *, follows: bool) -> Selected:
-    epochs = max(row["epochs"] or 0 for row in candidates)
-    splits: dict[int, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in candidates:
-        if (row["epochs"] or 0) == epochs:
-            splits[row["split"]][json.dumps(row["settings"], sort_keys=True)].append(row)
-    runs: dict[int, tuple[Row, ...]] = {}
-    failed = []
-    for split, settings in sorted(splits.items()):
-        # Seeds are averaged, never selected from: picking the luckiest would be a result of its own making.
-        objectives = {name: _objective(found) for name, found in sorted(settings.items())}
-        best = min(objectives, key=objectives.__getitem__)
-        if math.isfinite(objectives[best]):
-            runs[split] = tuple(settings[best])
-        else:
-            failed.append(split)
-    tried = max(len(settings) for settings in splits.values())
-    return Selected(place, epochs, runs, tuple(failed), tried, follows)
-
-
-def _objective(runs: Sequence[Row]) -> float:
-    values = [metric_value(run, "nlml") for run in runs]
-    return statistics.fmean(math.inf if value is None else value for value in values)
-
-
-def _mean(runs: Sequence[Row], metric: str) -> float | None:
-    values = [value for run in runs if (value := metric_value(run, metric)) is not None]
-    return statistics.fmean(values) if values else None

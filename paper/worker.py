@@ -48,7 +48,7 @@ def run_cell(cell: Cell, *, data_directory: Path | None) -> tuple[dict[str, Any]
         **environment(),
     }
     compared = cell.method == AUTO or cell.method in PEERS
-    return row, Predictions.of(outcome) if compared else None
+    return row, Predictions.of(outcome, split.test_targets) if compared else None
 
 
 def score_outcome(split: DatasetSplit, outcome: Outcome) -> dict[str, Any]:

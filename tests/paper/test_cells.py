@@ -2,12 +2,13 @@
 
 import json
 
-from paper.cells import OUR_METHODS, PAPER_METHODS, Cell, full_grid, make_grid
-from paper.datasets import PAPER_DATASETS
+from paper.cells import KERNELS, OUR_METHODS, PAPER_METHODS, Cell, make_grid
+from paper.protocol import LEARNING_RATES, PAPER
+from paper.reproduction import PARTS, Part
 
 
 def test_key_survives_the_round_trip_through_json():
-    for cell in full_grid(datasets=["bike"], splits=[0]) + make_grid(methods=["mlp"], datasets=["pol"]):
+    for cell in make_grid(methods=[*PAPER_METHODS, *OUR_METHODS, "mlp"], datasets=["bike"], kernels=KERNELS):
         again = Cell.from_row(json.loads(json.dumps(cell.to_row())))
         assert (again.key, again.digest, hash(again)) == (cell.key, cell.digest, hash(cell))
 
@@ -28,24 +29,24 @@ def test_key_does_not_depend_on_the_order_of_settings_but_on_everything_else():
     assert len({other.key for other in [cell, *others]}) == len({other.digest for other in [cell, *others]}) == 9
 
 
-def test_full_grid_is_the_papers_protocol():
-    cells = full_grid()
-    per_place = 4 * 3 + 2 * 2  # the paper's methods with three learning rates, ours with two settings
-    assert len(cells) == len({cell.key for cell in cells}) == 9 * 5 * 6 * per_place
-    assert {cell.dataset for cell in cells} == set(PAPER_DATASETS)
-    assert {cell.split for cell in cells} == set(range(5))
-    assert {cell.epochs for cell in cells} == {100}
-    assert {cell.method for cell in cells} == {*PAPER_METHODS, *OUR_METHODS}
-    sizes = {kernel: {cell.batch_size for cell in cells if cell.kernel == kernel} for kernel in ("linear", "gaussian")}
-    assert sizes == {"linear": {32, 64, 128}, "gaussian": {16, 32, 64}}
+def test_parts_of_the_reproduction_are_full_length_and_have_no_cell_twice():
+    searched = [cell for part in PARTS for cell in part.search()]
+    assert len(searched) == len({cell.key for cell in searched})
+    assert {(cell.epochs, cell.split, cell.seed) for cell in searched} == {(100, 0, 0)}
+    linear = {(cell.batch_size, cell.dataset, cell.method) for cell in searched if cell.kernel == "linear"}
+    for method in PAPER_METHODS:  # every cell of the paper's linear tables, but for the table that is not at hand
+        assert len({place for place in linear if place[0] in (32, 64, 128) and place[2] == method}) == 3 * 8
 
 
-def test_full_grid_with_one_kernel_or_peers_has_no_cell_twice():
-    linear = full_grid(kernels=["linear"])
-    assert len(linear) == 9 * 5 * 3 * 16
-    assert {cell.batch_size for cell in linear} == {32, 64, 128}
-    assert len(full_grid(methods=["mlp"])) == 9 * 5
-    assert {cell.batch_size for cell in full_grid(batch_sizes=[256])} == {256}
+def test_best_rate_of_the_first_split_is_used_on_the_others():
+    part = Part(("scgd",), "linear", 32, ("bike",), splits=3)
+    nlml = dict(zip(LEARNING_RATES, (-1.0, -2.0, None), strict=True))
+    rows = [cell.to_row() | {"nlml_float64": nlml[cell.settings["learning_rate"]]} for cell in part.search()]
+    assert part.others(rows[:2]) == []  # not before the search is finished
+    others = part.others(rows)
+    assert [(cell.split, dict(cell.settings)) for cell in others] == [
+        (split, PAPER | {"learning_rate": LEARNING_RATES[1]}) for split in (1, 2)
+    ]
 
 
 def test_make_grid_counts():

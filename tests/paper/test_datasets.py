@@ -162,3 +162,28 @@ def test_wrong_file_of_slice_is_refused(tmp_path, cache):
     (tmp_path / "slice" / "data.csv.gz").write_bytes(gzip.compress(b"1,2,3\n"))
     with pytest.raises(DataError, match="not the published file of slice"):
         load_split("slice", 0, tmp_path)
+
+
+# What the page of results says of the tables.
+
+
+def test_splits_are_a_ten_fold_partition(uci_dir):
+    for name in ("bike", "keggdirected", "yacht"):
+        _, masks = datasets._load(name, uci_dir)
+        np.testing.assert_array_equal(masks.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("keggdirected", 0.73), ("keggundirected", 0.78), ("protein", 0.07), ("wine", 0.19)]
+)
+def test_copies_among_the_test_rows(uci_dir, name, share):
+    split = load_split(name, 0, uci_dir)
+    known = {row.tobytes() for row in np.column_stack([split.inputs, split.targets])}
+    test_rows = np.column_stack([split.test_inputs, split.test_targets])
+    assert np.mean([row.tobytes() in known for row in test_rows]) == pytest.approx(share, abs=0.005)
+
+
+def test_target_of_bike_is_the_logarithm_of_the_sum_of_two_inputs(uci_dir):
+    split = load_split("bike", 0, uci_dir)
+    total = split.inputs[:, -2:].sum(axis=1)  # all columns of the file are centred
+    assert np.corrcoef(total, np.exp(split.targets))[0, 1] ** 2 > 0.99999999

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from finitegp.error_shape import ErrorShape
 from finitegp.errors import DataError
@@ -12,38 +13,41 @@ from paper import worker
 from paper.cells import Cell
 from paper.datasets import load_split
 from paper.outcome import Outcome
-from paper.predictions import PREDICTIONS, Predictions, load_predictions, save_predictions
+from paper.predictions import PREDICTIONS, Predictions, load_predictions, paired_nlpd, save_predictions
 from paper.store import ResultStore
 
 CELL = Cell("yacht", 0, "bayesridge")
 MEAN, STD = np.array([1.0, 2.5, -3e6]), np.array([0.5, 1e-3, 7.0])
+TARGETS = np.array([1.5, 2.5, -3e6 + 7.0])
+GAUSSIAN = -0.5 * (np.array([1.0, 0.0, 1.0]) + math.log(2 * math.pi)) - np.log(STD)
 
 
 @pytest.mark.parametrize(
     ("outcome", "degrees", "density"),
     [
-        (Outcome(MEAN, STD, 1.0), None, None),
-        (Outcome(MEAN, STD, 1.0, error_shape=ErrorShape(3.5)), 3.5, None),
+        (Outcome(MEAN, STD, 1.0), None, GAUSSIAN),
+        (
+            Outcome(MEAN, STD, 1.0, error_shape=ErrorShape(3.5)),
+            3.5,
+            stats.t(3.5, MEAN, STD * math.sqrt(1.5 / 3.5)).logpdf(TARGETS),
+        ),
         (Outcome(MEAN, STD, 1.0, log_density=-STD), None, -STD),
     ],
     ids=["Gaussian", "Student's t", "mixture"],
 )
 def test_round_trip(tmp_path, outcome, degrees, density):
-    path = save_predictions(CELL, Predictions.of(outcome), tmp_path)
+    path = save_predictions(CELL, Predictions.of(outcome, TARGETS), tmp_path)
     assert path == tmp_path / PREDICTIONS / f"{CELL.digest}.npz"
     found = load_predictions(CELL, tmp_path)
     np.testing.assert_array_equal(found.mean, MEAN.astype(np.float32))
     np.testing.assert_array_equal(found.std, STD.astype(np.float32))
     assert found.degrees_of_freedom == degrees
-    if density is None:
-        assert found.log_density is None
-    else:
-        np.testing.assert_array_equal(found.log_density, density.astype(np.float32))
+    np.testing.assert_allclose(found.log_density, density, rtol=1e-6)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
-    path = save_predictions(CELL, Predictions.of(Outcome(MEAN, STD, 1.0)), tmp_path)
+    path = save_predictions(CELL, Predictions.of(Outcome(MEAN, STD, 1.0), TARGETS), tmp_path)
     before = path.read_bytes()
 
     def fail(file, **arrays):
@@ -52,7 +56,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "savez_compressed", fail)
     with pytest.raises(OSError, match="no space"):
-        save_predictions(CELL, Predictions.of(Outcome(STD, STD, 1.0)), tmp_path)
+        save_predictions(CELL, Predictions.of(Outcome(STD, STD, 1.0), TARGETS), tmp_path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
@@ -60,7 +64,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
 def test_what_is_missing_damaged_or_foreign_is_refused(tmp_path):
     with pytest.raises(DataError, match="no predictions of yacht/0 bayesridge"):
         load_predictions(CELL, tmp_path)
-    path = save_predictions(CELL, Predictions.of(Outcome(MEAN, STD, 1.0)), tmp_path)
+    path = save_predictions(CELL, Predictions.of(Outcome(MEAN, STD, 1.0), TARGETS), tmp_path)
     other = Cell("yacht", 1, "bayesridge")
     path.with_name(f"{other.digest}.npz").write_bytes(path.read_bytes())
     with pytest.raises(DataError, match="another cell"):
@@ -70,7 +74,11 @@ def test_what_is_missing_damaged_or_foreign_is_refused(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match="damaged"):
             load_predictions(CELL, tmp_path)
-    np.savez_compressed(path, cell=np.array(CELL.key), mean=np.float32([1, 2]), std=np.float32([1]))
+    two = np.float32([1, 2])
+    np.savez_compressed(path, cell=np.array(CELL.key), mean=two, std=two)
+    with pytest.raises(DataError, match="damaged"):
+        load_predictions(CELL, tmp_path)
+    np.savez_compressed(path, cell=np.array(CELL.key), mean=two, std=two[:1], log_density=two)
     with pytest.raises(DataError, match="one float32 number per row"):
         load_predictions(CELL, tmp_path)
     np.savez_compressed(path, cell=np.array([{"a": 1}], dtype=object), mean=MEAN, std=STD)  # never unpickled
@@ -89,6 +97,23 @@ def test_a_worker_stores_what_its_scores_were_computed_from(uci_dir, tmp_path, m
     assert math.sqrt(np.mean(errors**2)) == pytest.approx(row["rmse"], rel=1e-5)
     assert np.abs(errors / found.std).max() == pytest.approx(row["largest_standardized_residual"], rel=1e-4)
     assert (found.degrees_of_freedom is None) == ("gaussian_nlpd" not in row)
+    assert -found.log_density.mean() == pytest.approx(row["nlpd"], rel=1e-5)
+
+
+def test_paired_difference_is_that_of_the_rows(tmp_path):
+    targets = np.random.default_rng(0).normal(size=500)
+    other = Cell("yacht", 0, "lightgbm")
+    # The means of the one are off by 0.1: its NLPD is higher by about 0.005, which single rows hide.
+    for cell, mean in ((CELL, 0.1), (other, 0.0)):
+        outcome = Outcome(np.full(500, mean), np.ones(500), 1.0)
+        save_predictions(cell, Predictions.of(outcome, targets), tmp_path)
+    expected = 0.5 * (targets - 0.1) ** 2 - 0.5 * targets**2
+    found = paired_nlpd(CELL, other, tmp_path)
+    assert found == pytest.approx((expected.mean(), stats.sem(expected)), rel=1e-4)
+    assert paired_nlpd(other, CELL, tmp_path) == pytest.approx((-found.mean, found.standard_error))
+    assert paired_nlpd(CELL, Cell("yacht", 0, "mlp"), tmp_path) is None
+    with pytest.raises(ValueError, match="different test rows"):
+        paired_nlpd(CELL, Cell("yacht", 1, "lightgbm"), tmp_path)
 
 
 def test_methods_of_the_paper_store_none(uci_dir, tmp_path):

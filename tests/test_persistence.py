@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pickle
+import resource
 
 import numpy as np
 import pytest
@@ -36,8 +37,8 @@ from finitegp.features import (
 from finitegp.noise import ConstantNoise, InputNoise
 from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import read_container, write_container
-from finitegp.persistence.files import decode_fits
-from finitegp.persistence.modules import describe_module
+from finitegp.persistence.fits import decode_fits
+from finitegp.persistence.modules import build_module, check_grids, describe_module
 
 QUICK = {"small_rows": 100, "members": 2, "hidden": [16, 16], "epochs": 1, "min_steps": 60, "noise_epochs": 2}
 
@@ -353,7 +354,7 @@ def test_a_small_file_cannot_ask_for_much_memory(path):
         changed = json.loads(json.dumps(header))
         changed["fits"][0]["feature_map"]["arguments"][key] = value
         write_container(path, changed, tensors)
-        with pytest.raises(ModelFileError, match=r"more than the file has numbers|should have shape"):
+        with pytest.raises(ModelFileError, match=r"more than the file has numbers|no tensor 'layers.2.bias'"):
             load_fit(path)
     # Tensors that are declared larger than the file, in the safetensors header itself.
     outer = {"__metadata__": {"finitegp": json.dumps({"format": "finitegp-model", "format_version": 1})}}
@@ -365,6 +366,53 @@ def test_a_small_file_cannot_ask_for_much_memory(path):
         load_fit(path)
     path.write_bytes((10**15).to_bytes(8, "little") + text)
     with pytest.raises(ModelFileError, match="first bytes are damaged"):
+        load_fit(path)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        (MLPFeatures(2, (3,)), {"input_dim": 50_000, "hidden": [50_000] * 20}),
+        (MLPFeatures(2, (3,)), {"input_dim": 50_000, "hidden": [50_000] * 20, "seed": 0}),
+        (nn.Sequential(nn.Linear(2, 3)), {"in_features": 50_000, "out_features": 50_000}),
+        (nn.Sequential(nn.Linear(2, 3)), {"in_features": 50_000, "out_features": 50_000, "device": "cpu"}),
+        (PeriodicEmbedding(2, 3, 3), {"input_dim": 50_000, "num_frequencies": 50_000, "width": 50_000}),
+        (FourierFeatures(2, 4), {"input_dim": 50_000, "num_features": 50_000, "sampling": "orthogonal"}),
+        (FourierFeatures(2, 4), {"input_dim": 20_000, "num_features": 50_000, "sampling": "sobol"}),
+        (GaussLegendreFeatures(2, 22), {"nodes_per_dimension": 10_000}),
+        (GaussLegendreFeatures(2, 22), {"frequency_cutoff": 1e-9}),
+    ],
+)
+def test_no_arguments_allocate_more_than_the_file_has(module, arguments):
+    """Also where every number is allowed: all of these are 1 GB or more if they are made with values."""
+    description = describe_module(module)
+    tensors = {f"model.{name}": tensor.double() for name, tensor in module.state_dict().items()}
+    inner = description["children"].get("0", description)
+    inner["arguments"] |= arguments
+    tensors["more"] = torch.zeros(1).expand(10**12)  # numbers that the limit counts, and no memory
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def build():
+        check_grids(description)
+        build_module(description, tensors, "model.")
+
+    with pytest.raises(ModelFileError):
+        build()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+
+
+def test_many_grids_in_one_file_have_one_limit(path):
+    save_fit(make_fit(GaussLegendreFeatures(2, 22)), path)
+    header, tensors = read_container(path)
+    grid = header["fits"][0]["feature_map"]
+    grid["arguments"] |= {"nodes_per_dimension": 256, "input_dim": 1}
+    header["fits"][0]["feature_map"] = {
+        "type": "ConcatenatedFeatures",
+        "arguments": {"input_dim": 1},
+        "children": {str(number): grid for number in range(2000)},
+    }
+    write_container(path, header, tensors)
+    with pytest.raises(ModelFileError, match="quadrature grids need"):
         load_fit(path)
 
 

@@ -29,6 +29,7 @@ _WORDS = {
     ", or leave the column out with columns=[…]": ", or remove the column from all files",
     ", or name the columns to read with columns=[…]": "",
     "set force=True": "use --force",
+    "set overwrite=True": "use --force",
     "Start the run again: the last checkpoint is whole, and train(..., resume=path) goes on from it, with this or "
     "another number of ranks.": "Start the command again, with as many processes as there are now.",
     "Pass delimiter='\\t'": "Use --delimiter tab",

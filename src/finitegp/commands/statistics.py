@@ -43,7 +43,7 @@ def statistics(
         table = open_tables(tables, delimiter, encoding)
         found = TransformReport(source=table)
         site = loaded.statistics(table, found)
-        site.save(output)
+        site.save(output, overwrite=force)
         for line in [*table.notes, *found.lines()]:
             speaker.note(line)
         features = site.statistics.num_features

@@ -43,7 +43,7 @@ def update(
         found = TransformReport(source=table)
         loaded.update(table, found)
         total = loaded.regressor.fits_[0].fitted.posterior.statistics.num_data
-        loaded.save(output)
+        loaded.save(output, overwrite=force)
         for line in [*table.notes, *found.lines()]:
             speaker.note(line)
         speaker.say(f"{table.num_rows} rows added, {total:g} in all: ", output)

@@ -68,8 +68,10 @@ class Contents(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-def write_container(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write header and tensors into one file; an old file stays whole until the new one is complete."""
+def write_container(
+    path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Tensor], *, overwrite: bool = True
+) -> None:
+    """Write header and tensors into one file; an old file stays whole until the new one is complete, or for good."""
     stamped = {"format": FORMAT, "format_version": FORMAT_VERSION, **header}
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.dtype not in _TYPES:
@@ -91,7 +93,7 @@ def write_container(path: str | os.PathLike[str], header: Mapping[str, Any], ten
     digest = hashlib.sha256(head)
     digest.update(body)
     head = head[:place] + digest.hexdigest().encode() + head[place + len(_NO_DIGEST) :]
-    with complete_or_absent(path) as temporary, open(temporary, "wb") as opened:
+    with complete_or_absent(path, overwrite=overwrite) as temporary, open(temporary, "wb") as opened:
         opened.write(head)
         opened.write(body)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import ModelFileError
 from .container import read_container, write_container
-from .files import decode_fits, encode_fits
+from .fits import decode_fits, encode_fits
 from .plain_json import plain_json
 
 _MODULE = "module of one's own"

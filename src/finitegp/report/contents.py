@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..persistence.plain_json import plain_json
 from .findings import Checkup
 
 Array = npt.NDArray[np.float64]
@@ -251,17 +251,5 @@ class ReportContents:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values: arrays become lists, and a number that is not finite becomes None."""
-        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
+        plain: dict[str, Any] = plain_json(dataclasses.asdict(self))
         return plain
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

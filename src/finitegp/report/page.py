@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from html import escape
 from pathlib import Path
 
+from ..atomic import complete_or_absent
 from .contents import ModelScores, ReportContents
 from .figures import (
     coverage_figure,
@@ -109,17 +109,8 @@ def write_report(contents: ReportContents, path: str | os.PathLike[str], *, forc
     if path.exists() and not force:
         raise FileExistsError(f"{path} exists already: choose another name, or set force=True to replace it.")
     text = render_page(contents)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)  # temporary files are private, a report need not be
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with complete_or_absent(path, overwrite=force) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
     return path
 
 

@@ -8,6 +8,10 @@ import math
 import os
 import pickle
 import resource
+import signal
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -511,3 +515,84 @@ def test_places_where_no_file_can_be(tmp_path):
         pass
     with pytest.raises(DataError, match=r"There is no directory .*create it"), complete_or_absent(tmp_path / "a" / "b"):
         pass
+
+
+def test_without_permission_the_first_of_two_writers_keeps_the_place(tmp_path):
+    path = tmp_path / "file"
+
+    def race():
+        with complete_or_absent(path, overwrite=False) as slow:
+            slow.write_text("second")
+            with complete_or_absent(path, overwrite=False) as quick:
+                quick.write_text("first")
+
+    with pytest.raises(FileExistsError, match=r"file exists already: .*set overwrite=True"):
+        race()
+    assert path.read_text() == "first"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    with complete_or_absent(path) as temporary:
+        temporary.write_text("third")
+    assert path.read_text() == "third"
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_of_many_writers_at_once_one_is_told_that_it_wrote(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError("no links here")))
+    path, barrier, outcomes = tmp_path / "file", threading.Barrier(8), []
+
+    def write(number):
+        try:
+            with complete_or_absent(path, overwrite=False) as temporary:
+                temporary.write_text(str(number))
+                barrier.wait()
+            outcomes.append(number)
+        except FileExistsError:
+            pass
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 1
+    assert path.read_text() == str(outcomes[0])
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_no_temporary_file_and_ends_the_process(tmp_path, sent):
+    (tmp_path / "mine.part").write_text("of somebody else")
+    program = (
+        "import sys, time\n"
+        "from finitegp.atomic import complete_or_absent\n"
+        "with complete_or_absent(sys.argv[1]) as one, complete_or_absent(sys.argv[1] + '2') as other:\n"
+        "    one.write_text('half')\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "file")], **options)
+    assert process.stdout.readline() == b"ready\n"
+    assert len(list(tmp_path.iterdir())) == 3
+    process.send_signal(sent)
+    assert process.wait(timeout=60) == -sent
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.part"]
+
+
+def test_handlers_of_signals_are_as_before(tmp_path):
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with complete_or_absent(tmp_path / "file"):
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def mine(*_):
+        pass
+
+    signal.signal(signal.SIGTERM, mine)
+    try:
+        with complete_or_absent(tmp_path / "file"):
+            assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -136,6 +136,11 @@ class TestSpool:
         assert_rows(joined(spool(arrays, tmp_path, overwrite=True)), arrays, np.float32)
         assert not list(tmp_path.glob("*.part"))
 
+    def test_unfinished_files_of_others_stay(self, tmp_path, arrays):
+        (tmp_path / "mine.part").write_text("half of a download")
+        spool(arrays, tmp_path)
+        assert (tmp_path / "mine.part").read_text() == "half of a download"
+
     def test_refuses_columns_that_float32_would_spoil(self, tmp_path, arrays):
         inputs = arrays[0].copy()
         inputs[:, 1] = 1.7e15 + 1e6 * inputs[:, 1]

@@ -155,6 +155,8 @@ def _grid_numbers(arguments: Any) -> float:
     """The grid with its weights, and cosines of the nodes at distances in steps of 0.01."""
     try:
         nodes, input_dim, cutoff = (float(arguments[name]) for name in _GRID)
+        if min(nodes, input_dim, cutoff) <= 0.0:
+            raise ValueError("sizes are positive")
         return float(2.0 * input_dim * nodes**input_dim + 100.0 * math.pi * nodes**2 / cutoff)
     except (KeyError, TypeError, ValueError, ArithmeticError):
         raise ModelFileError("its quadrature makes no sense") from None

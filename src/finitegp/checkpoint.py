@@ -137,18 +137,23 @@ def _check_same(what: str, live: Mapping[str, Tensor], found: Mapping[str, Tenso
 
 def _optimizer_state(optimizer: Any, stored: Any, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """What ``optimizer.load_state_dict`` takes, if it has the form of this optimizer's own state."""
-    # A copy of the optimizer shows after one step what the state of each parameter looks like.
-    twin = copy.deepcopy(optimizer)
-    for group in twin.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    twin.step()
     numbers = stored["optimizer_numbers"]
-    # Parameters that never had a gradient have no state.
-    with_state = {name.partition(".")[0] for name in (*tensors, *numbers)}
+    names = [name.partition(".") for name in (*tensors, *numbers)]
+    try:
+        state_of = _state_after_a_step(optimizer)
+    except Exception:  # a class of the user's that cannot be copied: what it averages is like the parameters
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        keys = {key: torch.empty(()) if key == "step" else None for _, _, key in names}
+        state_of = {
+            index: {
+                key: numbers.get(f"{index}.{key}", parameter if like is None else like) for key, like in keys.items()
+            }
+            for index, parameter in enumerate(parameters)
+        }
+    with_state = {index for index, _, _ in names}  # parameters that never had a gradient have none
     expected = {
         f"{index}.{name}": value
-        for index, entries in twin.state_dict()["state"].items()
+        for index, entries in state_of.items()
         for name, value in entries.items()
         if value is not None and str(index) in with_state
     }
@@ -165,6 +170,17 @@ def _optimizer_state(optimizer: Any, stored: Any, tensors: Mapping[str, Tensor])
         for live, saved in zip(optimizer.state_dict()["param_groups"], stored["optimizer_groups"], strict=True)
     ]
     return {"state": state, "param_groups": groups}
+
+
+def _state_after_a_step(optimizer: Any) -> dict[int, dict[str, Any]]:
+    """What the state of each parameter looks like, as a copy of the optimizer and its parameters shows."""
+    twin = copy.deepcopy(optimizer)
+    for group in twin.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    twin.step()
+    state: dict[int, dict[str, Any]] = twin.state_dict()["state"]
+    return state
 
 
 def _merged(what: str, live: Mapping[str, Any], saved: Mapping[str, Any], *, fixed: bool = False) -> dict[str, Any]:

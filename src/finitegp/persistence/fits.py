@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -102,18 +102,23 @@ def decode_fits(
     feature_map: nn.Module | None = None,
     noise_model: NoiseModel | None = None,
 ) -> list[AutoFit]:
-    """The fits of a file."""
+    """The fits of a file; what does not fit together is a ModelFileError."""
     stored = header.get("fits")
     if not isinstance(stored, list) or not stored or len(stored) > len(tensors):
         raise ModelFileError(f"{path} cannot be used: it holds no fit.")
     try:
         check_grids(stored)
-        return [
-            decode_fit(each, tensors, f"fits.{number}.", feature_map=feature_map, noise_model=noise_model)
-            for number, each in enumerate(stored)
-        ]
+        fits = []
+        for number in range(len(stored)):
+            prefix = f"fits.{number}."
+            mine = {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+            fits.append(_decode(stored[number], mine, feature_map, noise_model))
+        return fits
     except ModelFileError as error:
         raise ModelFileError(f"{path} cannot be used: {error}.") from None
+    except (DataError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
+        what = f"its parts do not make a model ({type(error).__name__}: {error})"
+        raise ModelFileError(f"{path} cannot be used: {what}.") from error
 
 
 def encode_fit(fit: AutoFit, prefix: str = "") -> tuple[Header, Tensors]:
@@ -141,24 +146,6 @@ def encode_fit(fit: AutoFit, prefix: str = "") -> tuple[Header, Tensors]:
     if outputs is not None:
         tensors |= {"probe.inputs": probe, "probe.features": outputs[0], "probe.log_noise_scale": outputs[1]}
     return header, {prefix + name: tensor for name, tensor in tensors.items()}
-
-
-def decode_fit(
-    header: Any,
-    tensors: Mapping[str, Tensor],
-    prefix: str = "",
-    *,
-    feature_map: nn.Module | None = None,
-    noise_model: NoiseModel | None = None,
-) -> AutoFit:
-    """The fit that :func:`encode_fit` described; what does not fit together is a ModelFileError."""
-    mine = {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    try:
-        return _decode(header, mine, feature_map, noise_model)
-    except ModelFileError:
-        raise
-    except (DataError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
-        raise ModelFileError(f"its parts do not make a model ({type(error).__name__}: {error})") from error
 
 
 def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_model: NoiseModel | None) -> AutoFit:

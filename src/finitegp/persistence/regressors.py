@@ -1,6 +1,6 @@
 """Estimators in files: what ``GPRegressor.save`` and ``load`` do.
 
-The estimator is above this module, which therefore is told its class.
+Functions take the estimator's class as an argument, which avoids a circular import.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from ..features import (
 from ..noise import ConstantNoise, InputNoise
 
 _MAX_DEPTH = 50
-# Numbers that the quadrature maps of one file may compute with in all: half a gigabyte.
+# Numbers that the quadrature maps of one file may compute with in all: half a gigabyte, and as much again for cosines.
 _MAX_GRID_NUMBERS = 1 << 26
 _GRID = ("nodes_per_dimension", "input_dim", "frequency_cutoff")
 

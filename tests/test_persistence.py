@@ -536,7 +536,7 @@ def test_without_permission_the_first_of_two_writers_keeps_the_place(tmp_path):
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
-def test_of_many_writers_at_once_one_is_told_that_it_wrote(tmp_path, monkeypatch, links):
+def test_exactly_one_of_many_writers_at_once_succeeds(tmp_path, monkeypatch, links):
     if not links:
         monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError("no links here")))
     path, barrier, outcomes = tmp_path / "file", threading.Barrier(8), []

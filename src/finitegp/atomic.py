@@ -14,7 +14,7 @@ from types import FrameType
 
 from .errors import DataError
 
-# Of temporary files: long enough to tell them from files of others.
+# The end of the names of temporary files, which distinguishes them from files of others.
 SUFFIX = ".finitegp.part"
 
 
@@ -51,7 +51,7 @@ def complete_or_absent(path: str | os.PathLike[str], *, overwrite: bool = True) 
 def temporary_file(folder: Path, name: str) -> Iterator[Path]:
     """A new, empty file in ``folder`` for its owner alone, deleted at the end of the block unless it was moved.
 
-    It is deleted after KeyboardInterrupt and SIGTERM too, as far as Python gets to see them.
+    It is deleted after KeyboardInterrupt and SIGTERM too; SIGKILL leaves it there.
     """
     temporary = folder / f"{name[:50]}.{secrets.token_hex(8)}{SUFFIX}"
     with _termination_unwinds():
@@ -93,7 +93,7 @@ def check_place(path: str | os.PathLike[str]) -> Path:
 
 
 def _link(temporary: Path, final: Path) -> None:
-    """Take the place ``final`` only if no file is there, which moving a file would not tell."""
+    """Take the place ``final`` only if no file is there, which ``os.replace`` does not check."""
     try:
         os.link(temporary, final)
     except FileExistsError:

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import http.client
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from finitegp.atomic import complete_or_absent
 from finitegp.errors import DataError
 
 from .outcome import Array, DatasetSplit
@@ -176,14 +176,8 @@ def _download(name: str, folder: Path, directory: Path, *, fetch: Callable[[str]
                 f"https://github.com/treforevans/uci_datasets in {folder}."
             ) from error
         # Whole or not at all: a stopped download leaves no file under the final name.
-        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as part:
-                part.write(contents)
-            os.replace(temporary, folder / file)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with complete_or_absent(folder / file) as temporary:
+            temporary.write_bytes(contents)
 
 
 def _fetch(address: str) -> bytes:

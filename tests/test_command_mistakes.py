@@ -276,6 +276,17 @@ def test_predictions_exist_already(here, shop):
     assert "is also read" in run("predict", shop / "price.finitegp", "t.csv", "-o", "t.csv", "--force")
 
 
+@pytest.mark.parametrize(
+    ("command", "output"), [("predict", "out.csv"), ("update", "out.finitegp"), ("statistics", "out.statistics")]
+)
+def test_an_output_that_appears_during_the_work_is_kept(here, shop, monkeypatch, command, output):
+    (here / output).write_text("of somebody who was quicker")
+    monkeypatch.setattr(f"finitegp.commands.{command}.check_output", lambda path, **_: path)
+    message = run(command, shop / "price.finitegp", "t.csv", "-o", output)
+    assert f"{output} exists already: choose another name, or use --force" in message
+    assert (here / output).read_text() == "of somebody who was quicker"
+
+
 def test_model_that_is_a_jpeg(here):
     (here / "m.finitegp").write_bytes(b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(500))
     message = run("predict", "m.finitegp", "t.csv", "-o", "out.csv")

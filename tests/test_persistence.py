@@ -7,6 +7,11 @@ import json
 import math
 import os
 import pickle
+import resource
+import signal
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -36,8 +41,8 @@ from finitegp.features import (
 from finitegp.noise import ConstantNoise, InputNoise
 from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import read_container, write_container
-from finitegp.persistence.files import decode_fits
-from finitegp.persistence.modules import describe_module
+from finitegp.persistence.fits import decode_fits
+from finitegp.persistence.modules import build_module, check_grids, describe_module
 
 QUICK = {"small_rows": 100, "members": 2, "hidden": [16, 16], "epochs": 1, "min_steps": 60, "noise_epochs": 2}
 
@@ -353,7 +358,7 @@ def test_a_small_file_cannot_ask_for_much_memory(path):
         changed = json.loads(json.dumps(header))
         changed["fits"][0]["feature_map"]["arguments"][key] = value
         write_container(path, changed, tensors)
-        with pytest.raises(ModelFileError, match=r"more than the file has numbers|should have shape"):
+        with pytest.raises(ModelFileError, match=r"more than the file has numbers|no tensor 'layers.2.bias'"):
             load_fit(path)
     # Tensors that are declared larger than the file, in the safetensors header itself.
     outer = {"__metadata__": {"finitegp": json.dumps({"format": "finitegp-model", "format_version": 1})}}
@@ -365,6 +370,53 @@ def test_a_small_file_cannot_ask_for_much_memory(path):
         load_fit(path)
     path.write_bytes((10**15).to_bytes(8, "little") + text)
     with pytest.raises(ModelFileError, match="first bytes are damaged"):
+        load_fit(path)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        (MLPFeatures(2, (3,)), {"input_dim": 50_000, "hidden": [50_000] * 20}),
+        (MLPFeatures(2, (3,)), {"input_dim": 50_000, "hidden": [50_000] * 20, "seed": 0}),
+        (nn.Sequential(nn.Linear(2, 3)), {"in_features": 50_000, "out_features": 50_000}),
+        (nn.Sequential(nn.Linear(2, 3)), {"in_features": 50_000, "out_features": 50_000, "device": "cpu"}),
+        (PeriodicEmbedding(2, 3, 3), {"input_dim": 50_000, "num_frequencies": 50_000, "width": 50_000}),
+        (FourierFeatures(2, 4), {"input_dim": 50_000, "num_features": 50_000, "sampling": "orthogonal"}),
+        (FourierFeatures(2, 4), {"input_dim": 20_000, "num_features": 50_000, "sampling": "sobol"}),
+        (GaussLegendreFeatures(2, 22), {"nodes_per_dimension": 10_000}),
+        (GaussLegendreFeatures(2, 22), {"frequency_cutoff": 1e-9}),
+    ],
+)
+def test_no_arguments_allocate_more_than_the_file_has(module, arguments):
+    """Also where every number is allowed: all of these are 1 GB or more if they are made with values."""
+    description = describe_module(module)
+    tensors = {f"model.{name}": tensor.double() for name, tensor in module.state_dict().items()}
+    inner = description["children"].get("0", description)
+    inner["arguments"] |= arguments
+    tensors["more"] = torch.zeros(1).expand(10**12)  # numbers that the limit counts, and no memory
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def build():
+        check_grids(description)
+        build_module(description, tensors, "model.")
+
+    with pytest.raises(ModelFileError):
+        build()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+
+
+def test_many_grids_in_one_file_have_one_limit(path):
+    save_fit(make_fit(GaussLegendreFeatures(2, 22)), path)
+    header, tensors = read_container(path)
+    grid = header["fits"][0]["feature_map"]
+    grid["arguments"] |= {"nodes_per_dimension": 256, "input_dim": 1}
+    header["fits"][0]["feature_map"] = {
+        "type": "ConcatenatedFeatures",
+        "arguments": {"input_dim": 1},
+        "children": {str(number): grid for number in range(2000)},
+    }
+    write_container(path, header, tensors)
+    with pytest.raises(ModelFileError, match="quadrature grids need"):
         load_fit(path)
 
 
@@ -463,3 +515,84 @@ def test_places_where_no_file_can_be(tmp_path):
         pass
     with pytest.raises(DataError, match=r"There is no directory .*create it"), complete_or_absent(tmp_path / "a" / "b"):
         pass
+
+
+def test_without_permission_the_first_of_two_writers_keeps_the_place(tmp_path):
+    path = tmp_path / "file"
+
+    def race():
+        with complete_or_absent(path, overwrite=False) as slow:
+            slow.write_text("second")
+            with complete_or_absent(path, overwrite=False) as quick:
+                quick.write_text("first")
+
+    with pytest.raises(FileExistsError, match=r"file exists already: .*set overwrite=True"):
+        race()
+    assert path.read_text() == "first"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    with complete_or_absent(path) as temporary:
+        temporary.write_text("third")
+    assert path.read_text() == "third"
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_exactly_one_of_many_writers_at_once_succeeds(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError("no links here")))
+    path, barrier, outcomes = tmp_path / "file", threading.Barrier(8), []
+
+    def write(number):
+        try:
+            with complete_or_absent(path, overwrite=False) as temporary:
+                temporary.write_text(str(number))
+                barrier.wait()
+            outcomes.append(number)
+        except FileExistsError:
+            pass
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 1
+    assert path.read_text() == str(outcomes[0])
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_no_temporary_file_and_ends_the_process(tmp_path, sent):
+    (tmp_path / "mine.part").write_text("of somebody else")
+    program = (
+        "import sys, time\n"
+        "from finitegp.atomic import complete_or_absent\n"
+        "with complete_or_absent(sys.argv[1]) as one, complete_or_absent(sys.argv[1] + '2') as other:\n"
+        "    one.write_text('half')\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "file")], **options)
+    assert process.stdout.readline() == b"ready\n"
+    assert len(list(tmp_path.iterdir())) == 3
+    process.send_signal(sent)
+    assert process.wait(timeout=60) == -sent
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.part"]
+
+
+def test_handlers_of_signals_are_as_before(tmp_path):
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with complete_or_absent(tmp_path / "file"):
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def mine(*_):
+        pass
+
+    signal.signal(signal.SIGTERM, mine)
+    try:
+        with complete_or_absent(tmp_path / "file"):
+            assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -3,7 +3,8 @@
 import gc
 import json
 import os
-import tempfile
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from source_rows import ROWS, assert_rows, joined, write_table
 
 from finitegp import DataError
+from finitegp.atomic import temporary_file
 from finitegp.data import ArraySource, NpySource, ScaledSource, Scaling, as_source, open_spool, spool
 from finitegp.data.scaling import Standardizer
 from finitegp.data.spool import spool_temporarily
@@ -134,6 +136,11 @@ class TestSpool:
         assert_rows(joined(spool(arrays, tmp_path, overwrite=True)), arrays, np.float32)
         assert not list(tmp_path.glob("*.part"))
 
+    def test_unfinished_files_of_others_stay(self, tmp_path, arrays):
+        (tmp_path / "mine.part").write_text("half of a download")
+        spool(arrays, tmp_path)
+        assert (tmp_path / "mine.part").read_text() == "half of a download"
+
     def test_refuses_columns_that_float32_would_spoil(self, tmp_path, arrays):
         inputs = arrays[0].copy()
         inputs[:, 1] = 1.7e15 + 1e6 * inputs[:, 1]
@@ -175,14 +182,14 @@ class TestSpool:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_is_named_with_what_to_do(tmp_path, arrays, monkeypatch):
-    made = tempfile.mkstemp
+    @contextmanager
+    def full(*arguments):
+        with temporary_file(*arguments) as temporary:
+            temporary.unlink()
+            temporary.symlink_to("/dev/full")
+            yield temporary
 
-    def full(*arguments, **options):
-        handle, name = made(*arguments, **options)
-        os.close(handle)
-        return os.open("/dev/full", os.O_WRONLY), name
-
-    monkeypatch.setattr(tempfile, "mkstemp", full)
+    monkeypatch.setattr(sys.modules["finitegp.data.spool"], "temporary_file", full)
     with pytest.raises(
         DataError, match=r"cannot be written to .*rows \(No space left on device, after 0 rows\).*TMPDIR"
     ):

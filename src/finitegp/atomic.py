@@ -1,26 +1,39 @@
-"""Files that are complete or not there: written beside their place, then moved into it."""
+"""The one way in which files are written: complete or not there, first beside their place, then moved into it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
+import secrets
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
-from .errors import DataError
+from .errors import DataError, OutputExistsError
+
+# The end of the names of temporary files, which distinguishes them from files of others.
+SUFFIX = ".finitegp.part"
 
 
 @contextmanager
-def complete_or_absent(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary file to write; it takes the place of ``path`` if the block ends well, and vanishes if not.
+def complete_or_absent(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[Path]:
+    """A temporary file to write; it takes the place of ``path`` if the block ends well, and is deleted if not.
 
     An old file at ``path`` stays whole until then. The new one has the permissions of any new file.
 
+    Args:
+        path: Where the file is to be.
+        overwrite: Whether an old file may be replaced. If not, the first of several writers keeps the place.
+
     Raises:
         DataError: If ``path`` is a directory, or the directory that it is to be in does not exist.
+        FileExistsError: If there is a file at the end of the block, and ``overwrite`` is False.
 
     Example:
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     path = Path(directory) / "numbers.txt"
         ...     with complete_or_absent(path) as temporary:
@@ -29,21 +42,41 @@ def complete_or_absent(path: str | os.PathLike[str]) -> Iterator[Path]:
         ('1 2 3', ['numbers.txt'])
     """
     final = check_place(path).resolve()  # a link keeps pointing at the file
-    handle, name = tempfile.mkstemp(dir=final.parent, prefix=final.name + ".", suffix=".part")
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    with temporary_file(final.parent, final.name) as temporary:
         yield temporary
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        # Temporary files are for their owner alone; the result is a file like any other.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, final)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        put_in_place(temporary, final, overwrite=overwrite)
+
+
+@contextmanager
+def temporary_file(folder: Path, name: str) -> Iterator[Path]:
+    """A new, empty file in ``folder`` for its owner alone, deleted at the end of the block unless it was moved.
+
+    It is deleted after KeyboardInterrupt and SIGTERM too; SIGKILL leaves it there.
+    """
+    temporary = folder / f"{name[:50]}.{secrets.token_hex(8)}{SUFFIX}"
+    with _termination_unwinds():
+        try:
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def put_in_place(temporary: Path, final: Path, *, overwrite: bool = True) -> None:
+    """Move a finished temporary file to its place in the same folder, after it has reached the disk."""
+    with open(temporary, "rb") as written:
+        os.fsync(written.fileno())
+    # Temporary files are for their owner alone; the result is a file like any other.
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(temporary, 0o666 & ~mask)
+    if not overwrite:
+        try:
+            _link(temporary, final)
+        except FileExistsError:
+            advice = "choose another name, or set overwrite=True to replace it."
+            raise OutputExistsError(f"{final} exists already:", advice, code="output_exists") from None
+    os.replace(temporary, final)
 
 
 def check_place(path: str | os.PathLike[str]) -> Path:
@@ -56,3 +89,39 @@ def check_place(path: str | os.PathLike[str]) -> Path:
     if not os.access(final.parent, os.W_OK):
         raise DataError(f"Files in {final.parent} cannot be written: choose another place, or change its permissions.")
     return final
+
+
+def _link(temporary: Path, final: Path) -> None:
+    """Take the place ``final`` only if no file is there, which ``os.replace`` does not check."""
+    try:
+        os.link(temporary, final)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+
+
+class _Terminated(BaseException):
+    """SIGTERM as an exception, so that temporary files are deleted on the way out."""
+
+
+@contextmanager
+def _termination_unwinds() -> Iterator[None]:
+    """Let SIGTERM unwind the block before it ends the process, unless somebody else handles that signal."""
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    except _Terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        with contextlib.suppress(ValueError):  # resumed in another thread
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -46,7 +46,7 @@ class FeatureMapError(DataError):
 
 
 class ModelFileError(DataError):
-    """A model file cannot be read or written; the message says what is wrong with it and what to do."""
+    """A file of a model, of statistics or of a run cannot be read or written; the message says why and what to do."""
 
 
 class OutputExistsError(FiniteGPError, FileExistsError):

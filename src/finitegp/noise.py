@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,10 @@ class NoiseModel(nn.Module, ABC):
         """Set the noise variance in place, for example to a closed-form optimum."""
         with torch.no_grad():
             self.log_variance.fill_(math.log(check_noise_variance(variance)))
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this noise again, but for its variance and the modules in it."""
+        return {}
 
     @abstractmethod
     def log_scale(self, inputs: Tensor, features: Tensor) -> Tensor | None:
@@ -90,6 +95,10 @@ class InputNoise(NoiseModel):
         self.module = module
         self.reads = reads
         self.max_log_scale = max_log_scale
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this noise again, but for its variance and the module in it."""
+        return {"reads": self.reads, "max_log_scale": self.max_log_scale}
 
     def log_scale(self, inputs: Tensor, features: Tensor) -> Tensor:
         """``(rows,)`` logarithm of each row's noise scale."""

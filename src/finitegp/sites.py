@@ -69,8 +69,12 @@ class SiteStatistics:
         header = {"fingerprint": self.fingerprint, "num_data": self.statistics.num_data}
         return content_hash(header, encode_statistics(self.statistics))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
         """Write the sums into one file of the kind that models are in: with a checksum, without rows, without pickle.
+
+        Args:
+            path: The file.
+            overwrite: Whether to replace a file that is there; if not, that is a FileExistsError.
 
         Example:
             >>> import tempfile
@@ -87,7 +91,7 @@ class SiteStatistics:
             "columns": list(self.columns),
         }
         header = {"kind": "statistics", "versions": {"finitegp": self.version}, "site": site}
-        write_container(path, header, encode_statistics(self.statistics))
+        write_container(path, header, encode_statistics(self.statistics), overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SiteStatistics:

@@ -168,15 +168,20 @@ class TableModel:
         """The same model with another name for its target; None leaves it as it is."""
         return self if target is None else replace(self, target=target)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything into one file, without training rows and without pickle."""
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
+        """Write everything into one file, without training rows and without pickle.
+
+        Args:
+            path: The file.
+            overwrite: Whether to replace a file that is there; if not, that is a FileExistsError.
+        """
         header, tensors = encode_regressor(self.regressor)
         header["table"] = {
             "encoder": self.encoder.to_dict(),
             "target": self.target,
             "summary": plain_json(self.summary),
         }
-        write_container(path, {"kind": "table", **header}, tensors)
+        write_container(path, {"kind": "table", **header}, tensors, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, feature_map: nn.Module | None = None) -> TableModel:

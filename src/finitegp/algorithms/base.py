@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..data import Rows
 from ..distributed import ALONE, Ranks
+from ..errors import DataError
 from ..likelihood import RowGradients
 from ..model import FeatureGP
 
@@ -200,7 +201,21 @@ class Algorithm(nn.Module, ABC):
         return {}
 
     def load_pending_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what :meth:`pending_state` gave."""
+        """Take back what :meth:`pending_state` gave; a DataError, and no change, if it cannot be that."""
+        check_pending(state, {}, {})
+
+
+def check_pending(
+    state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, torch.dtype]
+) -> None:
+    """Refuse tensors of a checkpoint that are not of these shapes and types; any floating type where none is given."""
+    for name, tensor in state.items():
+        good = tensor.dtype == types[name] if name in types else tensor.is_floating_point()
+        if not good or tuple(tensor.shape) != shapes.get(name):
+            raise DataError(
+                f"the pending {name!r} should have shape {shapes.get(name)} in {types.get(name, 'a floating type')}, "
+                f"but has {tuple(tensor.shape)} in {tensor.dtype}"
+            )
 
 
 def stand_in(batch: Rows) -> Rows:

@@ -15,7 +15,7 @@ from ..likelihood import row_gradients
 from ..linalg import cholesky
 from ..model import FeatureGP
 from ..statistics import FeatureStatistics
-from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
+from .base import Algorithm, BatchGradient, check_pending, noise_gradient, weight_gradient
 
 # Rows whose residuals the noise comes from: their mean square is good to three per cent.
 _RESIDUAL_ROWS = 2000
@@ -189,18 +189,21 @@ class Lagged(Algorithm):
     def load_pending_state(self, state: dict[str, Tensor]) -> None:
         """Take back the batches since the last refresh, of which several ranks keep a part each."""
         device = self.model.device
-        self._pending, self._pending_residuals = [], []
-        if "residuals" in state:
-            self._pending_residuals = list(state["residuals"].to(device))
-        if "sizes" not in state:
-            return
-        sizes = state["sizes"].tolist()
-        features, targets = (torch.split(state[name].to(device), sizes) for name in ("features", "targets"))
-        has_scales = "log_scales" in state
-        scales = torch.split(state["log_scales"].to(device), sizes) if has_scales else [None] * len(sizes)
-        for parts in zip(features, targets, scales, strict=True):
-            own = self.ranks.share.cut(len(parts[0]))
-            self._pending.append(tuple(None if part is None else part[own] for part in parts))  # type: ignore[arg-type]
+        sizes = state["sizes"].tolist() if "sizes" in state else []
+        rows, residuals = sum(sizes), state.get("residuals", torch.empty(0))
+        shapes = {"sizes": (len(sizes),), "features": (rows, self.num_features), "targets": (rows, self.num_targets)}
+        shapes |= {"log_scales": (rows,), "residuals": (len(residuals),)}
+        types = {"sizes": torch.int64} | dict.fromkeys(("features", "targets"), self.weights.dtype)
+        check_pending(state, shapes, types)
+        pending: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        if sizes:
+            features, targets = (torch.split(state[name].to(device), sizes) for name in ("features", "targets"))
+            has_scales = "log_scales" in state
+            scales = torch.split(state["log_scales"].to(device), sizes) if has_scales else [None] * len(sizes)
+            for parts in zip(features, targets, scales, strict=True):
+                own = self.ranks.share.cut(len(parts[0]))
+                pending.append(tuple(None if part is None else part[own] for part in parts))  # type: ignore[arg-type]
+        self._pending, self._pending_residuals = pending, list(residuals.to(device))
 
     def _take_up(self, features: Tensor, targets: Tensor, log_scale: Tensor | None) -> None:
         self._pending.append((features, targets, log_scale))

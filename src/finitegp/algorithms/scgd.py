@@ -12,7 +12,7 @@ from ..data import Rows
 from ..likelihood import row_gradients
 from ..linalg import gram_float64, inverse_root, update_gram
 from ..model import FeatureGP
-from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
+from .base import Algorithm, BatchGradient, check_pending, noise_gradient, weight_gradient
 from .recent_batches import RecentBatches
 
 
@@ -135,6 +135,9 @@ class SCGD(Algorithm):
 
     def load_pending_state(self, state: dict[str, Tensor]) -> None:
         """Take back what :meth:`pending_state` gave."""
+        rows = len(state["features"]) if state else 0
+        shapes = {"features": (rows, self.num_features), "weights": (rows,), "noise": ()}
+        check_pending(state, shapes, dict.fromkeys(shapes, torch.float64))
         self.recent = RecentBatches.from_state(state, self.model.device) if state else None
 
     def _times_inverse(self, features: Tensor, noise_variance: float) -> tuple[Tensor, float]:

@@ -177,6 +177,10 @@ class MeanVariance(nn.Module):
         super().__init__()
         self.networks = nn.ModuleList(networks)
 
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this module again, but for the networks in it: none."""
+        return {}
+
     def forward(self, inputs: Tensor) -> Tensor:
         """``(rows, 1)``."""
         outputs = torch.stack([network(inputs) for network in self.networks])
@@ -194,6 +198,10 @@ class SmoothFloor(nn.Module):
     def __init__(self, floor: float) -> None:
         super().__init__()
         self.floor = floor
+
+    def config(self) -> dict[str, Any]:
+        """The argument that makes this module again."""
+        return {"floor": self.floor}
 
     def forward(self, output: Tensor) -> Tensor:
         """The bounded values, in the shape of the input."""

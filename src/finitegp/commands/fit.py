@@ -177,7 +177,7 @@ def fit(
             "seconds": seconds,
             "memory": memory,
         }
-        _save(model, encoder, target, summary, output)
+        _save(model, encoder, target, summary, output, force=force)
         _show_result(console, summary, output, report_path)
         columns = [asdict(line) for line in encoder.summary()]
         console.result(
@@ -256,10 +256,10 @@ def _report(
     write_report(contents, path, force=force)
 
 
-def _save(model: Any, encoder: TableEncoder, target: str, summary: dict[str, Any], path: Path) -> None:
+def _save(model: Any, encoder: TableEncoder, target: str, summary: dict[str, Any], path: Path, *, force: bool) -> None:
     from ..table_model import TableModel
 
-    TableModel(model, encoder, target, summary).save(path)
+    TableModel(model, encoder, target, summary).save(path, overwrite=force)
 
 
 def _range(values: Array) -> str:

@@ -58,7 +58,7 @@ def merge(
         joint = loaded.merge(
             *parts, keep_model_rows=keep_model_rows, refit_noise=refit_noise, allow_repeats=allow_repeats
         )
-        joint.save(output)
+        joint.save(output, overwrite=force)
         for path, part in zip(sites, parts, strict=True):
             if loaded.target is not None and part.target != loaded.target:
                 console.note(f"{path} has the target under the name {part.target!r}, the model {loaded.target!r}.")

@@ -93,7 +93,7 @@ def predict(
         schema = pa.schema([*table.schema, *(pa.field(name, pa.float64()) for name in added)])
         found = TransformReport(source=table)
         width = loaded.deviations(coverage, interval.value)
-        with table_writer(output, schema) as writer:
+        with table_writer(output, schema, overwrite=force) as writer:
             for rows, mean, std in loaded.predict(table, found):
                 columns: list[Any] = [mean, std, *interval_around(mean, std, width)]
                 writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, *map(pa.array, columns)], schema=schema))

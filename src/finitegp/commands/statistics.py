@@ -42,7 +42,7 @@ def statistics(
         table = open_tables(tables, delimiter, encoding)
         found = TransformReport(source=table)
         site = loaded.statistics(table, found)
-        site.save(output)
+        site.save(output, overwrite=force)
         console.note(*table.notes, *found.lines())
         features = site.statistics.num_features
         console.print(

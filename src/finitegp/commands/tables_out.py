@@ -25,10 +25,10 @@ def check_ending(path: Path) -> Path:
 
 
 @contextmanager
-def table_writer(path: Path, schema: Any) -> Iterator[Any]:
+def table_writer(path: Path, schema: Any, *, overwrite: bool = True) -> Iterator[Any]:
     """Something with ``write_batch`` that makes the table at ``path``, complete or not at all."""
     name = path.name.lower()
-    with complete_or_absent(path) as temporary:
+    with complete_or_absent(path, overwrite=overwrite) as temporary:
         if name.endswith((".parquet", ".pq")):
             with pq.ParquetWriter(temporary, schema) as writer:
                 yield writer

@@ -42,7 +42,7 @@ def update(
         found = TransformReport(source=table)
         loaded.update(table, found)
         total = loaded.regressor.fits_[0].fitted.posterior.statistics.num_data
-        loaded.save(output)
+        loaded.save(output, overwrite=force)
         console.note(*table.notes, *found.lines())
         console.print(f"{table.num_rows} rows added, {total:g} in all: ", output)
         console.result({"model": str(output), "rows_added": table.num_rows, "rows": total})

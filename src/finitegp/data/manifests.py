@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from ..atomic import complete_or_absent
 from ..errors import DataError
 
 FORMAT = "finitegp-spool-1"
@@ -20,16 +19,8 @@ _MAX_COLUMNS = 1 << 20
 
 def replace_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest in one piece, and remove the rows of the spool that it replaces."""
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
-    try:
-        with open(handle, "w", encoding="utf8") as opened:
-            json.dump(manifest, opened, indent=1)
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(temporary, folder / MANIFEST)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with complete_or_absent(folder / MANIFEST) as temporary:
+        temporary.write_text(json.dumps(manifest, indent=1), encoding="utf8")
     for path in folder.glob("rows-*.bin"):
         if path.name != manifest["file"]:
             path.unlink()  # of the spool that this one replaces

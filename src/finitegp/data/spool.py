@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..atomic import SUFFIX, put_in_place, temporary_file
 from ..errors import DataError
 from .any_source import as_source
 from .manifests import FORMAT, MANIFEST, changed_file, checksum_of, file_state, read_manifest, replace_manifest
@@ -221,15 +222,14 @@ def row_dtype(
 
 def _write(source: Any, folder: Path, input_dtype: str, progress: Progress | None) -> dict[str, Any]:
     """Write all rows under a temporary name, then under the name of their checksum."""
-    for left_over in folder.glob("*.part"):
+    for left_over in folder.glob("*" + SUFFIX):
         left_over.unlink()  # of a spool that was killed; the lock says that nobody is writing
     digest = hashlib.sha256()
     dtype: np.dtype[Any] | None = None
     inputs = targets = None
     sum_of_counts = 0.0
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
-    try:
-        with open(handle, "wb", buffering=0) as opened:
+    with temporary_file(folder, "rows") as temporary:
+        with open(temporary, "wb", buffering=0) as opened:
             done = 0
             for rows in source:
                 found = row_dtype(
@@ -262,12 +262,8 @@ def _write(source: Any, folder: Path, input_dtype: str, progress: Progress | Non
             names = getattr(source, "column_names", None)
             if input_dtype == "float32":
                 _refuse_coarse(inputs, names)
-            os.fsync(opened.fileno())
         name = f"rows-{digest.hexdigest()[:16]}.bin"
-        os.replace(temporary, folder / name)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        put_in_place(temporary, folder / name)
     return {
         "format": FORMAT,
         "file": name,

@@ -67,6 +67,13 @@ WRITTEN_OUT: dict[str, WrittenOut] = {
 }
 
 
+def activation_name(module: nn.Module) -> str | None:
+    """The name that :func:`make_activation` makes such a module of, or None if there is none."""
+    if isinstance(module, nn.GELU) and module.approximate != "none":
+        return None
+    return next((name for name, made in ACTIVATIONS.items() if type(module) is made), None)
+
+
 def make_activation(activation: str | Callable[[], nn.Module]) -> nn.Module:
     """The module of that name, or what the callable returns."""
     if isinstance(activation, str):

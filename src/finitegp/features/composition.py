@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -102,6 +103,10 @@ class ComposedFeatures(nn.Module):
         self.first = first
         self.second = second
 
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this map again, but for the maps in it."""
+        return {"input_dim": self.input_dim}
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
         features: Tensor = self.second(self.first(inputs))
@@ -167,6 +172,10 @@ class ConcatenatedFeatures(nn.Module):
             self.num_features += size
         self.maps = nn.ModuleList(maps)
 
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this map again, but for the maps in it."""
+        return {"input_dim": self.input_dim}
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
         return torch.cat([part(inputs) for part in self.maps], dim=1)
@@ -195,6 +204,10 @@ class ConstantFeatures(nn.Module):
         self.input_dim = None
         self.num_features = 1
         self.log_magnitude = nn.Parameter(log_of_number("magnitude", magnitude))
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this map again, but for the value of its tensor: none."""
+        return {}
 
     @property
     def magnitude(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +67,10 @@ class PeriodicEmbedding(nn.Module):
         self.phases = nn.Parameter(uniform(*shape) * math.pi)
         self.weights = nn.Parameter(uniform(self.input_dim, count, self.width - 1) * bound)
         self.offsets = nn.Parameter(uniform(self.input_dim, 1, self.width - 1) * bound)
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this map again, but for the values of its tensors."""
+        return {"input_dim": self.input_dim, "num_frequencies": self.frequencies.shape[2], "width": self.width}
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Embedded columns ``(rows, input_dim * width)`` of inputs ``(rows, input_dim)``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -78,6 +79,12 @@ class SpectralFeatures(nn.Module, ABC):
     def _amplitudes(self) -> Tensor:
         """What the cosines and sines are multiplied by: one number, or ``(num_features,)``."""
 
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this map again, but for the values of its tensors."""
+        names = ("length_scales", "magnitude")
+        learned = {f"learn_{name}": isinstance(getattr(self, f"log_{name}"), nn.Parameter) for name in names}
+        return {"input_dim": self.input_dim, **learned}
+
     def _register(self, name: str, value: Tensor, learn: bool) -> None:
         # What is not learned is a buffer: saved and moved with the module, but out of an optimizer's reach.
         if learn:
@@ -142,6 +149,17 @@ class FourierFeatures(SpectralFeatures):
         self.sampling = sampling
         frequencies = draw_frequencies(kernel, self.num_features // 2, self.input_dim, sampling, seed)
         self._register("frequencies", frequencies.to(self.log_magnitude), learn_frequencies)
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this map again, but for the values of its tensors."""
+        return {
+            **super().config(),
+            "num_features": self.num_features,
+            "kernel": self.kernel,
+            "ard": self.log_length_scales.numel() == self.input_dim,
+            "sampling": self.sampling,
+            "learn_frequencies": isinstance(self.frequencies, nn.Parameter),
+        }
 
     def _amplitudes(self) -> Tensor:
         return (0.5 * self.log_magnitude).exp() / math.sqrt(self.num_features // 2)

@@ -66,6 +66,10 @@ def draw_frequencies(kernel: str, num_frequencies: int, input_dim: int, sampling
     degrees_of_freedom = DEGREES_OF_FREEDOM[check_kernel(kernel)]
     check_size("num_frequencies", num_frequencies)
     check_size("input_dim", input_dim)
+    if sampling not in SAMPLINGS:
+        raise ValueError(f"sampling must be one of {list(SAMPLINGS)}, but is {sampling!r}.")
+    if torch.get_default_device().type == "meta":  # the values will come from a file
+        return torch.empty(num_frequencies, input_dim, dtype=torch.float64)
     student = math.isfinite(degrees_of_freedom)
     if sampling == "sobol":
         uniform = _sobol_uniform(num_frequencies, input_dim + student, seed)
@@ -76,7 +80,7 @@ def draw_frequencies(kernel: str, num_frequencies: int, input_dim: int, sampling
 
         quantiles = gammaincinv(degrees_of_freedom / 2, uniform[:, input_dim:].numpy())
         chi_square = 2 * torch.as_tensor(quantiles, device="cpu")
-    elif sampling in SAMPLINGS:
+    else:
         generator = torch.Generator(device="cpu").manual_seed(seed)
         if sampling == "iid":
             normal = _randn(num_frequencies, input_dim, generator=generator)
@@ -86,8 +90,6 @@ def draw_frequencies(kernel: str, num_frequencies: int, input_dim: int, sampling
             return normal
         chi_square = _randn(num_frequencies, int(degrees_of_freedom), generator=generator)
         chi_square = chi_square.square().sum(dim=1, keepdim=True)
-    else:
-        raise ValueError(f"sampling must be one of {list(SAMPLINGS)}, but is {sampling!r}.")
     return normal * (chi_square / degrees_of_freedom).rsqrt()
 
 

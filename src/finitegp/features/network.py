@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .activations import WRITTEN_OUT, make_activation
+from .activations import WRITTEN_OUT, activation_name, make_activation
 from .arguments import check_size, check_width, log_of_number
 from .pullback import Pullback, accumulate
 
@@ -60,7 +61,7 @@ class MLPFeatures(nn.Module):
         if initialization not in ("torch", "he"):
             raise ValueError(f"initialization must be 'torch' or 'he', but is {initialization!r}.")
         with ExitStack() as stack:
-            if seed is not None:
+            if seed is not None and torch.get_default_device().type != "meta":
                 # The generator of the CPU alone: torch.manual_seed would also reseed every accelerator.
                 stack.enter_context(torch.random.fork_rng(devices=[]))
                 stack.enter_context(torch.device("cpu"))
@@ -77,6 +78,19 @@ class MLPFeatures(nn.Module):
         self.layers = nn.Sequential(*layers).to(torch.get_default_device())
         self.activation = activation if isinstance(activation, str) else None
         self.has_pullback = self.activation is not None and final_activation
+
+    def config(self) -> dict[str, Any] | None:
+        """The arguments that make this map again, but for the values of its tensors; None if JSON has no such."""
+        layers = list(self.layers)
+        activations = {activation_name(layer) for layer in layers[1::2]}
+        if len(activations) > 1 or None in activations:
+            return None
+        return {
+            "input_dim": self.input_dim,
+            "hidden": [layer.out_features for layer in layers if isinstance(layer, nn.Linear)],
+            "activation": activations.pop() if activations else "relu",
+            "final_activation": len(layers) % 2 == 0,
+        }
 
     def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
         """The same features without autograd, with the backward pass written out (only if ``has_pullback``)."""
@@ -143,6 +157,10 @@ class LinearFeatures(nn.Module):
         self.log_magnitude = nn.Parameter(log_of_number("magnitude", magnitude))
         log_bias_magnitude = nn.Parameter(log_of_number("bias_magnitude", bias_magnitude))
         self.register_parameter("log_bias_magnitude", log_bias_magnitude if bias else None)
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this map again, but for the values of its tensors."""
+        return {"input_dim": self.input_dim, "bias": self.log_bias_magnitude is not None}
 
     @property
     def magnitude(self) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import torch
@@ -146,6 +147,15 @@ class GaussLegendreFeatures(SpectralFeatures):
         self.register_buffer("frequencies", None, persistent=False)
         self.register_buffer("root_weights", None, persistent=False)
         self._round_nodes()
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this map again, but for the values of its tensors."""
+        return {
+            **super().config(),
+            "nodes_per_dimension": self.nodes_per_dimension,
+            "frequency_cutoff": self.frequency_cutoff,
+            "tolerance": self.tolerance,
+        }
 
     def _amplitudes(self) -> Tensor:
         return (0.5 * self.log_magnitude).exp() * self.root_weights

@@ -1,5 +1,17 @@
 """Models as files: one safetensors file with a JSON header and a checksum; no pickle, no code, no training rows."""
 
-from .files import load_fit, save_fit
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .fits import load_fit, save_fit
 
 __all__ = ["load_fit", "save_fit"]
+
+
+def __getattr__(name: str) -> Any:
+    # Fits are made by training, whose checkpoints are written with the container of this package.
+    if name in __all__:
+        from . import fits
+
+        return getattr(fits, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -68,8 +68,10 @@ class Contents(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-def write_container(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write header and tensors into one file; an old file stays whole until the new one is complete."""
+def write_container(
+    path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Tensor], *, overwrite: bool = True
+) -> None:
+    """Write header and tensors into one file; an old file stays whole until the new one is complete, or for good."""
     stamped = {"format": FORMAT, "format_version": FORMAT_VERSION, **header}
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.dtype not in _TYPES:
@@ -91,15 +93,16 @@ def write_container(path: str | os.PathLike[str], header: Mapping[str, Any], ten
     digest = hashlib.sha256(head)
     digest.update(body)
     head = head[:place] + digest.hexdigest().encode() + head[place + len(_NO_DIGEST) :]
-    with complete_or_absent(path) as temporary, open(temporary, "wb") as opened:
+    with complete_or_absent(path, overwrite=overwrite) as temporary, open(temporary, "wb") as opened:
         opened.write(head)
         opened.write(body)
 
 
-def read_container(path: str | os.PathLike[str], expected: str = "a model") -> Contents:
+def read_container(path: str | os.PathLike[str], expected: str = "a model", form: str = FORMAT) -> Contents:
     """Read a file that :func:`write_container` wrote; anything else is a ModelFileError that says what it is.
 
-    Nothing is allocated that is larger than the file. ``expected`` is what errors call the file that should be there.
+    Nothing is allocated that is larger than the file. ``expected`` is what errors call the file that should be there,
+    and ``form`` the format that its header must name.
     """
     place = Path(path)
     if place.exists() and not place.is_file():
@@ -107,19 +110,19 @@ def read_container(path: str | os.PathLike[str], expected: str = "a model") -> C
         raise ModelFileError(f"{place} is a {what}, not {expected}.")
     try:
         with open(place, "rb") as opened:
-            return _read(place, opened, expected)
+            return _read(place, opened, expected, form)
     except FileNotFoundError:
         raise ModelFileError(f"There is no file {place}.") from None
     except OSError as error:
         raise ModelFileError(f"{place} cannot be read: {error.strerror}.") from None
 
 
-def _read(path: Path, opened: BinaryIO, expected: str) -> Contents:
+def _read(path: Path, opened: BinaryIO, expected: str, form: str) -> Contents:
     size = os.fstat(opened.fileno()).st_size
     head = _read_head(path, opened, size, expected)
     outer = _parse(path, head[8:])
     metadata = outer.pop("__metadata__", None)
-    header = _check_header(path, metadata, expected)
+    header = _check_header(path, metadata, expected, form)
     body_bytes = _check_tensors(path, outer)
     missing = len(head) + body_bytes - size
     if missing > 0:
@@ -179,18 +182,23 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     return parsed
 
 
-def _check_header(path: Path, metadata: Any, expected: str) -> dict[str, Any]:
+def _check_header(path: Path, metadata: Any, expected: str, form: str) -> dict[str, Any]:
     """Our own header out of the metadata, after its format and version."""
     if not isinstance(metadata, dict) or not isinstance(metadata.get("finitegp"), str):
         raise ModelFileError(f"{path} is a safetensors file, but not {expected} that finitegp saved.")
     header = _parse(path, metadata["finitegp"].encode(errors="replace"))
     found = header.get("format")
-    if isinstance(found, str) and found.startswith("finitegp-checkpoint"):
+    if found != form and isinstance(found, str) and found.startswith("finitegp-checkpoint"):
+        if form != FORMAT:
+            raise ModelFileError(
+                f"{path} was written by an earlier release of finitegp, without a checksum: only that release can go "
+                "on from it."
+            )
         raise ModelFileError(
             f"{path} is a checkpoint of a training run, not {expected}: resume the training from it, and save the "
             "model."
         )
-    if found != FORMAT:
+    if found != form:
         raise ModelFileError(f"{path} is not {expected} that finitegp saved: its format is {str(found)[:60]!r}.")
     version = header.get("format_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:

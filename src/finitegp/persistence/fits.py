@@ -1,9 +1,11 @@
-"""One exact GP with the scaling around it, as JSON and tensors: no training rows, no code."""
+"""Fits in files: exact GPs with the scaling around them, as JSON and tensors; no training rows, no code."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import os
+import platform
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from .. import __version__
 from ..automatic import AutoFit
 from ..data.scaling import Standardizer
 from ..errors import DataError, ModelFileError
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
-from .modules import build_module, describe_module, load_tensors
+from .container import read_container, write_container
+from .modules import build_module, check_grids, describe_module, load_tensors
 from .plain_json import plain_json
 from .row_sums import checked_tensor, decode_statistics, encode_statistics, positive_number
 
@@ -27,6 +31,94 @@ _PROBE_ROWS = 4
 _MAX_CHUNK = 1 << 24
 # Far above rounding on another processor, far below what a different module gives.
 _PROBE_TOLERANCE = 1e-6
+
+
+def save_fit(fit: AutoFit, path: str | os.PathLike[str]) -> None:
+    """Write a fit into one file: features, noise, scaling, posterior and record, but no training rows.
+
+    A feature map that is not one of this library's (or made of ``nn.Sequential``, ``nn.Linear`` and activations) is
+    saved as its tensors and the name of its class.
+
+    Example:
+        >>> import tempfile
+        >>> from finitegp.automatic import fit_auto
+        >>> generator = np.random.default_rng(0)
+        >>> inputs = generator.normal(size=(40, 2))
+        >>> targets = inputs[:, 0] + 0.1 * generator.normal(size=40)
+        >>> fit = fit_auto(inputs, targets, settings={"fourier_features": 16, "kernels": ["rbf"]})
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     save_fit(fit, f"{directory}/small.finitegp")
+        ...     again = load_fit(f"{directory}/small.finitegp")
+        >>> bool((again.predict(inputs).mean == fit.predict(inputs).mean).all())
+        True
+    """
+    header, tensors = encode_fits([fit])
+    write_container(path, {"kind": "fit", **header}, tensors)
+
+
+def load_fit(
+    path: str | os.PathLike[str], *, feature_map: nn.Module | None = None, noise_model: NoiseModel | None = None
+) -> AutoFit:
+    """Read a fit that :func:`save_fit` wrote; its predictions are the same to the last bit on the same machine.
+
+    Args:
+        path: The file.
+        feature_map: Needed if the saved one was a module of your own: a module made in the same way, whose tensors are
+            then those of the file. It is copied, not changed.
+        noise_model: The same for a noise model.
+
+    Raises:
+        ModelFileError: If the file is damaged, truncated, of a newer version or something else altogether, or if the
+            modules passed in are not those that were saved.
+    """
+    header, tensors = read_container(path)
+    if header.get("kind") != "fit":
+        raise ModelFileError(f"{path} holds a {str(header.get('kind'))[:60]!r}, not a single fit.")
+    return decode_fits(path, header, tensors, feature_map=feature_map, noise_model=noise_model)[0]
+
+
+def encode_fits(fits: Sequence[AutoFit]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header entries and tensors of several fits, and the versions of what made them."""
+    headers: list[dict[str, Any]] = []
+    tensors: dict[str, Tensor] = {}
+    for number, fit in enumerate(fits):
+        header, mine = encode_fit(fit, f"fits.{number}.")
+        headers.append(header)
+        tensors |= mine
+    versions = {
+        "finitegp": __version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+    return {"versions": versions, "fits": headers}, tensors
+
+
+def decode_fits(
+    path: str | os.PathLike[str],
+    header: dict[str, Any],
+    tensors: dict[str, Tensor],
+    *,
+    feature_map: nn.Module | None = None,
+    noise_model: NoiseModel | None = None,
+) -> list[AutoFit]:
+    """The fits of a file; what does not fit together is a ModelFileError."""
+    stored = header.get("fits")
+    if not isinstance(stored, list) or not stored or len(stored) > len(tensors):
+        raise ModelFileError(f"{path} cannot be used: it holds no fit.")
+    try:
+        check_grids(stored)
+        fits = []
+        for number in range(len(stored)):
+            prefix = f"fits.{number}."
+            mine = {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+            fits.append(_decode(stored[number], mine, feature_map, noise_model))
+        return fits
+    except ModelFileError as error:
+        raise ModelFileError(f"{path} cannot be used: {error}.") from None
+    except (DataError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
+        what = f"its parts do not make a model ({type(error).__name__}: {error})"
+        raise ModelFileError(f"{path} cannot be used: {what}.") from error
 
 
 def encode_fit(fit: AutoFit, prefix: str = "") -> tuple[Header, Tensors]:
@@ -54,24 +146,6 @@ def encode_fit(fit: AutoFit, prefix: str = "") -> tuple[Header, Tensors]:
     if outputs is not None:
         tensors |= {"probe.inputs": probe, "probe.features": outputs[0], "probe.log_noise_scale": outputs[1]}
     return header, {prefix + name: tensor for name, tensor in tensors.items()}
-
-
-def decode_fit(
-    header: Any,
-    tensors: Mapping[str, Tensor],
-    prefix: str = "",
-    *,
-    feature_map: nn.Module | None = None,
-    noise_model: NoiseModel | None = None,
-) -> AutoFit:
-    """The fit that :func:`encode_fit` described; what does not fit together is a ModelFileError."""
-    mine = {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    try:
-        return _decode(header, mine, feature_map, noise_model)
-    except ModelFileError:
-        raise
-    except (DataError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
-        raise ModelFileError(f"its parts do not make a model ({type(error).__name__}: {error})") from error
 
 
 def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_model: NoiseModel | None) -> AutoFit:

@@ -1,6 +1,6 @@
 """Estimators in files: what ``GPRegressor.save`` and ``load`` do.
 
-The estimator is above this module, which therefore is told its class.
+Functions take the estimator's class as an argument, which avoids a circular import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import ModelFileError
 from .container import read_container, write_container
-from .files import decode_fits, encode_fits
+from .fits import decode_fits, encode_fits
 from .plain_json import plain_json
 
 _MODULE = "module of one's own"

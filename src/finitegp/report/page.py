@@ -91,7 +91,7 @@ def write_report(contents: ReportContents, path: str | os.PathLike[str], *, forc
         advice = "choose another name, or set force=True to replace it."
         raise OutputExistsError(f"{path} exists already:", advice, code="output_exists")
     text = render_page(contents)
-    with complete_or_absent(path) as temporary:
+    with complete_or_absent(path, overwrite=force) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
     return path
 

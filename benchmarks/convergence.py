@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     arguments = parser.parse_args()
     if not arguments.plot:
-        record("convergence", measure(arguments.problems, arguments.steps))
+        record("convergence", measure(arguments.problems, arguments.steps), same=("problem", "method", "batch"))
     plot()
 
 

@@ -13,10 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from finitegp import FeatureGP, GPRegressor, Lagged, train
-from finitegp.callbacks import Validation
-from finitegp.metrics import score
-from finitegp.schedules import cosine_decay, make_optimizer
+from finitegp import FeatureGP, GPRegressor, Lagged, Validation, cosine_decay, make_optimizer, score, train
 
 SAMPLES = 64
 

@@ -15,11 +15,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from finitegp import DataError, GPRegressor
-from finitegp.data.columns import TableEncoder, TransformReport
-from finitegp.data.tables import TableReader
+from finitegp import DataError, GPRegressor, TableEncoder, TableModel, TableReader
+from finitegp.data.columns import TransformReport
 from finitegp.data.targets import target_values
-from finitegp.table_model import TableModel
 
 TABLES = Path(__file__).parent / "tables"
 

@@ -15,10 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from finitegp import DataError, GPRegressor
-from finitegp.data.columns import TableEncoder
-from finitegp.sites import SiteStatistics
-from finitegp.table_model import TableModel
+from finitegp import DataError, GPRegressor, SiteStatistics, TableEncoder, TableModel
 
 FLUIDS = ("water", "brine", "oil")
 

@@ -1,6 +1,8 @@
 """How the modules of the package, and of what is built on it, depend on one another."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,28 @@ def test_the_package_imports_nothing_that_is_not_installed_with_it():
     for name, path in modules(PACKAGE).items():
         roots = {stem.partition(".")[0] for stem, _ in imported(name, path)}
         assert not roots & {*AROUND, "tests", "gpytorch"}, f"{name} imports {roots & {*AROUND, 'tests', 'gpytorch'}}"
+
+
+def test_the_command_line_starts_without_torch():
+    """``--version`` and ``--help`` do not wait for PyTorch, SciPy, scikit-learn or Arrow."""
+    code = (
+        "import sys; from finitegp.cli import app\n"
+        "try:\n    app(['fit', '--help'])\nexcept SystemExit:\n    pass\n"
+        "slow = {'torch', 'scipy', 'sklearn', 'pyarrow', 'pandas'} & set(sys.modules)\n"
+        "sys.exit(f'loaded: {slow}' if slow else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_there():
+    """Each name of ``dir(finitegp)`` can be had, and type checkers see the same names from the same modules."""
+    assert dir(finitegp) == sorted(finitegp.__all__)
+    for name in finitegp.__all__:
+        assert getattr(finitegp, name) is not None
+    tree = ast.parse(Path(finitegp.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    shown = {alias.name: node.module for node in block.body for alias in node.names}
+    assert shown == finitegp._MODULES
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        finitegp.nothing  # noqa: B018

@@ -1,60 +1,81 @@
-"""Exact Gaussian-process regression on finite features: mini-batches of any size, fixed memory, honest error bars."""
+"""Exact Gaussian-process regression on finite features: mini-batches of any size, fixed memory, honest error bars.
+
+Everything that the pages show can be imported from here. A name is loaded when it is first used: PyTorch and
+scikit-learn take seconds to import, and ``finitegp --version`` should not wait for them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0.dev0"
 
-from typing import TYPE_CHECKING, Any
-
-from .algorithms import BSGD, SCGD, Exact, ExactGradient, Lagged, Minimax, PaperMinimax, exact_gradient
-from .data import ArraySource, IterableSource
-from .errors import DataError, NumericalError
-from .full_batch import FullBatchResult, fit_full_batch
-from .likelihood import MarginalLikelihood, NoiseOptimum, negative_log_marginal_likelihood, optimal_noise
-from .model import FeatureGP, FittedGP
-from .noise import ConstantNoise, InputNoise
-from .posterior import Prediction, WeightPosterior
-from .run import TrainingRun
-from .statistics import FeatureStatistics
-from .training import train
-
 if TYPE_CHECKING:
-    from .estimator import GPRegressor
+    from .algorithms import BSGD, SCGD, Exact, ExactGradient, Lagged, Minimax, PaperMinimax, exact_gradient
+    from .callbacks import Checkpoint, ExactNLML, JsonLinesLog, ProgressBar, Validation
+    from .data import ArraySource, IterableSource, NpySource, ScaledSource, Scaling, open_spool, spool
+    from .data.columns import TableEncoder
+    from .data.table_source import TableSource
+    from .data.tables import TableReader
+    from .distributed import join_ranks
+    from .errors import DataError, FeatureMapError, ModelFileError, NumericalError
+    from .estimator import GPRegressor, as_regressor
+    from .features import ComposedFeatures, FourierFeatures, GaussLegendreFeatures, LinearFeatures, MLPFeatures
+    from .full_batch import FullBatchResult, fit_full_batch
+    from .likelihood import MarginalLikelihood, NoiseOptimum, negative_log_marginal_likelihood, optimal_noise
+    from .memory import plan_memory, return_freed_memory
+    from .metrics import score
+    from .model import FeatureGP, FittedGP
+    from .noise import ConstantNoise, InputNoise
+    from .out_of_core import fit_within_memory
+    from .posterior import Prediction, WeightPosterior
+    from .report import gather_contents, write_report
+    from .run import TrainingRun
+    from .schedules import cosine_decay, make_optimizer, theory_decay
+    from .sites import SiteStatistics
+    from .statistics import FeatureStatistics
+    from .table_model import TableModel
+    from .training import train
 
-__all__ = [
-    "BSGD",
-    "SCGD",
-    "ArraySource",
-    "ConstantNoise",
-    "DataError",
-    "Exact",
-    "ExactGradient",
-    "FeatureGP",
-    "FeatureStatistics",
-    "FittedGP",
-    "FullBatchResult",
-    "GPRegressor",
-    "InputNoise",
-    "IterableSource",
-    "Lagged",
-    "MarginalLikelihood",
-    "Minimax",
-    "NoiseOptimum",
-    "NumericalError",
-    "PaperMinimax",
-    "Prediction",
-    "TrainingRun",
-    "WeightPosterior",
-    "exact_gradient",
-    "fit_full_batch",
-    "negative_log_marginal_likelihood",
-    "optimal_noise",
-    "train",
-]
+#: Where each public name is.
+_PLACES = {
+    "algorithms": "BSGD SCGD Exact ExactGradient Lagged Minimax PaperMinimax exact_gradient",
+    "callbacks": "Checkpoint ExactNLML JsonLinesLog ProgressBar Validation",
+    "data": "ArraySource IterableSource NpySource ScaledSource Scaling open_spool spool",
+    "data.columns": "TableEncoder",
+    "data.table_source": "TableSource",
+    "data.tables": "TableReader",
+    "distributed": "join_ranks",
+    "errors": "DataError FeatureMapError ModelFileError NumericalError",
+    "estimator": "GPRegressor as_regressor",
+    "features": "ComposedFeatures FourierFeatures GaussLegendreFeatures LinearFeatures MLPFeatures",
+    "full_batch": "FullBatchResult fit_full_batch",
+    "likelihood": "MarginalLikelihood NoiseOptimum negative_log_marginal_likelihood optimal_noise",
+    "memory": "plan_memory return_freed_memory",
+    "metrics": "score",
+    "model": "FeatureGP FittedGP",
+    "noise": "ConstantNoise InputNoise",
+    "out_of_core": "fit_within_memory",
+    "posterior": "Prediction WeightPosterior",
+    "report": "gather_contents write_report",
+    "run": "TrainingRun",
+    "schedules": "cosine_decay make_optimizer theory_decay",
+    "sites": "SiteStatistics",
+    "statistics": "FeatureStatistics",
+    "table_model": "TableModel",
+    "training": "train",
+}
+_MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    # scikit-learn takes most of a second to import, and many uses of this library do without.
-    if name == "GPRegressor":
-        from .estimator import GPRegressor
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    globals()[name] = found
+    return found
 
-        return GPRegressor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return __all__

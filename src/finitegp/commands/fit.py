@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from ..distributed import join_ranks
 from ..errors import DataError
 from .console import Console, columns_table, scores_table
 from .fit_on_disk import BLOCK_BYTES, CHUNK_ROWS, SampledRows, fit_on_disk
@@ -93,6 +92,8 @@ def fit(
     check_share("--test-fraction", test_fraction, zero=True)
     if memory is not None:
         check_size("--memory", memory)
+    from ..distributed import join_ranks  # here, because torch takes seconds to import
+
     with console.guard(), join_ranks() as ranks:
         if not ranks.is_first:
             console.silence()

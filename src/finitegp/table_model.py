@@ -13,6 +13,7 @@ from torch import nn
 
 from .data.columns import TableEncoder, TransformReport
 from .data.fitted_columns import NumberColumn
+from .data.naming import Locator
 from .data.targets import target_values
 from .errors import DataError, ModelFileError
 from .estimator import GPRegressor
@@ -221,7 +222,7 @@ class TableModel:
 
 def _report_on(table: Any, report: TransformReport | None) -> TransformReport:
     report = TransformReport() if report is None else report
-    if report.source is None and hasattr(table, "locate"):
+    if report.source is None and isinstance(table, Locator):
         report.source = table
     return report
 

@@ -15,8 +15,7 @@ from .algorithms.base import Algorithm
 from .callbacks.base import Callback
 from .checkpoint import load_checkpoint
 from .data import Rows
-from .data.sampling import GATHERED_BATCHES
-from .data.source_sampling import make_sampler
+from .data.sampling import GATHERED_BATCHES, Sampler
 from .distributed import ALONE, Ranks
 from .errors import DataError, NumericalError
 from .run import TrainingRun, copy_state
@@ -102,7 +101,7 @@ def train(
     algorithm.micro_batch_size = micro_batch_size
     algorithm.share_steps(ranks)
     model = algorithm.model
-    sampler = make_sampler(
+    sampler = Sampler(
         data,
         batch_size,
         sampling=sampling,

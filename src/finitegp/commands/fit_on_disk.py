@@ -67,8 +67,8 @@ def fit_on_disk(
     from ..estimator.progress import stage_progress
     from ..memory import MemoryBudgetError, return_freed_memory
     from ..out_of_core import fit_disk_rows
+    from ..out_of_core.disk_rows import prepare_rows
     from ..out_of_core.fit import chosen_settings, plan_for
-    from ..out_of_core.shared_rows import prepare_rows
 
     with ranks.working():  # so that what is wrong on all ranks is said by one
         source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)

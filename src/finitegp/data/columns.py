@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..errors import DataError
 from .arrow_values import record_batches
 from .fitted_columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
-from .naming import listed, row_label, unknown_column
+from .naming import Locator, listed, row_label, unknown_column
 from .profiles import ColumnProfile
 from .sketches import Gaps
 
@@ -55,7 +55,7 @@ class TransformReport:
         extra_columns: Columns that the fit did not see, and that were ignored.
     """
 
-    source: Any = None
+    source: Locator | None = None
     rows: int = 0
     imputed: dict[str, int] = field(default_factory=dict)
     unseen: dict[str, int] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class TableEncoder:
                 over all of them.
         """
         report = TransformReport() if report is None else report
-        if report.source is None and hasattr(data, "locate"):
+        if report.source is None and isinstance(data, Locator):
             report.source = data
         blocks = [self._transform_batch(batch, report) for batch in record_batches(data)]
         if len(blocks) == 1:
@@ -331,7 +331,7 @@ def _different(names: list[str]) -> list[str]:
     return result
 
 
-def _refuse_gaps(gaps: dict[str, Gaps], source: Any) -> None:
+def _refuse_gaps(gaps: dict[str, Gaps], source: Locator | None) -> None:
     found = []
     for name, each in gaps.items():
         for count, word, row in (

@@ -66,8 +66,7 @@ def fit_on_disk(
     from ..estimator import as_regressor
     from ..estimator.progress import stage_progress
     from ..memory import MemoryBudgetError, return_freed_memory
-    from ..out_of_core import fit_disk_rows
-    from ..out_of_core.disk_rows import prepare_rows
+    from ..out_of_core import DiskRows, fit_disk_rows
     from ..out_of_core.fit import chosen_settings, plan_for
 
     with ranks.working():  # so that what is wrong on all ranks is said by one
@@ -97,7 +96,7 @@ def fit_on_disk(
     started = time.perf_counter()
     return_freed_memory()
     with _ended_in_order(), stage_progress("fit", shown=not speaker.as_json and ranks.is_first) as progress:
-        rows = prepare_rows(source, ranks=ranks, chunk_size=plan.setting.chunk_size, seed=seed, progress=progress)
+        rows = DiskRows.prepare(source, ranks=ranks, chunk_size=plan.setting.chunk_size, seed=seed, progress=progress)
         if source.report is not None:
             for line in source.report.lines():
                 speaker.note(line)

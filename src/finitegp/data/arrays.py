@@ -178,7 +178,7 @@ class NpySource(ArraySource):
         self._checked = True
 
     def measure(self) -> Measure:
-        """What was found when the files were opened."""
+        """The measure that was taken when the files were opened."""
         return self._measure
 
     def fingerprint(self) -> dict[str, Any]:

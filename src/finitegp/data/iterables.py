@@ -15,6 +15,8 @@ from ..errors import DataError
 from .arrays import source_of_parts
 from .sources import NUMBERS_OF_PARTS, Rows, Source, check_chunk_size, cut_rows
 
+_NO_ROWS = "The data have no rows: the iterable yielded no rows."
+
 
 class _Passes:
     """An iterable and what its passes have shown: shared by sources that yield its rows in chunks of different size."""
@@ -31,18 +33,19 @@ class _Passes:
         return self.iterable
 
     def first(self) -> Any:
-        """The first item, which a later pass yields all the same; None if there is none."""
+        """The first item, which a later pass yields all the same."""
         self._refuse_used_up()
         items = iter(self.iterable)
-        first = next(items, None)
-        if first is not None and isinstance(self.iterable, Iterator):
-            self.iterable = chain([first], items)
-        return first
+        for first in items:
+            if isinstance(self.iterable, Iterator):
+                self.iterable = chain([first], items)
+            return first
+        raise DataError(_NO_ROWS)
 
     def end(self, seen: int) -> None:
         """Note the number of rows; an error if there are none, or not as many as before."""
         if seen == 0:
-            raise DataError("The data have no rows: the iterable yielded no rows.")
+            raise DataError(_NO_ROWS)
         if self.num_data not in (None, seen):
             raise DataError(f"The data changed between passes: {self.num_data} rows before, {seen} rows now.")
         self.num_data = seen
@@ -87,10 +90,7 @@ class IterableSource(Source):
     @property
     def input_dim(self) -> int:  # type: ignore[override]
         """The number of input columns of the first item; no row is lost by looking at it."""
-        first = self._passes.first()
-        if first is None:
-            raise DataError("The data have no rows: the iterable yielded no rows.")
-        return int(np.shape(self._parts(first, 0, 0)[0])[-1])
+        return int(np.shape(self._parts(self._passes.first(), 0, 0)[0])[-1])
 
     def __iter__(self) -> Iterator[Rows]:
         seen = 0

@@ -109,7 +109,7 @@ class Sampler:
         return -(-self.num_data // self.batch_size)
 
     def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0, stop: int | None = None) -> Iterator[Rows]:
-        """The batches of one epoch from ``skip`` up to ``stop``; ``stream`` tells apart batches drawn side by side."""
+        """The batches of one epoch from ``skip`` up to ``stop``; ``stream`` separates batches drawn side by side."""
         numbers_at = self._order(mix_seed(self.seed, stream, epoch))
         end = len(self) if stop is None else min(stop, len(self))
         for first in range(skip, end, self.gathered_batches):

@@ -39,16 +39,15 @@ class Scaling:
 
         A row of count ``k`` enters ``k`` times; weights make no difference. ``progress`` is called after every chunk.
         """
-        inputs: Moments | None = None
-        targets: Moments | None = None
+        inputs: Any = 0
+        targets: Any = 0
         for rows in as_source(data):
             counts = None if rows.counts is None else rows.counts.numpy()
-            more_inputs, more_targets = (Moments.of(part.numpy(), counts) for part in (rows.inputs, rows.observed))
-            inputs = more_inputs if inputs is None else inputs + more_inputs
-            targets = more_targets if targets is None else targets + more_targets
+            inputs += Moments.of(rows.inputs.numpy(), counts)
+            targets += Moments.of(rows.observed.numpy(), counts)
             if progress is not None:
                 progress()
-        if inputs is None or targets is None:
+        if not isinstance(inputs, Moments):
             raise DataError("There are no rows to standardise.")
         return cls(inputs.standardizer(), targets.standardizer())
 

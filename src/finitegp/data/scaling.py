@@ -37,7 +37,7 @@ class Standardizer:
     def fit(cls, values: Any, counts: Any = None) -> Standardizer:
         """The mean and standard deviation of each column of ``(rows, columns)`` or ``(rows,)`` values.
 
-        ``counts`` ``(rows,)`` says how many equal rows each row stands for; None means one.
+        Each row stands for ``counts`` ``(rows,)`` equal rows; None means one.
         """
         array = np.asarray(values, dtype=np.float64)
         if array.size == 0:
@@ -95,7 +95,7 @@ class Moments:
     def of(cls, values: Any, counts: Any = None) -> Moments:
         """The moments of the columns of one chunk, ``(rows, columns)`` with at least one row.
 
-        ``counts`` ``(rows,)`` says how many equal rows each row stands for; None means one.
+        Each row stands for ``counts`` ``(rows,)`` equal rows; None means one.
         """
         array = np.asarray(values, dtype=np.float64)
         if array.ndim != 2 or len(array) == 0:
@@ -148,7 +148,7 @@ class Moments:
         return result
 
     def standardizer(self) -> Standardizer:
-        """What :meth:`Standardizer.fit` finds from all rows at once, to rounding."""
+        """The result of :meth:`Standardizer.fit` on all rows at once, to rounding."""
         scale = np.sqrt(self.variance)
         constant = (self.smallest == self.largest) | (scale == 0.0)
         return Standardizer(mean=self.mean.copy(), scale=np.where(constant, 1.0, scale))

@@ -147,19 +147,18 @@ class Source(ABC):
 
     def measure(self) -> Measure:
         """Number of rows and targets, mean square of the targets and mean count, in one pass unless they are known."""
-        targets: Moments | None = None
+        targets: Any = 0
         num_data, sum_of_counts, counted = 0, 0.0, False
         for rows in self:
             if rows.targets is not None:
-                more = Moments.of(rows.targets.numpy())
-                targets = more if targets is None else targets + more
+                targets += Moments.of(rows.targets.numpy())
             num_data += len(rows.inputs)
             counted = counted or rows.counts is not None
             sum_of_counts += len(rows.inputs) if rows.counts is None else float(rows.counts.sum())
         if num_data == 0:
             raise DataError("The data have no rows.")
         mean_count = sum_of_counts / num_data if counted else None
-        if targets is None:
+        if not isinstance(targets, Moments):
             return Measure(num_data, 0, 0.0, mean_count)
         return Measure(num_data, len(targets.mean), float(targets.mean_square.mean()), mean_count)
 
@@ -168,7 +167,7 @@ class Source(ABC):
         return None
 
     def fingerprint(self) -> dict[str, Any] | None:
-        """What determines the rows besides the contents of :meth:`files`, for JSON; None if that is not known."""
+        """The facts, for JSON, that determine the rows together with :meth:`files`; None if they are not known."""
         return None
 
     def files(self) -> list[Path]:

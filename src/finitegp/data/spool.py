@@ -49,25 +49,15 @@ class SpooledSource(ArraySource):
         self.directory = directory
         self.manifest = manifest
         self.note = note
-        dtype = row_dtype(
-            manifest["input_dim"],
-            manifest["num_targets"],
-            manifest["has_weights"],
-            manifest["input_dtype"],
-            has_counts=manifest["has_counts"],
-        )
+        shape = (manifest[name] for name in ("input_dim", "num_targets", "has_weights", "has_counts", "input_dtype"))
+        dtype = row_dtype(*shape)
         self._file = RowFile(directory / manifest["file"], dtype, manifest["num_data"])
         fields = [RecordField(self._file, name) if name in (dtype.names or ()) else None for name in Rows._fields]
         super().__init__(*fields[:3], counts=fields[3], chunk_size=chunk_size, column_names=manifest["column_names"])
         self._checked = True  # before they were written
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row in the file."""
-        return self._file.dtype.itemsize
-
     def measure(self) -> Measure:
-        """What was found when the rows were written."""
+        """The measure that was taken when the rows were written."""
         mean_count = None if self.counts is None else self.manifest["mean_count"]
         return Measure(self.num_data, self.num_targets, self.manifest["target_mean_square"], mean_count)
 
@@ -184,12 +174,12 @@ def spool_temporarily(
 
 
 def row_dtype(
-    input_dim: int, num_targets: int, has_weights: bool, input_dtype: str = "float32", *, has_counts: bool = False
+    input_dim: int, num_targets: int, has_weights: bool, has_counts: bool, input_dtype: str = "float32"
 ) -> np.dtype[Any]:
     """The record of one row, little-endian.
 
     Example:
-        >>> row_dtype(16, 1, False).itemsize
+        >>> row_dtype(16, 1, False, False).itemsize
         72
     """
     fields: list[Any] = [("inputs", np.dtype(input_dtype).newbyteorder("<"), (input_dim,))]
@@ -205,10 +195,11 @@ def row_dtype(
 def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | None) -> dict[str, Any]:
     """Write all rows under a temporary name, then under the name of their checksum."""
     for left_over in folder.glob("*.part"):
-        left_over.unlink()  # of a spool that was killed; the lock says that nobody is writing
+        left_over.unlink()  # of a spool that was killed: under the lock nobody else writes
     digest = hashlib.sha256()
     dtype: np.dtype[Any] | None = None
-    inputs = targets = None
+    inputs: Any = 0
+    targets: Any = 0
     sum_of_counts = 0.0
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
     try:
@@ -216,26 +207,19 @@ def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | 
             done = 0
             for rows in source:
                 num_targets = 0 if rows.targets is None else rows.targets.shape[1]
-                found = row_dtype(
-                    rows.inputs.shape[1],
-                    num_targets,
-                    rows.weights is not None,
-                    input_dtype,
-                    has_counts=rows.counts is not None,
-                )
+                weighted, counted = rows.weights is not None, rows.counts is not None
+                found = row_dtype(rows.inputs.shape[1], num_targets, weighted, counted, input_dtype)
                 if dtype is not None and found != dtype:
                     raise DataError(
                         f"The chunk from {row_label(done, source)} on has {rows.inputs.shape[1]} inputs, "
-                        f"{num_targets} targets, {'no ' if rows.weights is None else ''}weights and "
-                        f"{'no ' if rows.counts is None else ''}counts, unlike the rows before."
+                        f"{num_targets} targets, {'' if weighted else 'no '}weights and "
+                        f"{'' if counted else 'no '}counts, unlike the rows before."
                     )
                 dtype = found
                 records = _records(rows, dtype, done, source)
-                more = Moments.of(rows.inputs.numpy())
-                inputs = more if inputs is None else inputs + more
+                inputs += Moments.of(rows.inputs.numpy())
                 if rows.targets is not None:
-                    more = Moments.of(rows.targets.numpy())
-                    targets = more if targets is None else targets + more
+                    targets += Moments.of(rows.targets.numpy())
                 sum_of_counts += len(records) if rows.counts is None else float(rows.counts.sum())
                 view = records.view(np.uint8).data
                 digest.update(view)
@@ -243,7 +227,7 @@ def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | 
                 done += len(records)
                 if progress is not None:
                     progress(done, source.num_data)
-            if dtype is None or inputs is None:
+            if dtype is None:
                 raise DataError("There are no rows to spool.")
             if input_dtype == "float32":
                 _refuse_coarse(inputs, source.column_names)
@@ -260,11 +244,11 @@ def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | 
         "num_data": done,
         "input_dim": int(dtype["inputs"].shape[0]),
         "num_targets": num_targets,
-        "has_weights": "weights" in (dtype.names or ()),
-        "has_counts": "counts" in (dtype.names or ()),
+        "has_weights": weighted,
+        "has_counts": counted,
         "input_dtype": input_dtype,
         "column_names": source.column_names,
-        "target_mean_square": 0.0 if targets is None else float(targets.mean_square.mean()),
+        "target_mean_square": float(targets.mean_square.mean()) if num_targets else 0.0,
         "mean_count": sum_of_counts / done,
     }
 

@@ -39,7 +39,7 @@ class TableSource(Source):
 
     Attributes:
         table: The reader.
-        report: What the encoder found unusual in the last pass; None without an encoder.
+        report: Unusual values that the encoder met in the last pass; None without an encoder.
 
     Example:
         >>> import tempfile
@@ -106,7 +106,7 @@ class TableSource(Source):
 
     @property
     def report(self) -> TransformReport | None:
-        """What the encoder found unusual in the last pass."""
+        """Unusual values that the encoder met in the last pass; None without an encoder."""
         return self._reports[-1] if self._reports else None
 
     @property

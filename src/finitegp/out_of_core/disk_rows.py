@@ -15,23 +15,13 @@ import torch
 
 from ..automatic.residual_noise import relative_variance
 from ..automatic.table import Table
-from ..data import (
-    ArraySource,
-    Measure,
-    Rows,
-    ScaledSource,
-    Scaling,
-    Source,
-    SpooledSource,
-    as_source,
-    open_spool,
-    spool,
-)
+from ..data import ArraySource, Measure, Rows, ScaledSource, Scaling, Source
 from ..data.permutation import RandomPermutation
 from ..data.row_files import Index, check_numbers
 from ..data.scaling import Standardizer
 from ..data.sources import WHOLE, Share
-from ..distributed import Ranks
+from ..data.spool import SpooledSource, open_spool, spool
+from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..noise import InputNoise
 
@@ -68,7 +58,7 @@ class DiskRows:
         center: bool = True,
         directory: str | Path | None = None,
         progress: Progress | None = None,
-        beat: Callable[[], None] = lambda: None,
+        ranks: Ranks = ALONE,
     ) -> DiskRows:
         """Two passes over the source: one measures the columns, one writes the scaled rows.
 
@@ -79,31 +69,20 @@ class DiskRows:
             center: Whether the target's mean is subtracted.
             directory: Where the spool is kept; by default in a temporary directory, until the result is deleted.
             progress: Called with a word on each finished part.
-            beat: Called after every chunk.
+            ranks: The processes that need the rows: the first one reads the source and writes.
         """
-        folder = Path(tempfile.mkdtemp(prefix="finitegp-rows-") if directory is None else directory)
-        try:
-            source = source.with_chunks(min(chunk_size, source.chunk_size or chunk_size))
-            if not source.can_reread:
-                # The rows are rounded when they have been scaled.
-                source = spool(source, folder / "stream", input_dtype="float64", chunk_size=chunk_size)
-            scaling = Scaling.measure(source, progress=beat)
-            inputs, target = _scalers(scaling, center=center)
-            _tell(progress, "columns measured")
-            scaled = ScaledSource(source, Scaling(inputs, Standardizer(target.mean[None], target.scale[None])))
-            data = spool(scaled, folder / "scaled", chunk_size=chunk_size, progress=lambda *_: beat())
-            if data.weights is not None:
-                raise DataError(NO_WEIGHTS)
-            if center and data.measure().target_mean_square < _NO_SPREAD:
-                raise DataError(f"All targets are {float(target.mean):.6g}: there is nothing to learn.")
-        except BaseException:
-            if directory is None:
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
-        if directory is None:
-            data.delete_when_unused(folder)
-        _tell(progress, f"{data.num_data} rows on disk")
-        return cls(data, inputs, target, seed=seed)
+
+        def write(beat: Callable[[], None]) -> tuple[DiskRows, Path, Any]:
+            data, *scalers = _write(source, chunk_size, center, directory, progress, beat)
+            numbers = [[scaler.mean.tolist(), scaler.scale.tolist()] for scaler in scalers]
+            return cls(data, *scalers, seed=seed), data.directory, numbers
+
+        def read(place: Path, numbers: Any) -> DiskRows:
+            # Numbers of float64 survive JSON to the bit.
+            scalers = (Standardizer(np.array(mean), np.array(scale)) for mean, scale in numbers)
+            return cls(open_spool(place, chunk_size=chunk_size, verify=False), *scalers, seed=seed)
+
+        return ranks.first_writes(write, read, advice="give a directory that all machines see, or set TMPDIR to one.")
 
     def __len__(self) -> int:
         return self.data.num_data
@@ -121,35 +100,6 @@ class DiskRows:
     def source(self, table: Table) -> ArraySource:
         """The same rows as models take them, in chunks of the size of the spool's."""
         return ArraySource(table.inputs, table.targets, counts=table.counts, chunk_size=self.data.chunk_size)
-
-
-def prepare_rows(data: Any, *, ranks: Ranks, chunk_size: int, seed: int, **options: Any) -> DiskRows:
-    """:meth:`DiskRows.prepare`, once for all ranks.
-
-    Args:
-        data: Any source; only the first rank reads it.
-        ranks: The processes that need the rows.
-        chunk_size: Rows in memory at once.
-        seed: Determines the random order.
-        options: Further arguments of :meth:`DiskRows.prepare`.
-    """
-    source = as_source(data)
-    if ranks.world_size == 1:
-        return DiskRows.prepare(source, chunk_size=chunk_size, seed=seed, **options)
-    if not source.can_reread:
-        source = ranks.spool(source, input_dtype="float64", chunk_size=chunk_size)
-
-    def write(beat: Callable[[], None]) -> tuple[DiskRows, Path, Any]:
-        rows = DiskRows.prepare(source, chunk_size=chunk_size, seed=seed, beat=beat, **options)
-        scalers = [[s.mean.tolist(), s.scale.tolist()] for s in (rows.inputs_scaler, rows.target_scaler)]
-        return rows, rows.data.directory, scalers
-
-    def read(place: Path, scalers: Any) -> DiskRows:
-        # Numbers of float64 survive JSON to the bit.
-        inputs, target = (Standardizer(np.array(mean), np.array(scale)) for mean, scale in scalers)
-        return DiskRows(open_spool(place, chunk_size=chunk_size, verify=False), inputs, target, seed=seed)
-
-    return ranks.first_writes(write, read, advice="give a directory that all machines see, or set TMPDIR to one.")
 
 
 class RandomRows(Source):
@@ -222,6 +172,41 @@ class RandomRows(Source):
             return rows
         variance = relative_variance(self._noise, rows.inputs.numpy(), self.chunk_size)
         return rows._replace(weights=torch.from_numpy(variance**-self._power))
+
+
+def _write(
+    source: Source,
+    chunk_size: int,
+    center: bool,
+    directory: str | Path | None,
+    progress: Progress | None,
+    beat: Callable[[], None],
+) -> tuple[SpooledSource, Standardizer, Standardizer]:
+    """The scaled rows on disk, and the standardisers of inputs and target; ``beat`` is called after every chunk."""
+    folder = Path(tempfile.mkdtemp(prefix="finitegp-rows-") if directory is None else directory)
+    options: dict[str, Any] = {"chunk_size": chunk_size, "progress": lambda *_: beat()}
+    try:
+        source = source.with_chunks(min(chunk_size, source.chunk_size or chunk_size))
+        if not source.can_reread:
+            # The rows are rounded when they have been scaled.
+            source = spool(source, folder / "stream", input_dtype="float64", **options)
+        scaling = Scaling.measure(source, progress=beat)
+        inputs, target = _scalers(scaling, center=center)
+        _tell(progress, "columns measured")
+        scaled = ScaledSource(source, Scaling(inputs, Standardizer(target.mean[None], target.scale[None])))
+        data = spool(scaled, folder / "scaled", **options)
+        if data.weights is not None:
+            raise DataError(NO_WEIGHTS)
+        if center and data.measure().target_mean_square < _NO_SPREAD:
+            raise DataError(f"All targets are {float(target.mean):.6g}: there is nothing to learn.")
+    except BaseException:
+        if directory is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if directory is None:
+        data.delete_when_unused(folder)
+    _tell(progress, f"{data.num_data} rows on disk")
+    return data, inputs, target
 
 
 def _scalers(scaling: Scaling, *, center: bool) -> tuple[Standardizer, Standardizer]:

@@ -37,7 +37,7 @@ from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise
 from ..posterior import WeightPosterior
 from ..statistics import FeatureStatistics, sum_statistics
-from .disk_rows import NO_WEIGHTS, DiskRows, prepare_rows
+from .disk_rows import NO_WEIGHTS, DiskRows
 from .networks import TrainedNetworks, refine_networks, train_networks
 from .settings import settings_for
 
@@ -118,7 +118,7 @@ def fit_within_memory(
         on_plan(plan)
     started = time.perf_counter()
     return_freed_memory()
-    rows = prepare_rows(
+    rows = DiskRows.prepare(
         source,
         ranks=ranks,
         chunk_size=plan.setting.chunk_size,

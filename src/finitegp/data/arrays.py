@@ -111,15 +111,18 @@ class ArraySource(Source):
         return [self.inputs, self.targets, self.weights, self.counts]
 
     def _read(self, which: slice | Index, numbers: int | Index) -> Rows:
-        # What a slice of an array in memory gives still belongs to the array; everything else is new.
-        shared = self.fits_memory and isinstance(which, slice)
-        read = read_together(self._parts(), which)
-        inputs, targets, weights, counts = (None if part is None else _to_tensor(part, shared=shared) for part in read)
+        parts = self._parts()
+        # A slice of an array in memory is part of the array; everything else is new.
+        sliced = isinstance(which, slice)
+        inputs, targets, weights, counts = (
+            None if values is None else _to_tensor(values, copied=sliced and isinstance(part, np.ndarray))
+            for part, values in zip(parts, read_together(parts, which), strict=True)
+        )
         assert inputs is not None
         if self._checked:
             targets = None if targets is None else targets.double().reshape(-1, self.num_targets)
             return Rows(inputs, targets, *(None if part is None else part.double() for part in (weights, counts)))
-        places = [part if isinstance(part, RowFile) else None for part in self._parts()]
+        places = [part if isinstance(part, RowFile) else None for part in parts]
         return check_rows(
             inputs, targets, weights, counts, numbers=numbers, column_names=self.column_names, places=places
         )
@@ -232,16 +235,16 @@ def _text_message(array: np.ndarray[Any, Any], name: str, column_names: list[str
     return f"{name} must be a rectangular array of numbers."
 
 
-def _to_tensor(values: Any, *, shared: bool) -> Tensor:
+def _to_tensor(values: Any, *, copied: bool) -> Tensor:
     """A tensor of float32 or float64 in the byte order of this machine.
 
-    NumPy arrays that are ``shared`` are copied: they may be read-only or have negative strides.
+    Slices of NumPy arrays have to be ``copied``: they may be read-only or have negative strides.
     """
     if isinstance(values, Tensor):
         tensor = values
     else:
         kind = np.float32 if values.dtype.kind == "f" and values.dtype.itemsize <= 4 else np.float64
-        convert = np.array if shared else np.asarray
+        convert = np.array if copied else np.asarray
         tensor = torch.from_numpy(convert(values, dtype=kind, order="C"))
     if tensor.dtype in (torch.float32, torch.float64):
         return tensor

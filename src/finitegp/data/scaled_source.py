@@ -72,6 +72,7 @@ class ScaledSource(WrappedSource):
     def __init__(self, data: Any, scaling: Scaling) -> None:
         super().__init__(as_source(data))
         self.scaling = scaling
+        self.fits_memory = False  # the rows are computed as they are read
 
     def part(self, share: Share) -> Iterator[Rows]:
         """One pass over a share of the rows, as the other source divides them."""

@@ -104,7 +104,7 @@ class Source(ABC):
         input_dim: The number of input columns; None if only a pass can find it.
         num_targets: The number of target columns, 0 if the rows have no targets; None if only a pass can find it.
         column_names: Names of the inputs, for error messages; None if they have none.
-        chunk_size: The most rows of a chunk; None if chunks have the size in which they were given.
+        chunk_size: The most rows of a chunk, which passes respect; None if chunks come in a size of their own.
         reading_bytes: Memory that reading takes besides the chunks.
         can_reread: Whether a second pass is possible.
         can_take: Whether :meth:`take` reads rows by number.

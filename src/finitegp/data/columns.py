@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..errors import DataError
 from .arrow_values import record_batches
 from .fitted_columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
-from .naming import Locator, listed, row_label, unknown_column
+from .naming import Locator, listed, locator_of, row_label, unknown_column
 from .profiles import ColumnProfile
 from .sketches import Gaps
 
@@ -176,7 +176,7 @@ class TableEncoder:
             raise DataError("The table has no rows.")
         verdicts = [profile.verdict(max_one_hot) for profile in profiles.values()]
         if missing == "error":
-            _refuse_gaps({verdict.column.name: verdict.gaps for verdict in verdicts}, data)
+            _refuse_gaps({verdict.column.name: verdict.gaps for verdict in verdicts}, locator_of(data))
         return cls([verdict.column for verdict in verdicts], missing=missing, excluded=excluded)
 
     @property
@@ -213,8 +213,7 @@ class TableEncoder:
                 over all of them.
         """
         report = TransformReport() if report is None else report
-        if report.source is None and isinstance(data, Locator):
-            report.source = data
+        report.source = locator_of(data) if report.source is None else report.source
         blocks = [self._transform_batch(batch, report) for batch in record_batches(data)]
         if len(blocks) == 1:
             return blocks[0]

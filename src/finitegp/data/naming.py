@@ -70,6 +70,11 @@ class Locator(Protocol):
         """The file and the number of the row in it; None if the rows are in no file."""
 
 
+def locator_of(data: object) -> Locator | None:
+    """The data themselves, if they find rows in files, as readers of tables do; None for others."""
+    return data if isinstance(data, Locator) else None
+
+
 def row_label(row: int, source: Locator | None = None) -> str:
     """``row 12``, with the file and the row in it where the rows come from files.
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from .arrow_values import family, number_values, plain, record_batches
-from .naming import Locator, row_label, shortened, unknown_column
+from .naming import Locator, locator_of, row_label, shortened, unknown_column
 from .sketches import Gaps
 from .text_values import parse_numbers, strange_texts
 
@@ -30,7 +30,7 @@ def target_values(
         >>> target_values({"size": [1, 2], "price": ["3.5", "4"]}, "price").tolist()
         [3.5, 4.0]
     """
-    source = data if source is None and isinstance(data, Locator) else source
+    source = locator_of(data) if source is None else source
     parts = []
     gaps = Gaps()
     row = first_row

@@ -31,7 +31,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from finitegp import FeatureGP
 from finitegp.algorithms import BSGD, SCGD, Algorithm, Lagged, Minimax
-from finitegp.data.sampling import BatchSampler
+from finitegp.data.sampling import Sampler
 from finitegp.features import ComposedFeatures, FourierFeatures, MLPFeatures
 from finitegp.schedules import make_optimizer
 from paper.svgp import SVGP
@@ -52,7 +52,7 @@ def make_batches(batch_size: int) -> list:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(ROWS, INPUTS, generator=generator)
     targets = torch.sin(inputs.sum(dim=1)) + 0.1 * torch.randn(ROWS, generator=generator)
-    return list(BatchSampler((inputs, targets), batch_size, seed=0).epoch(0))
+    return list(Sampler((inputs, targets), batch_size, seed=0).epoch(0))
 
 
 def feature_map(features_by: str, dimension: int) -> nn.Module:

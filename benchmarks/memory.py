@@ -177,9 +177,8 @@ def measure_fit(
         if kind != "npy":
             # Reading a table while predicting has a plan of its own (``plan_prediction``).
             some = 4 * fit.fitted.chunk_size
-            source = ArraySource(np.zeros((some, columns), dtype=np.float32), np.zeros(some))
-        source.chunk_size = fit.fitted.chunk_size
-        for _ in fit.fitted.predict_chunks(source):
+            source = ArraySource(np.zeros((some, columns), dtype=np.float32))
+        for _ in fit.fitted.predict_chunks(source.with_chunks(fit.fitted.chunk_size)):
             pass
         mark("prediction")
     (plan,) = plans

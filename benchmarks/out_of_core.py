@@ -110,8 +110,8 @@ def measure(files: str, scratch: str, exact_only: bool, distinct_files: int | No
         started = time.perf_counter(), time.process_time()
 
     source = TableSource(files, "y")
-    plan = plan_memory(BUDGET, COLUMNS, hidden=HIDDEN, batch_size=BATCH, reading_bytes=source.table.reading_bytes)
-    source.chunk_size = plan.setting.chunk_size
+    plan = plan_memory(BUDGET, COLUMNS, hidden=HIDDEN, batch_size=BATCH, reading_bytes=source.reading_bytes)
+    source = source.with_chunks(plan.setting.chunk_size)
     model = FeatureGP(MLPFeatures(COLUMNS, HIDDEN, seed=0), noise_variance=0.1)
     found: dict[str, object] = {"rows": source.num_data, "budget": plan.budget, "planned": plan.total}
     if exact_only:
@@ -119,7 +119,7 @@ def measure(files: str, scratch: str, exact_only: bool, distinct_files: int | No
         mark("exact pass from the files")
         if distinct_files is not None:
             parts = TableSource(sorted(Path(files).iterdir())[:distinct_files], "y")
-            parts.chunk_size = plan.setting.chunk_size
+            parts = parts.with_chunks(plan.setting.chunk_size)
             copies = source.num_data / parts.num_data
             expected = negative_log_marginal_likelihood(model.statistics(parts) * copies, model.noise_variance).nlml
             found |= {"distinct_rows": parts.num_data, "relative_difference": abs(found["nlml"] / expected - 1.0)}

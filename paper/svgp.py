@@ -180,7 +180,7 @@ class SVGP(Algorithm):
             whitened = torch.linalg.solve_triangular(factor, covariance[:, count:], upper=False)
             weighted = whitened / noise_variance
             precision += weighted @ whitened.mT
-            projection += weighted @ batch.targets[:, 0].to(weighted)
+            projection += weighted @ batch.observed[:, 0].to(weighted)
         scale = self.num_data / sum(len(batch.inputs) for batch in batches)
         precision = precision * scale + torch.eye(count).to(precision)
         covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))
@@ -192,7 +192,7 @@ class SVGP(Algorithm):
         """Gradients of the negative evidence lower bound per row, as the batch estimates it, in all parameters."""
         self.zero_grad(set_to_none=True)
         found = self._marginals(batch.inputs, batch.weights)
-        squared_residuals = found.squared_residuals(batch.targets)
+        squared_residuals = found.squared_residuals(batch.observed)
         objective = found.expected_loss(squared_residuals).mean() + found.divergence / self.num_data
         objective.backward()  # type: ignore[no-untyped-call]
         log_scale = None if found.log_noise_scale is None else found.log_noise_scale.detach()
@@ -211,7 +211,7 @@ class SVGP(Algorithm):
         divergence = math.nan
         for rows in as_source(data):
             found = exact._marginals(rows.inputs, rows.weights)
-            total += float(found.expected_loss(found.squared_residuals(rows.targets)).sum())
+            total += float(found.expected_loss(found.squared_residuals(rows.observed)).sum())
             count += len(rows.inputs)
             divergence = float(found.divergence)
         return total / count + divergence / self.num_data
@@ -224,9 +224,7 @@ class SVGP(Algorithm):
         ``model.condition(data).predict(inputs)`` is the exact one for the same network and noise.
         """
         exact = self._exact_copy()
-        # Targets are not known here; zeros let new rows pass through the same checks as training rows.
-        source = ArraySource(inputs, torch.zeros(len(inputs)), chunk_size=chunk_size)
-        parts = [exact._marginals(rows.inputs, None) for rows in source]
+        parts = [exact._marginals(rows.inputs, None) for rows in ArraySource(inputs, chunk_size=chunk_size)]
         return Prediction(
             mean=torch.cat([part.mean for part in parts]),
             epistemic_variance=torch.cat([part.variance for part in parts]),

@@ -11,7 +11,7 @@ from torch import nn
 from finitegp import DataError, FeatureGP, FeatureStatistics, InputNoise, exact_gradient, fit_full_batch
 from finitegp.algorithms import BSGD, SCGD, Exact, Lagged, Minimax, PaperMinimax
 from finitegp.data import Rows
-from finitegp.data.sampling import BatchSampler
+from finitegp.data.sampling import Sampler
 from finitegp.features import FourierFeatures, MLPFeatures
 from finitegp.likelihood import regularized_gram_factor
 from finitegp.schedules import cosine_decay, make_optimizer, theory_decay
@@ -277,7 +277,7 @@ def check_algorithm(make):
     model = small_model()
     algorithm = make(model, data)
     optimizer = make_optimizer(algorithm, learning_rate=1e-2)
-    sampler = BatchSampler(data, 16, seed=1)
+    sampler = Sampler(data, 16, seed=1)
     streams = list(zip(*(sampler.epoch(0, stream=k) for k in range(max(algorithm.batches_per_step, 1))), strict=True))
     algorithm.initialize([streams[-1][0], streams[-2][0]])
 

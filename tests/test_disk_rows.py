@@ -28,7 +28,7 @@ class TestDiskRows:
         picked = [
             set(
                 RandomRows(rows.data, rows.order, start=10, count=60, offset=offset)
-                .gather(np.arange(60))
+                .take(np.arange(60))
                 .targets[:, 0]
                 .tolist()
             )
@@ -45,7 +45,7 @@ class TestDiskRows:
         inputs, targets = make_rows(200)
         rows = DiskRows.prepare(ArraySource(inputs, targets), chunk_size=64, seed=0)
         noise = InputNoise(torch.nn.Linear(3, 1).requires_grad_(False), reads="inputs")
-        found = RandomRows(rows.data, rows.order, start=0, count=200, noise=noise, power=0.5).gather(np.arange(9))
+        found = RandomRows(rows.data, rows.order, start=0, count=200, noise=noise, power=0.5).take(np.arange(9))
         with torch.no_grad():
             expected = torch.exp(-0.5 * noise.log_scale(found.inputs, found.inputs).double())
         torch.testing.assert_close(found.weights, expected, rtol=1e-6, atol=0.0)

@@ -26,8 +26,7 @@ from finitegp.algorithms.base import Algorithm
 from finitegp.automatic import EFFORTS
 from finitegp.callbacks import BiasMeter
 from finitegp.data import Share, as_source
-from finitegp.data.sampling import BatchSampler
-from finitegp.data.source_sampling import make_sampler
+from finitegp.data.sampling import Sampler
 from finitegp.distributed import ALONE, Ranks, join_ranks
 from finitegp.schedules import make_optimizer
 from finitegp.table_model import TableModel
@@ -212,9 +211,9 @@ def test_shares_of_batches_are_the_batches(tmp_path, kind, sampling):
     ranks_jobs.write_sources(tmp_path)
     source = ranks_jobs.open_sources(tmp_path)[kind]
     options = {"sampling": sampling, "seed": 3, "dtype": torch.float64}
-    whole = list(make_sampler(source, BATCH, **options).epoch(1, skip=2))
+    whole = list(Sampler(source, BATCH, **options).epoch(1, skip=2))
     assert len(whole) == 11
-    shares = [make_sampler(source, BATCH, **options, share=Share(index, 4)).epoch(1, skip=2) for index in range(4)]
+    shares = [Sampler(source, BATCH, **options, share=Share(index, 4)).epoch(1, skip=2) for index in range(4)]
     for batch, *parts in zip(whole, *shares, strict=True):
         for name in ("inputs", "targets", "weights"):
             assert torch.equal(getattr(batch, name), torch.cat([getattr(part, name) for part in parts]))
@@ -248,7 +247,7 @@ class TestRefusals:
 
     def test_bias_meter(self):
         algorithm = Lagged(ranks_jobs.make_model(), ROWS)
-        sampler = BatchSampler(ranks_jobs.make_data(), BATCH)
+        sampler = Sampler(ranks_jobs.make_data(), BATCH)
         run = TrainingRun(algorithm, make_optimizer(algorithm), sampler, 1, ranks=self.ranks)
         with pytest.raises(ValueError, match="BiasMeter needs whole batches"):
             BiasMeter().on_start(run)

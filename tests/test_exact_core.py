@@ -18,7 +18,7 @@ from finitegp import (
     negative_log_marginal_likelihood,
     optimal_noise,
 )
-from finitegp.data.sampling import BatchSampler
+from finitegp.data.sampling import Sampler
 from finitegp.errors import FeatureMapError
 from finitegp.features import LinearFeatures
 
@@ -317,7 +317,7 @@ def test_a_count_equals_repeated_rows(generator, noise, tolerances):
 
 def test_batches_carry_counts_as_relative_weights():
     source = ArraySource(torch.zeros(3, 1), torch.zeros(3), torch.tensor([1.0, 1.0, 2.0]), counts=[1, 2, 3])
-    assert BatchSampler(source, 3).weights.tolist() == [0.5, 1.0, 3.0]
+    assert Sampler(source, 3).kept.weights.tolist() == [0.5, 1.0, 3.0]
 
 
 @pytest.mark.parametrize("noise", ["constant", "input"])

@@ -70,9 +70,7 @@ for budget in budgets:
     baseline = resident_memory_bytes()
     fit = fit_within_memory(source, budget, **options)
     refined = "refinement" in fit.record
-    source.chunk_size = fit.fitted.chunk_size
-    rows = sum(len(fit.predict(part.inputs).mean) for part in source)
-    source.chunk_size = 4096
+    rows = sum(len(fit.predict(part.inputs).mean) for part in source.with_chunks(fit.fitted.chunk_size))
     share = (peak_memory_bytes() - baseline) / plan.total
     try:
         # The limit is there, whatever has been given back since it was set.

@@ -4,6 +4,7 @@ import itertools
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,9 @@ from test_algorithms import NUM_DATA, assert_same_gradients, exact_quantities, g
 from finitegp import SCGD, DataError, FeatureGP, Lagged, exact_gradient, train
 from finitegp.callbacks import Checkpoint
 from finitegp.data import NpySource, Rows, StreamSource, spool
-from finitegp.data import source_sampling as sampling_module
+from finitegp.data import sampling as sampling_module
 from finitegp.data.permutation import RandomPermutation
-from finitegp.data.sampling import BatchSampler, mix_seed
-from finitegp.data.source_sampling import IndexedSampler, make_sampler
+from finitegp.data.sampling import Sampler, mix_seed
 from finitegp.data.table_source import TableSource
 from finitegp.features import MLPFeatures
 from finitegp.schedules import make_optimizer
@@ -55,7 +55,7 @@ def test_rows_of_a_sorted_table_are_drawn_uniformly(tmp_path, monkeypatch, seed,
     if not kept:
         monkeypatch.setattr(sampling_module, "_KEPT_PERMUTATION", 0)
     table = sorted_table(tmp_path, 600)
-    sampler = make_sampler(table, 10, sampling=sampling, seed=seed, dtype=torch.float64, gathered_batches=2)
+    sampler = Sampler(table, 10, sampling=sampling, seed=seed, dtype=torch.float64, gathered_batches=2)
     counts = np.bincount(drawn(sampler, epochs=300, batches=2), minlength=600)
     assert chisquare(counts).pvalue > LIKELY
 
@@ -145,7 +145,7 @@ def test_exhaustive_unbiasedness_through_every_source(tmp_path, monkeypatch, gen
     expected = {f"model.{name}": gradient / NUM_DATA for name, gradient in gradients_of(model).items()}
     number_of = {target: number for number, target in enumerate(rows.targets[:, 0].tolist())}
     for name, data in every_source(tmp_path, rows):
-        sampler = make_sampler(data, 2, sampling=sampling, seed=1, dtype=torch.float64)
+        sampler = Sampler(data, 2, sampling=sampling, seed=1, dtype=torch.float64)
         seen, counts = {}, Counter()
         for epoch in range(200):
             for batch in sampler.epoch(epoch):
@@ -172,7 +172,7 @@ def test_counts_are_relative_weights_in_batches_of_every_source(tmp_path, genera
     rows = rows._replace(counts=counts)
     expected = dict(zip(rows.targets[:, 0].tolist(), (rows.weights * counts / 2.0).tolist(), strict=True))
     for name, data in every_source(tmp_path, rows):
-        batches = list(make_sampler(data, 4, dtype=torch.float64).epoch(0))
+        batches = list(Sampler(data, 4, dtype=torch.float64).epoch(0))
         assert all(batch.counts is None for batch in batches), name
         targets, weights = (torch.cat([getattr(batch, part) for batch in batches]) for part in ("targets", "weights"))
         assert dict(zip(targets[:, 0].tolist(), weights.tolist(), strict=True)) == pytest.approx(expected, rel=1e-14)
@@ -180,16 +180,17 @@ def test_counts_are_relative_weights_in_batches_of_every_source(tmp_path, genera
 
 def test_a_source_of_counts_without_their_mean_is_refused(tmp_path, generator):
     data = spool((torch.zeros(3, 1), torch.zeros(3), None, torch.ones(3)), tmp_path)
-    data.mean_count = None
+    without_mean = replace(data.measure(), mean_count=None)
+    data.measure = lambda: without_mean
     with pytest.raises(DataError, match="gives no mean_count"):
-        next(IndexedSampler(data, 2).epoch(0))
+        next(Sampler(data, 2).epoch(0))
 
 
 @pytest.mark.parametrize("sampling", ["shuffle", "independent"])
 def test_batches_do_not_depend_on_how_they_are_read(tmp_path, monkeypatch, generator, sampling):
     monkeypatch.setattr(sampling_module, "_KEPT_PERMUTATION", 0)
     data = spool((torch.randn(103, 2, generator=generator), torch.arange(103.0)), tmp_path)
-    samplers = [IndexedSampler(data, 10, sampling=sampling, seed=5, gathered_batches=size) for size in (1, 3, 32)]
+    samplers = [Sampler(data, 10, sampling=sampling, seed=5, gathered_batches=size) for size in (1, 3, 32)]
     epochs = [list(sampler.epoch(2, stream=1)) for sampler in samplers]
     assert [len(batch.inputs) for batch in epochs[0]] == [10] * 10 + ([3] if sampling == "shuffle" else [10])
     for other in epochs[1:]:
@@ -247,16 +248,16 @@ class TestTraining:
     def test_arguments_are_checked(self, tmp_path, generator):
         arrays = self.problem(generator)
         with pytest.raises(ValueError, match="sampling must be 'shuffle' or 'independent', but is 'sorted'"):
-            make_sampler(arrays, 10, sampling="sorted")
+            Sampler(arrays, 10, sampling="sorted")
         with pytest.raises(ValueError, match="batch_size must be at least 1"):
-            IndexedSampler(spool(arrays, tmp_path), 0)
+            Sampler(spool(arrays, tmp_path), 0)
         with pytest.raises(DataError, match="made for 300 rows, but the data have 200"):
             self.trained(spool(tuple(part[:200] for part in arrays), tmp_path / "less"), epochs=1)
 
     def test_arrays_are_kept_in_memory_as_before(self, generator):
         inputs, targets = self.problem(generator)
-        sampler = make_sampler((inputs, targets), 32, seed=3)
-        assert type(sampler) is BatchSampler
+        sampler = Sampler((inputs, targets), 32, seed=3)
+        assert sampler.kept is not None
         order = torch.randperm(300, generator=torch.Generator().manual_seed(mix_seed(3, 0, 5)))
         batches = list(sampler.epoch(5))
         assert torch.equal(torch.cat([batch.inputs for batch in batches]), inputs[order])

@@ -36,15 +36,15 @@ class TestSameRows:
         assert (source.num_data, source.input_dim, source.num_targets) == (ROWS, COLUMNS, 2)
         assert_rows(joined(source), arrays)
         index = np.array([499, 0, 7, 7])
-        assert_rows(source.gather(index), [array[index] for array in arrays])
-        assert source.target_mean_square == pytest.approx(float(np.square(arrays[1]).mean()), rel=1e-12)
+        assert_rows(source.take(index), [array[index] for array in arrays])
+        assert source.measure().target_mean_square == pytest.approx(float(np.square(arrays[1]).mean()), rel=1e-12)
 
     @pytest.mark.parametrize("kind", [">f8", np.float32, np.int16, bool])
     def test_npy_of_other_types(self, tmp_path, kind):
         values = (np.arange(12).reshape(6, 2) % 5).astype(kind)
         np.save(tmp_path / "inputs.npy", values)
         np.save(tmp_path / "targets.npy", np.arange(6))
-        inputs = NpySource(tmp_path / "inputs.npy", tmp_path / "targets.npy").gather(np.array([5, 2])).inputs
+        inputs = NpySource(tmp_path / "inputs.npy", tmp_path / "targets.npy").take(np.array([5, 2])).inputs
         np.testing.assert_array_equal(inputs.numpy(), values[[5, 2]].astype(np.float64))
         assert inputs.dtype == (torch.float32 if kind is np.float32 else torch.float64)
 
@@ -87,7 +87,7 @@ class TestSameRows:
             data = spool(arrays, tmp_path / dtype, chunk_size=37, input_dtype=dtype)
             assert_rows(joined(data), arrays, dtype)
             index = np.array([499, 3, 3, 0])
-            assert_rows(data.gather(index), [array[index] for array in arrays], dtype)
+            assert_rows(data.take(index), [array[index] for array in arrays], dtype)
             assert_rows(joined(open_spool(tmp_path / dtype)), arrays, dtype)
 
     def test_conditioning_on_a_table_equals_arrays(self, tmp_path, arrays):
@@ -271,11 +271,11 @@ def test_npy_files_that_change_after_they_were_checked(tmp_path, arrays):
     np.save(inputs, arrays[0])
     np.save(targets, arrays[1])
     source = NpySource(inputs, targets)
-    assert len(source.gather(np.array([3])).inputs) == 1
+    assert len(source.take(np.array([3])).inputs) == 1
     changed = arrays[0].copy()
     changed[3] = np.nan  # as large as before, and never checked
     np.save(inputs, changed)
     os.utime(inputs, ns=(0, inputs.stat().st_mtime_ns + 10**9))  # clocks of some file systems are coarse
-    for use in (lambda: source.gather(np.array([3])), lambda: list(source)):
+    for use in (lambda: source.take(np.array([3])), lambda: list(source)):
         with pytest.raises(DataError, match=r"inputs\.npy changed since it was opened"):
             use()

@@ -162,6 +162,11 @@ class TestSpool:
         gc.collect()
         assert not directory.exists()
 
+    def test_a_temporary_one_stays_while_other_chunks_of_it_are_read(self, arrays):
+        source = spool_temporarily(arrays).with_chunks(7)
+        gc.collect()
+        assert_rows(joined(source), arrays, np.float32)
+
     def test_refuses_chunks_that_differ(self, tmp_path):
         chunks = [(torch.zeros(3, 2), torch.zeros(3)), (torch.zeros(2, 2), torch.zeros(2, 2))]
         with pytest.raises(DataError, match="chunk from row 3 on has 2 inputs, 2 targets"):
@@ -175,7 +180,8 @@ class TestSpool:
             np.save(tmp_path / f"{name}.npy", array)
         paths = [tmp_path / f"{name}.npy" for name in ("inputs", "targets", "numbers")]
         weighted = spool(NpySource(*paths), tmp_path / "cache")
-        assert (weighted.has_weights, weighted.has_counts) == (True, False)
+        assert weighted.weights is not None
+        assert weighted.counts is None
         with pytest.raises(DataError, match="other rows"):
             spool(NpySource(*paths[:2], counts=paths[2]), tmp_path / "cache")
 

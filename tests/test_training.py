@@ -28,7 +28,7 @@ from finitegp.callbacks import (
     TensorBoardLog,
     Validation,
 )
-from finitegp.data.sampling import BatchSampler
+from finitegp.data.sampling import Sampler
 from finitegp.diagnostics import certify, measure_bias
 from finitegp.features import FourierFeatures, MLPFeatures
 from finitegp.likelihood import regularized_gram_factor
@@ -62,7 +62,7 @@ def assert_same_state(left, right):
 
 class TestSampling:
     def test_shuffled_epoch_has_every_row_once(self, data):
-        sampler = BatchSampler(data, 32, seed=3)
+        sampler = Sampler(data, 32, seed=3)
         seen = torch.cat([batch.inputs for batch in sampler.epoch(0)])
         assert len(seen) == ROWS
         assert torch.equal(seen.sort(dim=0).values, data[0].sort(dim=0).values)
@@ -70,7 +70,7 @@ class TestSampling:
 
     def test_rows_stay_together_and_skipping_is_going_on(self, data):
         weights = torch.arange(1.0, ROWS + 1)
-        sampler = BatchSampler((data[0], weights, weights), 7, seed=3)
+        sampler = Sampler((data[0], weights, weights), 7, seed=3)
         batches = list(sampler.epoch(5))
         for batch in batches:
             index = batch.targets[:, 0].long() - 1
@@ -84,17 +84,17 @@ class TestSampling:
             assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(some, batches[skip:40], strict=True))
 
     def test_epochs_streams_and_seeds_differ_and_repeat(self, data):
-        sampler = BatchSampler(data, 50, seed=3)
+        sampler = Sampler(data, 50, seed=3)
         first = next(iter(sampler.epoch(0))).inputs
-        assert torch.equal(first, next(iter(BatchSampler(data, 50, seed=3).epoch(0))).inputs)
-        for other in (sampler.epoch(1), sampler.epoch(0, stream=1), BatchSampler(data, 50, seed=4).epoch(0)):
+        assert torch.equal(first, next(iter(Sampler(data, 50, seed=3).epoch(0))).inputs)
+        for other in (sampler.epoch(1), sampler.epoch(0, stream=1), Sampler(data, 50, seed=4).epoch(0)):
             assert not torch.equal(first, next(iter(other)).inputs)
 
     @pytest.mark.parametrize("sampling", ["shuffle", "independent"])
     def test_batches_are_uniform(self, sampling):
         """Chi-square over 20 rows from sorted data: first batches of 4000 epochs."""
         rows = torch.arange(20.0)
-        sampler = BatchSampler((rows[:, None], rows), 5, sampling=sampling, seed=0)
+        sampler = Sampler((rows[:, None], rows), 5, sampling=sampling, seed=0)
         counts = torch.zeros(20)
         for epoch in range(4000):
             counts += torch.bincount(next(iter(sampler.epoch(epoch))).targets[:, 0].long(), minlength=20)
@@ -103,19 +103,19 @@ class TestSampling:
         assert chi_square < 43.8  # the 99.9 % quantile for 19 degrees of freedom
 
     def test_independent_batches_repeat_rows(self, data):
-        sampler = BatchSampler(data, 32, sampling="independent", seed=3)
+        sampler = Sampler(data, 32, sampling="independent", seed=3)
         seen = torch.cat([batch.inputs[:, 0] for batch in sampler.epoch(0)])
         assert len(seen) == 320
         assert len(seen.unique()) < 0.75 * ROWS
 
     def test_bad_arguments(self, data):
         with pytest.raises(ValueError, match="batch_size"):
-            BatchSampler(data, 0)
+            Sampler(data, 0)
         with pytest.raises(ValueError, match="sampling"):
-            BatchSampler(data, 5, sampling="blocks")
+            Sampler(data, 5, sampling="blocks")
         with pytest.raises(DataError, match="Some chunks"):
-            BatchSampler([(data[0], data[1]), (data[0], data[1], torch.ones(ROWS))], 5)
-        assert BatchSampler(data, 10**6).batch_size == ROWS
+            Sampler([(data[0], data[1]), (data[0], data[1], torch.ones(ROWS))], 5)
+        assert Sampler(data, 10**6).batch_size == ROWS
 
 
 class TestLoop:
@@ -349,7 +349,7 @@ class TestDiagnostics:
             regularized_gram_factor(statistics, model.noise_variance).solve(statistics.projected_targets)
         )
         unbiased.tracked_gram.copy_(statistics.gram + model.noise_variance * torch.eye(8))
-        sampler = BatchSampler(data, 10, seed=0)
+        sampler = Sampler(data, 10, seed=0)
         found = measure_bias(unbiased, sampler)
         assert found.relative_error < 1e-3  # float32
         assert found.angle_degrees < 0.1
@@ -363,7 +363,7 @@ class TestDiagnostics:
     def test_measuring_changes_nothing(self, data):
         algorithm = make(SCGD)
         before = state_of(algorithm)
-        measure_bias(algorithm, BatchSampler(data, 10, seed=0))
+        measure_bias(algorithm, Sampler(data, 10, seed=0))
         assert_same_state(before, state_of(algorithm))
         assert all(parameter.grad is None for parameter in algorithm.parameters())
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from .algorithms.base import Algorithm
 from .algorithms.exact import exact_gradient
-from .data.sampling import BatchSampler
-from .data.source_sampling import IndexedSampler
+from .data.sampling import Sampler
 from .model import FeatureGP
 
 
@@ -36,7 +35,7 @@ class GradientBias:
     nlml: float
 
 
-def measure_bias(algorithm: Algorithm, sampler: BatchSampler | IndexedSampler) -> GradientBias:
+def measure_bias(algorithm: Algorithm, sampler: Sampler) -> GradientBias:
     """Compare the algorithm's gradient with the exact one at the present parameters and tracked quantities.
 
     The mean over the batches of one shuffled epoch is the mean over all rows, without sampling error: what is left is

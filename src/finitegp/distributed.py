@@ -6,6 +6,7 @@ statistics of exact passes and gradients of batches are added up over ranks, and
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,10 +25,12 @@ from torch import Tensor
 # What DistributedDataParallel packs its messages with.
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from .data.shares import Share
+from .data.sources import Share
 from .data.spool import Progress, SpooledSource, open_spool, spool, spool_temporarily
 from .errors import DataError, LostRankError
 from .statistics import FeatureStatistics, sum_statistics
+
+_Written = TypeVar("_Written")
 
 #: A rank that says nothing for so many seconds is taken for lost.
 TIMEOUT = 60.0
@@ -248,6 +251,38 @@ class Ranks:
                 text = work(beat)
         return self.tell(text)
 
+    def first_writes(
+        self,
+        write: Callable[[Callable[[], None]], tuple[_Written, Path, Any]],
+        read: Callable[[Path, Any], _Written],
+        *,
+        advice: str,
+    ) -> _Written:
+        """Let the first rank write rows into a directory, and the others read them from there.
+
+        Args:
+            write: Called on the first rank, with the function that it has to call every few seconds, as in
+                :meth:`working`. Returns the result, the directory, and anything else for JSON that reading needs.
+            read: Called on the other ranks with the directory and the rest; returns their result.
+            advice: What to do if a rank does not see the directory.
+        """
+        own: list[_Written] = []
+
+        def write_and_tell(beat: Callable[[], None]) -> str:
+            result, directory, rest = write(beat)
+            own.append(result)
+            return json.dumps([str(directory.resolve()), rest])
+
+        place, rest = json.loads(self.first_does(write_and_tell))
+        with self.working():
+            if not own:
+                if not Path(place).is_dir():
+                    raise DataError(
+                        f"Rank {self.rank} does not see {place}, where the first rank has put the rows: {advice}"
+                    )
+                own.append(read(Path(place), rest))
+        return own[0]
+
     def spool(
         self,
         data: Any,
@@ -261,9 +296,8 @@ class Ranks:
 
         Without ``directory`` the file is temporary: it goes when the first rank no longer holds the source.
         """
-        own: list[SpooledSource] = []
 
-        def write(beat: Callable[[], None]) -> str:
+        def write(beat: Callable[[], None]) -> tuple[SpooledSource, Path, None]:
             def tell_progress(done: int, in_all: int | None) -> None:
                 beat()
                 if progress is not None:
@@ -274,21 +308,16 @@ class Ranks:
                 "chunk_size": chunk_size,
                 "progress": tell_progress,
             }
-            own.append(spool_temporarily(data, **options) if directory is None else spool(data, directory, **options))
-            return str(own[0].directory.resolve())
+            own = spool_temporarily(data, **options) if directory is None else spool(data, directory, **options)
+            return own, own.directory, None
 
-        place = self.first_does(write)
-        with self.working():
-            if not own:
-                if not Path(place).is_dir():
-                    raise DataError(
-                        f"Rank {self.rank} does not see {place}, where the first rank has spooled the rows: on several "
-                        "machines, spool them beforehand with finitegp.data.spool into a directory that all machines "
-                        "see, and pass the spool."
-                    )
-                # The first rank has just written it: comparing checksums would be reading all rows once more.
-                own.append(open_spool(place, chunk_size=chunk_size, verify=False))
-        return own[0]
+        return self.first_writes(
+            write,
+            # The first rank has just written it: comparing checksums would be reading all rows once more.
+            lambda place, _: open_spool(place, chunk_size=chunk_size, verify=False),
+            advice="on several machines, spool them beforehand with finitegp.data.spool into a directory that all "
+            "machines see, and pass the spool.",
+        )
 
     def _sum(self, tensor: Tensor) -> Tensor:
         """The sum over ranks, in place; the same to the bit on all of them."""

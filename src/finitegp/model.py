@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .data import ArraySource, Rows, as_source
-from .data.shares import WHOLE, Share
+from .data.sources import WHOLE, Share
 from .distributed import ALONE, Ranks
 from .errors import DataError, FeatureMapError
 from .features import count_features
@@ -219,7 +219,7 @@ class FeatureGP(nn.Module):
         for rows in as_source(data).part(share):
             features, log_scale = self.checked_forward(rows)
             try:
-                yield FeatureStatistics.from_batch(features, rows.targets, log_scale, counts=rows.counts)
+                yield FeatureStatistics.from_batch(features, rows.observed, log_scale, counts=rows.counts)
             except DataError as error:
                 raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
             del rows, features, log_scale  # not kept while the next chunk passes
@@ -251,7 +251,7 @@ class FeatureGP(nn.Module):
         with ranks.working() as beat:
             for rows in source.part(ranks.share):
                 features, log_scale = exact.checked_forward(rows)
-                residuals = features.to(torch.float64) @ weights - rows.targets.to(features.device)
+                residuals = features.to(torch.float64) @ weights - rows.observed.to(features.device)
                 if log_scale is not None:
                     residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
                 if rows.counts is not None:
@@ -330,7 +330,7 @@ class FittedGP:
     def predict_chunks(self, data: Any) -> Iterator[Prediction]:
         """Predictions for the rows of any source, chunk by chunk: for more rows than fit in memory.
 
-        The targets of the source are not used. A chunk has as many rows as the source gives at once.
+        The source needs no targets. A chunk has as many rows as the source yields at once.
         """
         for rows in as_source(data):
             features, log_scale = self.model.checked_forward(rows)
@@ -360,7 +360,7 @@ class FittedGP:
         parts = []
         for rows in as_source(data, chunk_size=self.chunk_size):
             features, log_scale = self.model.checked_forward(rows)
-            targets = rows.targets.to(features.device)
+            targets = rows.observed.to(features.device)
             parts.append(self.posterior.leave_one_out(features, targets, log_scale))
         return concatenate_predictions(parts)
 
@@ -393,8 +393,7 @@ class FittedGP:
         return torch.cat([features for features, _ in parts]), torch.cat(scales) if scales else None
 
     def _features(self, inputs: Any, chunk_size: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
-        # Targets are not known here; zeros let new rows pass through the same checks as training rows.
-        for rows in ArraySource(inputs, torch.zeros(len(inputs)), chunk_size=chunk_size or self.chunk_size):
+        for rows in ArraySource(inputs, chunk_size=chunk_size or self.chunk_size):
             yield self.model.checked_forward(rows)
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from .algorithms.base import Algorithm
-from .data.sampling import BatchSampler
-from .data.source_sampling import IndexedSampler
+from .data.sampling import Sampler
 from .distributed import ALONE, Ranks
 from .schedules import Schedule
 
@@ -58,7 +57,7 @@ class TrainingRun:
 
     algorithm: Algorithm
     optimizer: torch.optim.Optimizer
-    sampler: BatchSampler | IndexedSampler
+    sampler: Sampler
     epochs: int
     schedule: Schedule | None = None
     epoch: int = 0

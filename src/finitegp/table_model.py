@@ -13,6 +13,7 @@ from torch import nn
 
 from .data.columns import TableEncoder, TransformReport
 from .data.fitted_columns import NumberColumn
+from .data.naming import locator_of
 from .data.targets import target_values
 from .errors import DataError, ModelFileError
 from .estimator import GPRegressor
@@ -228,8 +229,7 @@ class TableModel:
 
 def _report_on(table: Any, report: TransformReport | None) -> TransformReport:
     report = TransformReport() if report is None else report
-    if report.source is None and hasattr(table, "locate"):
-        report.source = table
+    report.source = locator_of(table) if report.source is None else report.source
     return report
 
 

@@ -15,8 +15,7 @@ from .algorithms.base import Algorithm
 from .callbacks.base import Callback
 from .checkpoint import load_checkpoint
 from .data import Rows
-from .data.sampling import GATHERED_BATCHES
-from .data.source_sampling import make_sampler
+from .data.sampling import GATHERED_BATCHES, Sampler
 from .distributed import ALONE, Ranks
 from .errors import DataError, NumericalError
 from .run import TrainingRun, copy_state
@@ -50,12 +49,11 @@ def train(
     Args:
         algorithm: What sets the gradients.
         optimizer: What takes the steps, over ``algorithm.parameter_groups()``.
-        data: Training rows. Arrays and lists of chunks are kept in memory; rows of a
-            :class:`~finitegp.data.SpooledSource` or :class:`~finitegp.data.NpySource` stay on disk; those of tables and
-            streams are spooled into a temporary file first.
+        data: Training rows. Arrays and lists of chunks are kept in memory; ``.npy`` files and spools stay on disk;
+            rows of tables and streams are spooled into a temporary file first (:class:`~finitegp.data.Source`).
         epochs: Passes over the rows.
         batch_size: Rows per batch.
-        micro_batch_size: Pass at most so many rows through the feature map at once and accumulate the gradient of the
+        micro_batch_size: Pass at most this many rows through the feature map at once and accumulate the gradient of the
             batch: less memory, the same result to rounding. None passes the whole batch.
         gathered_batches: Batches that are read from disk at once; makes no difference to the batches.
         sampling: ``"shuffle"`` or ``"independent"``, both uniform.
@@ -102,7 +100,7 @@ def train(
     algorithm.micro_batch_size = micro_batch_size
     algorithm.share_steps(ranks)
     model = algorithm.model
-    sampler = make_sampler(
+    sampler = Sampler(
         data,
         batch_size,
         sampling=sampling,

@@ -222,7 +222,7 @@ def stand_in(batch: Rows) -> Rows:
     """One row of the shape of a batch without rows."""
     weights = None if batch.weights is None else batch.weights.new_ones(1)
     return Rows(
-        batch.inputs.new_zeros(1, batch.inputs.shape[1]), batch.targets.new_zeros(1, len(batch.targets.T)), weights
+        batch.inputs.new_zeros(1, batch.inputs.shape[1]), batch.observed.new_zeros(1, len(batch.observed.T)), weights
     )
 
 

@@ -28,10 +28,10 @@ class BSGD(Algorithm):
         """Gradients of the batch's own NLML per row."""
         traced = self.model.trace(batch.inputs, batch.weights)
         features, log_scale = traced.features, traced.log_noise_scale
-        rows, t = len(features), batch.targets.shape[1]
+        rows, t = len(features), batch.observed.shape[1]
         noise_variance = self.model.noise_variance
         plain = features.double()
-        targets = batch.targets.double()
+        targets = batch.observed.double()
         row_scale = None if log_scale is None else torch.exp(-0.5 * log_scale.double())[:, None]
         if row_scale is not None:
             plain, targets = plain * row_scale, targets * row_scale

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import ArraySource, Rows, Source, as_source
+from ..data import Rows, Source, as_source
 from ..distributed import ALONE, Ranks
 from ..likelihood import (
     MarginalLikelihood,
@@ -94,14 +94,15 @@ def _few_rows_gradient(model: FeatureGP, source: Source) -> MarginalLikelihood |
 
     So few rows are not worth sharing out: each of several ranks takes them all.
     """
-    if not (isinstance(source, ArraySource) and len(source) <= source.chunk_size):
+    if source.num_data is None or source.chunk_size is None or not source.fits_memory:
+        return None
+    if source.num_data > source.chunk_size:
         return None
     (rows,) = source
     with torch.no_grad():
-        # One row tells how many features there are.
-        probe = Rows(*(None if part is None else part[:1] for part in rows))  # type: ignore[arg-type]
-        num_features = model.checked_forward(probe)[0].shape[1]
-    if len(source) >= num_features:
+        # One row shows how many features there are.
+        num_features = model.checked_forward(rows.take(slice(0, 1)))[0].shape[1]
+    if len(rows.inputs) >= num_features:
         return None
     model.zero_grad(set_to_none=True)
     noise_variance = model.noise_variance
@@ -126,14 +127,14 @@ def _push(
         # k equal rows are one row of a k-th of the noise, but for the terms that count rows.
         known_scale = -counts.log() if known_scale is None else known_scale - counts.log()
     gradients = row_gradients(
-        features.detach(), rows.targets.to(features), weights.to(features), whitened, noise_variance, known_scale
+        features.detach(), rows.observed.to(features), weights.to(features), whitened, noise_variance, known_scale
     )
     outputs, pushed = [features], [gradients.features]
     if log_scale is not None and log_scale.requires_grad:
         assert gradients.log_noise_scale is not None
         scale_gradient = gradients.log_noise_scale
         if counts is not None:
-            scale_gradient = scale_gradient + 0.5 * rows.targets.shape[1] * (counts - 1.0)
+            scale_gradient = scale_gradient + 0.5 * rows.observed.shape[1] * (counts - 1.0)
         outputs.append(log_scale)
         pushed.append(scale_gradient)
     if any(output.requires_grad for output in outputs):

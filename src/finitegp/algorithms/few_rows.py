@@ -48,7 +48,7 @@ def solve_few_rows(
         noise_variance: The noise variance ``s``.
     """
     wide = features.to(torch.float64)
-    targets = rows.targets.to(wide)
+    targets = rows.observed.to(wide)
     num_rows, num_features = wide.shape
     num_targets = targets.shape[1]
     root = wide.new_ones(num_rows)

@@ -127,7 +127,7 @@ class Lagged(Algorithm):
         """Solve the first weights from a few batches that no step has used."""
         for batch in batches:
             features, log_scale = self.model(batch.inputs, batch.weights)
-            self._pending.append((features, batch.targets, log_scale))
+            self._pending.append((features, batch.observed, log_scale))
         self._refresh(solve_weights=True)
 
     def gradient(self, batch: Rows) -> BatchGradient:
@@ -135,12 +135,12 @@ class Lagged(Algorithm):
         traced = self.model.trace(batch.inputs, batch.weights)
         features, log_scale = traced.features, traced.log_noise_scale
         if self.include_current:
-            self._take_up(features, batch.targets, log_scale)
+            self._take_up(features, batch.observed, log_scale)
         rows, noise_variance = len(features), self.model.noise_variance
         weights = self.weights.detach()
         gradients = row_gradients(
             features,
-            batch.targets,
+            batch.observed,
             weights,
             features @ self.inverse_gram,
             noise_variance,
@@ -165,7 +165,7 @@ class Lagged(Algorithm):
         if self.noise_update == "closed_form" and self.model.noise.log_variance.requires_grad:
             self._pending_residuals.append(found.loss)
         if not self.include_current:
-            self._take_up(found.features, batch.targets, found.log_noise_scale)
+            self._take_up(found.features, batch.observed, found.log_noise_scale)
 
     def finish(self, data: Any) -> None:
         """Set the noise to its exact optimum: residuals of weights that lag behind the features are too large."""

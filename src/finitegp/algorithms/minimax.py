@@ -165,7 +165,7 @@ class Minimax(Algorithm):
         weights = self.weights.detach()
         gradients = row_gradients(
             features,
-            batch.targets,
+            batch.observed,
             weights,
             features @ self.inverse_gram,
             noise_variance,

@@ -115,7 +115,7 @@ class PaperMinimax(Algorithm):
         whitened = features @ (dual.to(weights.dtype) * (-ratio / n))  # in place of F^-1
         gradients = row_gradients(
             features,
-            batch.targets,
+            batch.observed,
             weights,
             whitened,
             noise_variance,

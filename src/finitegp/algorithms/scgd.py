@@ -96,7 +96,7 @@ class SCGD(Algorithm):
         whitened, inverse_trace = self._times_inverse(features, noise_variance)
         gradients = row_gradients(
             features,
-            batch.targets,
+            batch.observed,
             weights,
             whitened,
             noise_variance,

@@ -194,11 +194,11 @@ def _check(inputs: Any, targets: Any, counts: Any) -> tuple[Array, Array, Array 
     """All rows as float64, every value checked by name, row and column."""
     source = ArraySource(inputs, targets, counts=counts)
     rows = source.rows(0, source.num_data)
-    if rows.targets.shape[1] != 1:
-        raise DataError(f"targets must be one column, but are {rows.targets.shape[1]}: fit one model per column.")
+    if rows.observed.shape[1] != 1:
+        raise DataError(f"targets must be one column, but are {rows.observed.shape[1]}: fit one model per column.")
     if source.num_data < _FEWEST_ROWS:
         raise DataError(f"At least {_FEWEST_ROWS} rows are needed, but there are {source.num_data}.")
-    values, observed = rows.inputs.double().numpy(), rows.targets[:, 0].numpy()
+    values, observed = rows.inputs.double().numpy(), rows.observed[:, 0].numpy()
     if float(np.ptp(observed)) == 0.0:
         raise DataError(f"All targets are {observed[0]}: there is nothing to learn.")
     return values, observed, None if rows.counts is None else rows.counts.numpy()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ..algorithms import Lagged
-from ..data import ArraySource, IndexedSource
+from ..data import ArraySource, Source
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding
 from ..flat_adam import FlatAdamW
 from ..model import FeatureGP, FittedGP
@@ -241,7 +241,7 @@ def make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> nn.Mod
 
 def train_network(
     model: FeatureGP,
-    data: ArraySource | IndexedSource,
+    data: Source,
     settings: AutoSettings,
     *,
     epochs: int,
@@ -255,6 +255,7 @@ def train_network(
     ``arguments`` are further ones of :func:`~finitegp.train`, which do not change what is trained.
     """
     rows = data.num_data
+    assert rows is not None
     batch_size = min(settings.batch_size, rows)
     algorithm = Lagged(model, rows, block=settings.block, window=settings.window)
     (group,) = algorithm.parameter_groups()

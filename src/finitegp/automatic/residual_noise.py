@@ -63,22 +63,22 @@ def fit_residual_noise(
     r"""Networks for :math:`\log v(x)` that maximise the Gaussian density of left-out residuals.
 
     The loss of a row is :math:`\tfrac12[\log v(x) + r^2 / v(x)]`. There are several networks, each trained without its
-    share of the residuals; the variance is the mean of theirs, so that one network that is sure of too much is
-    outvoted. The shares show which floor the variance needs: rows that seem to be hit exactly (repeated rows, few
+    fold of the residuals; the variance is the mean of theirs, so that one network that is sure of too much is
+    outvoted. The folds show which floor the variance needs: rows that seem to be hit exactly (repeated rows, few
     distinct targets) promise a certainty that the next such row may not keep. It is the largest floor that costs next
     to nothing in density.
 
-    ``chunk_size`` bounds the memory: at most so many rows are evaluated at once, and one share is copied at a time.
+    ``chunk_size`` bounds the memory: at most this many rows are evaluated at once, and one fold is copied at a time.
     """
     count = settings.noise_networks
-    shares = np.random.default_rng(seed).permutation(len(residuals)) % count if count > 1 else np.zeros(len(residuals))
+    folds = np.random.default_rng(seed).permutation(len(residuals)) % count if count > 1 else np.zeros(len(residuals))
     mean_square = max(float(np.mean(residuals**2)), 1e-12)
     squares = residuals**2 / mean_square
     validation_squares = validation_residuals**2 / mean_square
 
     def jobs() -> Iterator[tuple[Any, ...]]:
         for number in range(count):
-            seen = shares != number if count > 1 else np.ones(len(residuals), dtype=bool)
+            seen = folds != number if count > 1 else np.ones(len(residuals), dtype=bool)
             validation = validation_inputs, validation_squares
             yield inputs[seen], squares[seen], *validation, settings, seed * 100 + number, chunk_size
 
@@ -86,7 +86,7 @@ def fit_residual_noise(
     networks = [network for network, _ in found]
     log_variance = np.zeros(len(residuals))
     for number, network in enumerate(networks):
-        unseen = shares == number
+        unseen = folds == number
         log_variance[unseen] = _evaluate(network, inputs[unseen], chunk_size)
     floor = _choose_floor(log_variance, squares)
     module = nn.Sequential(MeanVariance(*networks), SmoothFloor(math.log(floor)))

@@ -69,7 +69,7 @@ class Validation(Callback):
         density, squares, count = 0.0, 0.0, 0
         for rows in self.source:
             prediction = fitted.predict(rows.inputs)
-            targets = rows.targets.to(prediction.mean).reshape(prediction.mean.shape)
+            targets = rows.observed.to(prediction.mean).reshape(prediction.mean.shape)
             density += float(prediction.log_density(targets).sum())
             squares += float((targets - prediction.mean).square().sum())
             count += targets.numel()

@@ -65,9 +65,8 @@ def fit_on_disk(
     from ..estimator import as_regressor
     from ..estimator.progress import stage_progress
     from ..memory import return_freed_memory
-    from ..out_of_core import fit_disk_rows
+    from ..out_of_core import DiskRows, fit_disk_rows
     from ..out_of_core.fit import chosen_settings, plan_for
-    from ..out_of_core.shared_rows import prepare_rows
 
     with ranks.working():  # so that what is wrong on all ranks is reported by one
         source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)
@@ -92,7 +91,7 @@ def fit_on_disk(
     started = time.perf_counter()
     return_freed_memory()
     with _ended_in_order(), stage_progress("fit", shown=not console.as_json and ranks.is_first) as progress:
-        rows = prepare_rows(source, ranks=ranks, chunk_size=plan.setting.chunk_size, seed=seed, progress=progress)
+        rows = DiskRows.prepare(source, ranks=ranks, chunk_size=plan.setting.chunk_size, seed=seed, progress=progress)
         if source.report is not None:
             console.note(*source.report.lines())
         fit = fit_disk_rows(rows, plan, settings, seed=seed, progress=progress, ranks=ranks)

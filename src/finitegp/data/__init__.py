@@ -1,18 +1,16 @@
 """Where rows come from."""
 
-from .any_source import as_source
-from .moments import Moments
-from .npy_files import NpySource
+from .arrays import ArraySource, NpySource
+from .iterables import IterableSource, StreamSource, as_source
 from .scaled_source import ScaledSource, Scaling
-from .shares import Share
-from .sources import ArraySource, IndexedSource, IterableSource, Rows, Source
+from .scaling import Moments
+from .sources import Measure, Rows, Share, Source
 from .spool import SpooledSource, open_spool, spool
-from .streams import StreamSource
 
 __all__ = [
     "ArraySource",
-    "IndexedSource",
     "IterableSource",
+    "Measure",
     "Moments",
     "NpySource",
     "Rows",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..errors import DataError
 from .arrow_values import record_batches
 from .fitted_columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
-from .naming import listed, row_label, unknown_column
+from .naming import Locator, listed, locator_of, row_label, unknown_column
 from .profiles import ColumnProfile
 from .sketches import Gaps
 
@@ -55,7 +55,7 @@ class TransformReport:
         extra_columns: Columns that the fit did not see, and that were ignored.
     """
 
-    source: Any = None
+    source: Locator | None = None
     rows: int = 0
     imputed: dict[str, int] = field(default_factory=dict)
     unseen: dict[str, int] = field(default_factory=dict)
@@ -176,7 +176,9 @@ class TableEncoder:
             raise DataError("The table has no rows.")
         verdicts = [profile.verdict(max_one_hot) for profile in profiles.values()]
         if missing == "error":
-            _refuse_gaps({verdict.column.name: verdict.gaps for verdict in verdicts}, data, "missing_values")
+            _refuse_gaps(
+                {verdict.column.name: verdict.gaps for verdict in verdicts}, locator_of(data), "missing_values"
+            )
         return cls([verdict.column for verdict in verdicts], missing=missing, excluded=excluded)
 
     @property
@@ -213,8 +215,7 @@ class TableEncoder:
                 over all of them.
         """
         report = TransformReport() if report is None else report
-        if report.source is None and hasattr(data, "locate"):
-            report.source = data
+        report.source = locator_of(data) if report.source is None else report.source
         blocks = [self._transform_batch(batch, report) for batch in record_batches(data)]
         if len(blocks) == 1:
             return blocks[0]
@@ -331,7 +332,7 @@ def _different(names: list[str]) -> list[str]:
     return result
 
 
-def _refuse_gaps(gaps: dict[str, Gaps], source: Any, code: str) -> None:
+def _refuse_gaps(gaps: dict[str, Gaps], source: Locator | None, code: str) -> None:
     found = []
     for name, each in gaps.items():
         for count, word, row in (

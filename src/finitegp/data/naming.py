@@ -1,10 +1,11 @@
-"""How errors speak of columns, rows and values: near names for a mistyped one, and which row of which file."""
+"""Names of columns, rows and values in error messages: near names for a mistyped one, and which row of which file."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from ..errors import DataError
 
@@ -61,15 +62,25 @@ def check_unique(names: Sequence[str], where: str) -> None:
         )
 
 
-def row_label(row: int, source: Any = None) -> str:
-    """``row 12``, with the file and the row in it where the rows come from files (``source.locate``).
+@runtime_checkable
+class Locator(Protocol):
+    """Anything that finds a row in files: sources, readers of tables, files of rows."""
+
+    def locate(self, row: int) -> tuple[Path, int] | None:
+        """The file and the number of the row in it; None if the rows are in no file."""
+
+
+def locator_of(data: object) -> Locator | None:
+    """The data themselves, if they find rows in files, as readers of tables do; None for others."""
+    return data if isinstance(data, Locator) else None
+
+
+def row_label(row: int, source: Locator | None = None) -> str:
+    """``row 12``, with the file and the row in it where the rows come from files.
 
     Example:
         >>> row_label(12)
         'row 12'
     """
-    locate = getattr(source, "locate", None)
-    if locate is None:
-        return f"row {row}"
-    path, row_in_file = locate(row)
-    return f"row {row_in_file} of {path}"
+    found = None if source is None else source.locate(row)
+    return f"row {row}" if found is None else f"row {found[1]} of {found[0]}"

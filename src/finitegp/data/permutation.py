@@ -13,6 +13,26 @@ _PIECE = 4096
 _Words = npt.NDArray[np.uint64]
 
 
+# The step between the states of splitmix64.
+SPLITMIX64_STEP = 0x9E3779B97F4A7C15
+
+
+def splitmix64(words: _Words) -> _Words:
+    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection of 64-bit words that looks random.
+
+    Example:
+        >>> int(splitmix64(np.array([SPLITMIX64_STEP], dtype=np.uint64))[0])  # the first output for the seed 0
+        16294208416658607535
+    """
+    # Arithmetic modulo 2^64 is meant.
+    mixed: _Words = words ^ (words >> np.uint64(30))
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
 class RandomPermutation:
     r"""A pseudo-random permutation of ``0 .. size - 1`` that is a function of the position.
 
@@ -53,8 +73,8 @@ class RandomPermutation:
         self._digits = np.uint64(-(-size // root)), np.uint64(root)  # both at most 2^31
         keys = np.array(seed, dtype=np.uint64, ndmin=1)
         # Multiples of the step of splitmix64, modulo 2^64.
-        steps = [np.uint64(number * _STEP % 2**64) for number in range(1, _ROUNDS + 2)]
-        self._keys = [_mix(keys + step) for step in steps]
+        steps = [np.uint64(number * SPLITMIX64_STEP % 2**64) for number in range(1, _ROUNDS + 2)]
+        self._keys = [splitmix64(keys + step) for step in steps]
 
     def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The rows at these positions."""
@@ -86,12 +106,9 @@ class RandomPermutation:
         return joined
 
 
-_STEP = 0x9E3779B97F4A7C15
-
-
 def _move(digits: _Words, base: np.uint64, words: _Words) -> None:
     """Add to each digit a hash of the word beside it, modulo the base, in place."""
-    hashed = _mix(words)
+    hashed = splitmix64(words)
     # The upper 32 bits as a fraction of the base: like a remainder, but without a division.
     hashed >>= np.uint64(32)
     hashed *= base
@@ -99,13 +116,3 @@ def _move(digits: _Words, base: np.uint64, words: _Words) -> None:
     digits += hashed
     # Below the base the difference wraps around to something huge.
     np.minimum(digits, digits - base, out=digits)
-
-
-def _mix(words: _Words) -> _Words:
-    """The finaliser of splitmix64; arithmetic modulo 2^64 is meant."""
-    mixed: _Words = words ^ (words >> np.uint64(30))
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return mixed

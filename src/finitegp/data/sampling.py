@@ -1,48 +1,66 @@
-"""Random batches of rows for training."""
+"""Uniform random batches of rows for training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import DataError
-from .any_source import as_source
-from .shares import WHOLE, Share
-from .sources import Rows
+from .iterables import as_source
+from .permutation import SPLITMIX64_STEP, RandomPermutation, splitmix64
+from .row_files import Index
+from .sources import WHOLE, Rows, Share, Source
+from .spool import spool_temporarily
 
-# Batches gathered at once: large enough that indexing costs nothing per step, small enough to stay in cache.
+# Batches read at once: large enough that indexing costs nothing per step, small enough to stay in cache.
 GATHERED_BATCHES = 32
+# Up to this many rows on disk, the permutation of an epoch is drawn and kept: half a mebibyte.
+_KEPT_PERMUTATION = 1 << 16
 
 
-class BatchSampler:
-    """Uniform random batches of in-memory rows, reproducible from ``(seed, stream, epoch)`` alone.
+class Sampler:
+    """Uniform random batches of the rows of any source, reproducible from ``(seed, stream, epoch)`` alone.
 
     With ``sampling="shuffle"`` the rows are shuffled for each epoch and dealt out: every batch is a uniform random
     subset of the rows, and the batches of one epoch are disjoint. With ``"independent"`` every batch is drawn from
     all rows whatever was drawn before, with replacement: batches are independent, as the theory of the stochastic
     algorithms assumes. In both cases a batch gives an unbiased estimate of any sum over rows.
 
+    Arrays and lists of chunks are read once, checked, and kept in memory in the type of the model. Rows that can be
+    taken by number (:attr:`Source.can_take <finitegp.data.Source>`) stay on disk; of more than 65,536 rows on disk the
+    permutation is computed instead of drawn (:class:`RandomPermutation`, whose documentation states how uniform it is),
+    and independent batches come from a counter-based generator (Philox), so that nothing of the length of the data is
+    kept. Rows that can only be read in order (tables, streams) are spooled into a temporary file first.
+
     Counts of rows (:class:`~finitegp.data.ArraySource`) reach the batches as weights relative to the mean count, so
     that a rare row is not drawn more often but steers more; exact passes use the counts themselves.
 
     Args:
-        data: Arrays, or any source; it is read once, checked, and kept in memory in the type of the model.
+        data: Arrays, or any source with targets.
         batch_size: Rows per batch; the last batch of a shuffled epoch may be smaller.
         sampling: ``"shuffle"`` or ``"independent"``.
         seed: Determines all batches.
         dtype: The float type of the batches.
         device: Where the batches are.
-        share: Give out this share of each batch; the batches are drawn as if there were one share.
+        gathered_batches: Batches read at once. Makes no difference to the batches.
+        share: Yield this share of each batch; the batches are drawn as if there were one share.
+        spooler: ``spooler(source, input_dtype=...)`` writes rows to disk that can only be read in order.
 
     Attributes:
-        data: The rows as they were given, for exact passes.
+        data: The rows for exact passes: as they were given, or spooled.
+        kept: The rows in memory in the type of the model; None if they stay on disk.
+        num_data: The number of rows.
+        num_targets: The number of target columns.
+        target_mean_square: The mean square of the targets.
+        batch_size: Rows per batch, at most the number of rows.
 
     Example:
         >>> data = torch.arange(6.0)[:, None], torch.zeros(6)
-        >>> sampler = BatchSampler(data, batch_size=4, seed=0)
+        >>> sampler = Sampler(data, batch_size=4, seed=0)
         >>> rows = torch.cat([batch.inputs for batch in sampler.epoch(0)])
         >>> len(sampler), sorted(rows[:, 0].tolist())
         (2, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
@@ -57,72 +75,110 @@ class BatchSampler:
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        gathered_batches: int = GATHERED_BATCHES,
         share: Share = WHOLE,
+        spooler: Callable[..., Source] = spool_temporarily,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, but is {batch_size}.")
+        for name, value in (("batch_size", batch_size), ("gathered_batches", gathered_batches)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, but is {value}.")
         if sampling not in ("shuffle", "independent"):
             raise ValueError(f"sampling must be 'shuffle' or 'independent', but is {sampling!r}.")
         self.data = as_source(data)
-        rows = list(self.data)
-        self.inputs = torch.cat([part.inputs.to(dtype=dtype, device=device) for part in rows])
-        self.targets = torch.cat([part.targets.to(dtype=dtype, device=device) for part in rows])
-        check_alike(rows)
-        counts = [part.counts for part in rows if part.counts is not None]
-        mean_count = float(torch.cat(counts).mean()) if counts else None
-        relative = (relative_weights(part, mean_count) for part in rows)
-        weights = [weight.to(dtype=dtype, device=device) for weight in relative if weight is not None]
-        self.weights: Tensor | None = torch.cat(weights) if weights else None
-        self.num_data = len(self.inputs)
+        self._kind: dict[str, Any] = {"dtype": dtype, "device": device}
+        self._mean_count: float | None = None
+        self.kept: Rows | None = None
+        if self.data.fits_memory:
+            self.kept = self._load()
+            self.num_data, self.num_targets = len(self.kept.inputs), self.kept.observed.shape[1]
+            self.target_mean_square = float(self.kept.observed.double().square().mean())
+        else:
+            if not self.data.can_take:
+                self.data = spooler(self.data, input_dtype="float64" if dtype == torch.float64 else "float32")
+            measured = self.data.measure()
+            self.num_data, self.num_targets = measured.num_data, measured.num_targets
+            self.target_mean_square, self._mean_count = measured.target_mean_square, measured.mean_count
         self.batch_size = min(batch_size, self.num_data)
         self.sampling = sampling
         self.seed = seed
+        self.gathered_batches = gathered_batches
         self.share = share
 
     def __len__(self) -> int:
         """Batches per epoch."""
         return -(-self.num_data // self.batch_size)
 
-    @property
-    def target_mean_square(self) -> float:
-        """The mean square of the targets."""
-        return float(self.targets.double().square().mean())
-
-    @property
-    def num_targets(self) -> int:
-        """The number of target columns."""
-        return int(self.targets.shape[1])
-
     def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0, stop: int | None = None) -> Iterator[Rows]:
-        """The batches of one epoch from ``skip`` up to ``stop``; ``stream`` tells apart batches drawn side by side."""
-        generator = torch.Generator().manual_seed(mix_seed(self.seed, stream, epoch))
-        if self.sampling == "shuffle":
-            order = torch.randperm(self.num_data, generator=generator)
-        else:
-            order = torch.randint(self.num_data, (len(self) * self.batch_size,), generator=generator)
-        size = self.batch_size
-        gathered = size * GATHERED_BATCHES
-        if stop is not None:
-            order = order[: stop * size]
-        for start in range(skip * size, len(order), gathered):
-            own = [part[self.share.cut(len(part))] for part in torch.split(order[start : start + gathered], size)]
-            index, sizes = torch.cat(own).to(self.inputs.device), [len(part) for part in own]
-            inputs = torch.split(self.inputs[index], sizes)
-            targets = torch.split(self.targets[index], sizes)
-            if self.weights is None:
-                yield from map(Rows, inputs, targets)
+        """The batches of one epoch from ``skip`` up to ``stop``; ``stream`` separates batches drawn side by side."""
+        numbers_at = self._order(mix_seed(self.seed, stream, epoch))
+        end = len(self) if stop is None else min(stop, len(self))
+        for first in range(skip, end, self.gathered_batches):
+            own = [self._positions(number) for number in range(first, min(first + self.gathered_batches, end))]
+            sizes = [len(positions) for positions in own]
+            positions = np.concatenate([np.arange(each.start, each.stop) for each in own])
+            inputs, targets, weights = self._take(numbers_at(positions))
+            if weights is None:
+                yield from map(Rows, torch.split(inputs, sizes), torch.split(targets, sizes))
             else:
-                yield from map(Rows, inputs, targets, torch.split(self.weights[index], sizes))
+                yield from map(Rows, *(torch.split(part, sizes) for part in (inputs, targets, weights)))
+
+    def _load(self) -> Rows:
+        """All rows in the type of the model; counts become weights."""
+        rows = list(self.data)
+        for name in ("weights", "counts"):
+            if len({getattr(part, name) is None for part in rows}) > 1:
+                raise DataError(f"Some chunks of the data have {name} and some do not.")
+        inputs = torch.cat([part.inputs.to(**self._kind) for part in rows])
+        targets = torch.cat([part.observed.to(**self._kind) for part in rows])
+        counts = [part.counts for part in rows if part.counts is not None]
+        mean_count = float(torch.cat(counts).mean()) if counts else None
+        relative = (_relative_weights(part, mean_count) for part in rows)
+        weights = [weight.to(**self._kind) for weight in relative if weight is not None]
+        return Rows(inputs, targets, torch.cat(weights) if weights else None)
+
+    def _take(self, numbers: Index) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Inputs, targets and weights of these rows in the type of the model."""
+        if self.kept is not None:
+            inputs, targets, weights, _ = self.kept.take(torch.from_numpy(numbers).to(self.kept.inputs.device))
+            assert targets is not None
+            return inputs, targets, weights
+        rows = self.data.take(numbers)
+        relative = _relative_weights(rows, self._mean_count)
+        inputs, targets = (part.to(**self._kind) for part in (rows.inputs, rows.observed))
+        return inputs, targets, None if relative is None else relative.to(**self._kind)
+
+    def _positions(self, number: int) -> range:
+        """The positions of the own share of a batch in the order of the epoch."""
+        start = number * self.batch_size
+        rows = self.batch_size if self.sampling == "independent" else min(self.batch_size, self.num_data - start)
+        own = self.share.cut(rows)
+        return range(start + own.start, start + own.stop)
+
+    def _order(self, key: int) -> Callable[[Index], Index]:
+        """The function from positions in the order of an epoch to numbers of rows."""
+        generator = torch.Generator().manual_seed(key)
+        if self.sampling == "independent":
+            if self.kept is None:
+                return lambda positions: self._independent(key, positions)
+            order = torch.randint(self.num_data, (len(self) * self.batch_size,), generator=generator)
+        elif self.kept is None and self.num_data > _KEPT_PERMUTATION:
+            return RandomPermutation(self.num_data, key)
+        else:
+            order = torch.randperm(self.num_data, generator=generator)
+        return order.numpy().__getitem__
+
+    def _independent(self, key: int, positions: Index) -> Index:
+        """Numbers of rows, from a generator of its own for each batch."""
+        batches, first, sizes = np.unique(positions // self.batch_size, return_index=True, return_counts=True)
+        parts = []
+        for batch, start, size in zip(batches, first, sizes, strict=True):
+            random = np.random.Generator(np.random.Philox(key=np.array([key, batch], dtype=np.uint64)))
+            drawn = random.integers(self.num_data, size=self.batch_size, dtype=np.int64)
+            parts.append(drawn[positions[start : start + size] - batch * self.batch_size])
+        return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
-def check_alike(parts: Sequence[Rows]) -> None:
-    """An error if only some chunks have weights, or only some have counts."""
-    for name in ("weights", "counts"):
-        if len({getattr(part, name) is None for part in parts}) > 1:
-            raise DataError(f"Some chunks of the data have {name} and some do not.")
-
-
-def relative_weights(rows: Rows, mean_count: float | None) -> Tensor | None:
+def _relative_weights(rows: Rows, mean_count: float | None) -> Tensor | None:
     """The weights of rows in a batch: their own, times their counts relative to the mean count of all rows."""
     if (rows.counts is None) != (mean_count is None):
         raise DataError("Some rows of the data have counts and some do not, or their source gives no mean_count.")
@@ -136,9 +192,6 @@ def mix_seed(seed: int, stream: int, epoch: int) -> int:
     """One 63-bit seed out of three small numbers, far apart for neighbouring ones."""
     value = seed
     for part in (stream, epoch):
-        # The finaliser of splitmix64.
-        value = (value * 0x9E3779B97F4A7C15 + part + 0x632BE59BD9B4E019) % 2**64
-        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
-        value ^= value >> 31
+        value = (value * SPLITMIX64_STEP + part + 0x632BE59BD9B4E019) % 2**64
+        value = int(splitmix64(np.array([value], dtype=np.uint64))[0])
     return value % 2**63

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import DataError
-from .any_source import as_source
-from .moments import Moments
-from .scaling import Standardizer
-from .shares import WHOLE, Share
-from .sources import Rows, Source
+from .iterables import as_source
+from .row_files import Index
+from .scaling import Moments, Standardizer
+from .sources import Rows, Share, WrappedSource
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """What standardises the rows of a source.
+    """The standardisers of the inputs and the targets of a source.
 
     Attributes:
-        inputs: For the inputs.
-        targets: For the targets.
+        inputs: Of the inputs.
+        targets: Of the targets.
 
     Example:
         >>> import numpy as np
@@ -36,24 +34,25 @@ class Scaling:
     targets: Standardizer
 
     @classmethod
-    def measure(cls, data: Any) -> Scaling:
+    def measure(cls, data: Any, *, progress: Callable[[], object] | None = None) -> Scaling:
         """One pass over any source, in float64 and in memory that does not depend on the number of rows.
 
-        A row of count ``k`` enters ``k`` times; weights make no difference.
+        A row of count ``k`` enters ``k`` times; weights make no difference. ``progress`` is called after every chunk.
         """
-        inputs: Moments | None = None
-        targets: Moments | None = None
+        inputs: Any = 0
+        targets: Any = 0
         for rows in as_source(data):
             counts = None if rows.counts is None else rows.counts.numpy()
-            more_inputs, more_targets = (Moments.of(part.numpy(), counts) for part in (rows.inputs, rows.targets))
-            inputs = more_inputs if inputs is None else inputs + more_inputs
-            targets = more_targets if targets is None else targets + more_targets
-        if inputs is None or targets is None:
+            inputs += Moments.of(rows.inputs.numpy(), counts)
+            targets += Moments.of(rows.observed.numpy(), counts)
+            if progress is not None:
+                progress()
+        if not isinstance(inputs, Moments):
             raise DataError("There are no rows to standardise.")
         return cls(inputs.standardizer(), targets.standardizer())
 
 
-class ScaledSource(Source):
+class ScaledSource(WrappedSource):
     """The rows of another source, standardised in float64.
 
     Standardise *before* spooling: the spool keeps inputs in float32, which has no room for the variation of a column
@@ -71,38 +70,36 @@ class ScaledSource(Source):
     """
 
     def __init__(self, data: Any, scaling: Scaling) -> None:
-        self._source = as_source(data)
+        super().__init__(as_source(data))
         self.scaling = scaling
-        self.num_data = getattr(self._source, "num_data", None)
-        self.column_names = getattr(self._source, "column_names", None)
-        if hasattr(self._source, "locate"):
-            self.locate = self._source.locate
-
-    def __iter__(self) -> Iterator[Rows]:
-        return self.part(WHOLE)
+        self.fits_memory = False  # the rows are computed as they are read
 
     def part(self, share: Share) -> Iterator[Rows]:
-        """One pass over a share of the rows, as the other source shares them out."""
-        width = len(self.scaling.inputs.mean)
-        for inputs, targets, weights, counts in self._source.part(share):
-            if inputs.shape[1] != width:
-                raise DataError(f"The scaling is for {width} input columns, but there are {inputs.shape[1]}.")
-            yield Rows(
-                torch.from_numpy(self.scaling.inputs.transform(inputs.numpy())),
-                torch.from_numpy(self.scaling.targets.transform(targets.numpy())),
-                weights,
-                counts,
-            )
-        self.num_data = getattr(self._source, "num_data", None)
+        """One pass over a share of the rows, as the other source divides them."""
+        return map(self._scaled, self._source.part(share))
+
+    def take(self, indices: Index) -> Rows:
+        """The rows of these numbers, in this order, if the other source can take them."""
+        return self._scaled(self._source.take(indices))
+
+    def with_chunks(self, chunk_size: int) -> ScaledSource:
+        """The same rows in chunks of at most ``chunk_size`` rows; this source stays as it is."""
+        return ScaledSource(self._source.with_chunks(chunk_size), self.scaling)
 
     def fingerprint(self) -> dict[str, Any] | None:
-        """That of the source, with the scaling."""
-        inner = self._source.fingerprint() if isinstance(self._source, Source) else None
+        """The fingerprint of the source, with the scaling."""
+        inner = self._source.fingerprint()
         if inner is None:
             return None
         both = (self.scaling.inputs, self.scaling.targets)
         return {"kind": "scaled", "of": inner, "scaling": [[s.mean.tolist(), s.scale.tolist()] for s in both]}
 
-    def files(self) -> list[Path]:
-        """Those of the source."""
-        return self._source.files() if isinstance(self._source, Source) else []
+    def _scaled(self, rows: Rows) -> Rows:
+        width = len(self.scaling.inputs.mean)
+        if rows.inputs.shape[1] != width:
+            raise DataError(f"The scaling is for {width} input columns, but there are {rows.inputs.shape[1]}.")
+        targets = None if rows.targets is None else self.scaling.targets.transform(rows.targets.numpy())
+        return rows._replace(
+            inputs=torch.from_numpy(self.scaling.inputs.transform(rows.inputs.numpy())),
+            targets=None if targets is None else torch.from_numpy(targets),
+        )

@@ -1,4 +1,4 @@
-"""Standardisation of columns, in float64."""
+"""``Standardizer`` and ``Moments``: standardisation of columns in float64, from all rows at once or chunk by chunk."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
+
+_Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +30,14 @@ class Standardizer:
         [[-1.0, 0.0], [1.0, 1.0]]
     """
 
-    mean: npt.NDArray[np.float64]
-    scale: npt.NDArray[np.float64]
+    mean: _Array
+    scale: _Array
 
     @classmethod
     def fit(cls, values: Any, counts: Any = None) -> Standardizer:
         """The mean and standard deviation of each column of ``(rows, columns)`` or ``(rows,)`` values.
 
-        ``counts`` ``(rows,)`` says how many equal rows each row stands for; None means one.
+        Each row stands for ``counts`` ``(rows,)`` equal rows; None means one.
         """
         array = np.asarray(values, dtype=np.float64)
         if array.size == 0:
@@ -46,12 +48,107 @@ class Standardizer:
         constant = array.max(axis=0) == array.min(axis=0)
         return cls(mean=mean, scale=np.where(constant | (scale == 0.0), 1.0, scale))
 
-    def transform(self, values: Any) -> npt.NDArray[np.float64]:
+    def transform(self, values: Any) -> _Array:
         """Standardised values, float64."""
-        result: npt.NDArray[np.float64] = (np.asarray(values, dtype=np.float64) - self.mean) / self.scale
+        result: _Array = (np.asarray(values, dtype=np.float64) - self.mean) / self.scale
         return result
 
-    def inverse(self, values: Any) -> npt.NDArray[np.float64]:
+    def inverse(self, values: Any) -> _Array:
         """The values in their original units."""
-        result: npt.NDArray[np.float64] = np.asarray(values, dtype=np.float64) * self.scale + self.mean
+        result: _Array = np.asarray(values, dtype=np.float64) * self.scale + self.mean
         return result
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    r"""Row count, mean, sum of squared deviations, smallest and largest value of each column, in float64: they add.
+
+    The sum of two is the moments of both sets of rows (Chan, Golub and LeVeque, 1979):
+
+    .. math:: m = m_1 + \delta\,\tfrac{n_2}{n}, \qquad S = S_1 + S_2 + \delta^2\,\tfrac{n_1 n_2}{n}, \qquad
+        \delta = m_2 - m_1,
+
+    which does not cancel where the mean is large against the spread, as the difference of :math:`\sum x^2` and
+    :math:`n m^2` does.
+
+    Attributes:
+        count: Rows; or the sum of their counts, where rows stand for several equal rows.
+        mean: ``(columns,)``.
+        squared_deviations: ``(columns,)``.
+        smallest: ``(columns,)``.
+        largest: ``(columns,)``.
+
+    Example:
+        >>> parts = [np.array([[1.0], [2.0]]), np.array([[6.0]])]
+        >>> total = sum(Moments.of(part) for part in parts)
+        >>> total.count, total.mean.tolist(), total.variance.round(6).tolist()
+        (3, [3.0], [4.666667])
+    """
+
+    count: float
+    mean: _Array
+    squared_deviations: _Array
+    smallest: _Array
+    largest: _Array
+
+    @classmethod
+    def of(cls, values: Any, counts: Any = None) -> Moments:
+        """The moments of the columns of one chunk, ``(rows, columns)`` with at least one row.
+
+        Each row stands for ``counts`` ``(rows,)`` equal rows; None means one.
+        """
+        array = np.asarray(values, dtype=np.float64)
+        if array.ndim != 2 or len(array) == 0:
+            raise DataError(f"values must be (rows, columns) with at least one row, but have shape {array.shape}.")
+        smallest, largest = array.min(axis=0), array.max(axis=0)
+        if counts is None:
+            mean = array.mean(axis=0)
+            deviations = array - mean
+            return cls(len(array), mean, np.einsum("rc,rc->c", deviations, deviations), smallest, largest)
+        times = np.asarray(counts, dtype=np.float64)
+        if times.shape != (len(array),):
+            raise DataError(f"counts must be one number per row ({len(array)},), but have shape {times.shape}.")
+        total = float(times.sum())
+        mean = times @ array / total
+        deviations = array - mean
+        return cls(total, mean, np.einsum("r,rc,rc->c", times, deviations, deviations), smallest, largest)
+
+    def __add__(self, other: Moments) -> Moments:
+        if not isinstance(other, Moments):
+            return NotImplemented
+        if self.mean.shape != other.mean.shape:
+            raise DataError(
+                f"Moments of {len(self.mean)} columns cannot be added to moments of {len(other.mean)} columns."
+            )
+        count = self.count + other.count
+        difference = other.mean - self.mean
+        return Moments(
+            count,
+            self.mean + difference * (other.count / count),
+            self.squared_deviations
+            + other.squared_deviations
+            + np.square(difference) * (self.count * (other.count / count)),
+            np.minimum(self.smallest, other.smallest),
+            np.maximum(self.largest, other.largest),
+        )
+
+    def __radd__(self, other: Any) -> Moments:
+        # `sum` starts from the integer 0.
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    @property
+    def variance(self) -> _Array:
+        """The mean squared deviation of each column."""
+        return self.squared_deviations / self.count
+
+    @property
+    def mean_square(self) -> _Array:
+        """The mean of the squares of each column."""
+        result: _Array = self.variance + np.square(self.mean)
+        return result
+
+    def standardizer(self) -> Standardizer:
+        """The result of :meth:`Standardizer.fit` on all rows at once, to rounding."""
+        scale = np.sqrt(self.variance)
+        constant = (self.smallest == self.largest) | (scale == 0.0)
+        return Standardizer(mean=self.mean.copy(), scale=np.where(constant, 1.0, scale))

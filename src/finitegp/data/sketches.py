@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .dates import calendar
+from .permutation import SPLITMIX64_STEP, splitmix64
 from .text_values import FEW_SHARE, FEW_SPELLINGS, NOT_A_MOMENT, is_missing_word
 
 RESERVOIR_SIZE = 16_384
@@ -66,12 +67,8 @@ class Reservoir:
 
 
 def _hash(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """The finaliser of splitmix64: different row numbers have different hashes, so there are no ties."""
-    value = rows.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    result: npt.NDArray[np.uint64] = value ^ (value >> np.uint64(31))
-    return result
+    """Different row numbers have different hashes, so there are no ties."""
+    return splitmix64(rows.astype(np.uint64) + np.uint64(SPLITMIX64_STEP))
 
 
 @dataclass

@@ -4,86 +4,63 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
-from ..atomic import SUFFIX, put_in_place, temporary_file
+from ..atomic import SUFFIX, complete_or_absent, put_in_place, temporary_file
 from ..errors import DataError
-from .any_source import as_source
-from .manifests import FORMAT, MANIFEST, changed_file, checksum_of, file_state, read_manifest, replace_manifest
-from .moments import Moments
+from .arrays import ArraySource
+from .iterables import as_source
 from .naming import listed, row_label
-from .row_files import Array, RowFile
-from .shares import WHOLE, Share
-from .sources import IndexedSource, Rows, Source
+from .row_files import Array, RecordField, RowFile
+from .scaling import Moments
+from .sources import Measure, Rows, Source, check_chunk_size
 
+_FORMAT = "finitegp-spool-1"
+_MANIFEST = "manifest.json"
+_READ_BYTES = 1 << 20
+_MAX_COLUMNS = 1 << 20
 # Rounding to float32 may move a value by at most this share of its column's standard deviation.
 _MAX_ROUNDING = 1e-3
 
 Progress = Callable[[int, int | None], object]
 
 
-class SpooledSource(IndexedSource):
-    """Rows in a spool; opened with :func:`open_spool` or made by :func:`spool`.
+class SpooledSource(ArraySource):
+    """Rows in a spool, one record of a file each; opened with :func:`open_spool` or made by :func:`spool`.
 
     Batches drawn from it are uniform over all rows, whatever their order in the files that they came from.
 
     Attributes:
-        directory: Where the spool is.
-        manifest: What it says about itself.
-        chunk_size: Rows per chunk of a pass; may be set.
+        directory: The directory of the spool.
+        manifest: The contents of its manifest.
         note: Why the spool was written anew, where there was an old one; otherwise empty.
     """
 
     def __init__(self, directory: Path, manifest: dict[str, Any], *, chunk_size: int = 4096, note: str = "") -> None:
-        if chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
+        check_chunk_size(chunk_size)
         self.directory = directory
         self.manifest = manifest
-        self.chunk_size = chunk_size
         self.note = note
-        self.num_data = int(manifest["num_data"])
-        self.input_dim = int(manifest["input_dim"])
-        self.num_targets = int(manifest["num_targets"])
-        self.column_names = manifest["column_names"]
-        self.target_mean_square = float(manifest["target_mean_square"])
-        self.has_weights = bool(manifest["has_weights"])
-        self.has_counts = bool(manifest["has_counts"])
-        self.mean_count = float(manifest["mean_count"]) if self.has_counts else None
-        dtype = row_dtype(
-            self.input_dim, self.num_targets, self.has_weights, manifest["input_dtype"], has_counts=self.has_counts
-        )
-        self._file = RowFile(directory / manifest["file"], dtype, self.num_data)
+        shape = (manifest[name] for name in ("input_dim", "num_targets", "has_weights", "has_counts", "input_dtype"))
+        dtype = row_dtype(*shape)
+        self._file = RowFile(directory / manifest["file"], dtype, manifest["num_data"])
+        fields = [RecordField(self._file, name) if name in (dtype.names or ()) else None for name in Rows._fields]
+        super().__init__(*fields[:3], counts=fields[3], chunk_size=chunk_size, column_names=manifest["column_names"])
+        self._checked = True  # before they were written
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row in the file."""
-        return self._file.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.num_data
-
-    def __iter__(self) -> Iterator[Rows]:
-        return self.part(WHOLE)
-
-    def part(self, share: Share) -> Iterator[Rows]:
-        """One pass over a share of the rows, which are neighbours."""
-        own = share.cut(self.num_data)
-        for start in range(own.start, own.stop, self.chunk_size):
-            yield self._rows(self._file.read(start, min(start + self.chunk_size, own.stop)))
-
-    def gather(self, indices: npt.NDArray[np.int64]) -> Rows:
-        """The rows of these numbers, in this order."""
-        return self._rows(self._file.gather(indices))
+    def measure(self) -> Measure:
+        """The measure that was taken when the rows were written."""
+        mean_count = None if self.counts is None else self.manifest["mean_count"]
+        return Measure(self.num_data, self.num_targets, self.manifest["target_mean_square"], mean_count)
 
     def fingerprint(self) -> dict[str, Any]:
         """The checksum of the rows."""
@@ -91,20 +68,16 @@ class SpooledSource(IndexedSource):
 
     def verify(self) -> None:
         """Read the file and compare its checksum with that of the rows when they were written."""
-        if checksum_of(self._file.path) != self.manifest["checksum"]:
+        if _checksum_of(self._file.path) != self.manifest["checksum"]:
             raise DataError(
                 f"{self._file.path} is damaged: its checksum is not the one that was written. Delete the directory "
                 f"{self.directory} and spool the rows again."
             )
 
-    def _rows(self, records: Array) -> Rows:
-        # Fields of records are not contiguous: these copies are what the tensors keep.
-        return Rows(
-            torch.from_numpy(np.array(records["inputs"], dtype=records.dtype["inputs"].base.newbyteorder("="))),
-            torch.from_numpy(np.array(records["targets"], dtype=np.float64)),
-            torch.from_numpy(np.array(records["weight"], dtype=np.float64)) if self.has_weights else None,
-            torch.from_numpy(np.array(records["count"], dtype=np.float64)) if self.has_counts else None,
-        )
+    def delete_when_unused(self, directory: str | os.PathLike[str] | None = None) -> None:
+        """Delete the directory of the spool, or another one, as soon as no source reads the file any more."""
+        # Sources of other chunks share the file.
+        weakref.finalize(self._file, shutil.rmtree, directory or self.directory, ignore_errors=True)
 
 
 def spool(
@@ -116,27 +89,27 @@ def spool(
     progress: Progress | None = None,
     overwrite: bool = False,
 ) -> SpooledSource:
-    """Write the rows of any source into ``directory``, or take what is there if it holds the same rows.
+    """Write the rows of any source into ``directory``, or open the spool that is there if it holds the same rows.
 
     The file holds one record per row: inputs as float32 (or float64), targets, weights and counts as float64. A
     manifest with a checksum, and with size, time and hash of the files that the rows came from, is written last and in
-    one piece: an interrupted spool leaves nothing that could be taken for a whole one. A spool is taken again if its
-    source says the same of itself and its files have the same size and time, or at least the same contents; if they
-    changed, it is written anew, and ``note`` says why.
+    one piece: an interrupted spool leaves nothing that could be taken for a whole one. A spool is used again if its
+    source has the same fingerprint and its files have the same size and time, or at least the same contents; if they
+    changed, it is written anew, and ``note`` holds the reason.
 
     Args:
         data: Any source; a stream that can be read only once is fine.
-        directory: Made if need be. One spool per directory.
+        directory: Created if it does not exist. One spool per directory.
         input_dtype: ``"float32"`` or ``"float64"``. Standardise columns (:class:`ScaledSource`) before they are rounded
             to float32; a column for which the rounding would matter is an error.
         chunk_size: Rows per chunk of later passes.
         progress: Called as ``progress(rows_done, rows_in_all)`` after every chunk; the second is None if unknown.
-        overwrite: Replace a spool of other rows, or of a source that cannot tell what it holds (arrays, streams).
+        overwrite: Replace a spool of other rows, or of a source without a fingerprint (arrays, streams).
 
     Example:
         >>> with tempfile.TemporaryDirectory() as directory:
-        ...     data = spool((torch.arange(6.0)[:, None], torch.arange(6)), directory)
-        ...     data.num_data, data.gather(np.array([4, 1])).targets.tolist()
+        ...     data = spool((np.arange(6.0)[:, None], np.arange(6)), directory)
+        ...     data.num_data, data.take(np.array([4, 1])).targets.tolist()
         (6, [[4.0], [1.0]])
     """
     if input_dtype not in ("float32", "float64"):
@@ -146,15 +119,14 @@ def spool(
     source = as_source(data)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    fingerprint = source.fingerprint() if isinstance(source, Source) else None
-    files = source.files() if isinstance(source, Source) else []
+    fingerprint, files = source.fingerprint(), source.files()
     with FileLock(str(folder / "lock")):
         note = ""
-        if (folder / MANIFEST).exists():
-            old = read_manifest(folder)
+        if (folder / _MANIFEST).exists():
+            old = _read_manifest(folder)
             same = fingerprint is not None and old.get("fingerprint") == json.loads(json.dumps(fingerprint))
             if same and old["input_dtype"] == input_dtype:
-                note = changed_file(old["files"], files)
+                note = _changed_file(old["files"], files)
                 if not note:
                     return open_spool(folder, chunk_size=chunk_size)
             elif not overwrite:
@@ -162,12 +134,12 @@ def spool(
                     f"{folder} holds the spool of other rows, or of rows that cannot be compared: use another "
                     "directory, or pass overwrite=True."
                 )
-        states = [file_state(path) for path in files]
+        states = [_file_state(path) for path in files]
         manifest = _write(source, folder, input_dtype, progress)
-        if changed := changed_file(states, files):
+        if changed := _changed_file(states, files):
             raise DataError(f"The rows changed while they were spooled. {changed}")
         manifest |= {"fingerprint": fingerprint, "files": states}
-        replace_manifest(folder, manifest)
+        _replace_manifest(folder, manifest)
     return SpooledSource(folder, manifest, chunk_size=chunk_size, note=note)
 
 
@@ -180,9 +152,9 @@ def open_spool(directory: str | os.PathLike[str], *, chunk_size: int = 4096, ver
         verify: Read the whole file once and compare its checksum; without, only its size is compared.
     """
     folder = Path(directory)
-    if not (folder / MANIFEST).exists():
-        raise DataError(f"{folder} holds no whole spool: there is no {MANIFEST}; spool the rows (again).")
-    source = SpooledSource(folder, read_manifest(folder), chunk_size=chunk_size)
+    if not (folder / _MANIFEST).exists():
+        raise DataError(f"{folder} holds no whole spool: there is no {_MANIFEST}; spool the rows (again).")
+    source = SpooledSource(folder, _read_manifest(folder), chunk_size=chunk_size)
     if verify:
         source.verify()
     return source
@@ -191,91 +163,88 @@ def open_spool(directory: str | os.PathLike[str], *, chunk_size: int = 4096, ver
 def spool_temporarily(
     data: Any, *, input_dtype: str = "float32", chunk_size: int = 4096, progress: Progress | None = None
 ) -> SpooledSource:
-    """A spool that is deleted together with the source that is returned."""
+    """A spool that is deleted as soon as no source reads it any more."""
     directory = tempfile.mkdtemp(prefix="finitegp-spool-")
     try:
         source = spool(data, directory, input_dtype=input_dtype, chunk_size=chunk_size, progress=progress)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    weakref.finalize(source, shutil.rmtree, directory, ignore_errors=True)
+    source.delete_when_unused()
     return source
 
 
 def row_dtype(
-    input_dim: int, num_targets: int, has_weights: bool, input_dtype: str = "float32", *, has_counts: bool = False
+    input_dim: int, num_targets: int, has_weights: bool, has_counts: bool, input_dtype: str = "float32"
 ) -> np.dtype[Any]:
     """The record of one row, little-endian.
 
     Example:
-        >>> row_dtype(16, 1, False).itemsize
+        >>> row_dtype(16, 1, False, False).itemsize
         72
     """
     fields: list[Any] = [("inputs", np.dtype(input_dtype).newbyteorder("<"), (input_dim,))]
-    fields.append(("targets", "<f8", (num_targets,)))
+    if num_targets:
+        fields.append(("targets", "<f8", (num_targets,)))
     if has_weights:
-        fields.append(("weight", "<f8"))
+        fields.append(("weights", "<f8"))
     if has_counts:
-        fields.append(("count", "<f8"))
+        fields.append(("counts", "<f8"))
     return np.dtype(fields)
 
 
-def _write(source: Any, folder: Path, input_dtype: str, progress: Progress | None) -> dict[str, Any]:
+def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | None) -> dict[str, Any]:
     """Write all rows under a temporary name, then under the name of their checksum."""
     for left_over in folder.glob("*" + SUFFIX):
-        left_over.unlink()  # of a spool that was killed; the lock says that nobody is writing
+        left_over.unlink()  # of a spool that was killed: under the lock nobody else writes
     digest = hashlib.sha256()
     dtype: np.dtype[Any] | None = None
-    inputs = targets = None
+    inputs: Any = 0
+    targets: Any = 0
     sum_of_counts = 0.0
     with temporary_file(folder, "rows") as temporary:
         with open(temporary, "wb", buffering=0) as opened:
             done = 0
             for rows in source:
-                found = row_dtype(
-                    rows.inputs.shape[1],
-                    rows.targets.shape[1],
-                    rows.weights is not None,
-                    input_dtype,
-                    has_counts=rows.counts is not None,
-                )
+                num_targets = 0 if rows.targets is None else rows.targets.shape[1]
+                weighted, counted = rows.weights is not None, rows.counts is not None
+                found = row_dtype(rows.inputs.shape[1], num_targets, weighted, counted, input_dtype)
                 if dtype is not None and found != dtype:
                     raise DataError(
                         f"The chunk from {row_label(done, source)} on has {rows.inputs.shape[1]} inputs, "
-                        f"{rows.targets.shape[1]} targets, {'no ' if rows.weights is None else ''}weights and "
-                        f"{'no ' if rows.counts is None else ''}counts, unlike the rows before."
+                        f"{num_targets} targets, {'' if weighted else 'no '}weights and "
+                        f"{'' if counted else 'no '}counts, unlike the rows before."
                     )
                 dtype = found
                 records = _records(rows, dtype, done, source)
-                more_inputs, more_targets = Moments.of(rows.inputs.numpy()), Moments.of(rows.targets.numpy())
-                inputs = more_inputs if inputs is None else inputs + more_inputs
-                targets = more_targets if targets is None else targets + more_targets
+                inputs += Moments.of(rows.inputs.numpy())
+                if rows.targets is not None:
+                    targets += Moments.of(rows.targets.numpy())
                 sum_of_counts += len(records) if rows.counts is None else float(rows.counts.sum())
                 view = records.view(np.uint8).data
                 digest.update(view)
                 _write_all(opened, view, folder, done)
                 done += len(records)
                 if progress is not None:
-                    progress(done, getattr(source, "num_data", None))
-            if dtype is None or inputs is None or targets is None:
+                    progress(done, source.num_data)
+            if dtype is None:
                 raise DataError("There are no rows to spool.")
-            names = getattr(source, "column_names", None)
             if input_dtype == "float32":
-                _refuse_coarse(inputs, names)
+                _refuse_coarse(inputs, source.column_names)
         name = f"rows-{digest.hexdigest()[:16]}.bin"
         put_in_place(temporary, folder / name)
     return {
-        "format": FORMAT,
+        "format": _FORMAT,
         "file": name,
         "checksum": digest.hexdigest(),
         "num_data": done,
         "input_dim": int(dtype["inputs"].shape[0]),
-        "num_targets": int(dtype["targets"].shape[0]),
-        "has_weights": "weight" in (dtype.names or ()),
-        "has_counts": "count" in (dtype.names or ()),
+        "num_targets": num_targets,
+        "has_weights": weighted,
+        "has_counts": counted,
         "input_dtype": input_dtype,
-        "column_names": names,
-        "target_mean_square": float(targets.mean_square.mean()),
+        "column_names": source.column_names,
+        "target_mean_square": float(targets.mean_square.mean()) if num_targets else 0.0,
         "mean_count": sum_of_counts / done,
     }
 
@@ -291,20 +260,17 @@ def _write_all(opened: Any, view: memoryview, folder: Path, rows_done: int) -> N
         ) from None
 
 
-def _records(rows: Rows, dtype: np.dtype[Any], first_row: int, source: Any) -> Array:
+def _records(rows: Rows, dtype: np.dtype[Any], first_row: int, source: Source) -> Array:
     records = np.empty(len(rows.inputs), dtype=dtype)
     with np.errstate(over="ignore"):
-        records["inputs"] = rows.inputs.numpy()
-    records["targets"] = rows.targets.numpy()
-    if rows.weights is not None:
-        records["weight"] = rows.weights.numpy()
-    if rows.counts is not None:
-        records["count"] = rows.counts.numpy()
+        for name, part in zip(Rows._fields, rows, strict=True):
+            if part is not None:
+                records[name] = part.numpy()
     # The rows are finite: what is not finite now was too large.
     too_large = np.argwhere(~np.isfinite(records["inputs"]))
     if len(too_large):
         row, column = (int(number) for number in too_large[0])
-        names = getattr(source, "column_names", None)
+        names = source.column_names
         label = f"column {column}" if names is None else f"column {column} ({names[column]!r})"
         raise DataError(
             f"{row_label(first_row + row, source)}, {label} is {float(rows.inputs[row, column]):.6g}, too large for "
@@ -323,3 +289,72 @@ def _refuse_coarse(inputs: Moments, names: list[str] | None) -> None:
             f"float32 is too coarse for the columns {listed(labels)}, whose values vary little against their size: "
             "standardise the columns before they are spooled (ScaledSource), or use input_dtype='float64'."
         )
+
+
+def _replace_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest in one piece, and remove the rows of the spool that it replaces."""
+    with complete_or_absent(folder / _MANIFEST) as temporary:
+        temporary.write_text(json.dumps(manifest, indent=1), encoding="utf8")
+    for path in folder.glob("rows-*.bin"):
+        if path.name != manifest["file"]:
+            path.unlink()  # of the spool that this one replaces
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, with everything checked that is used of it."""
+    path = folder / _MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}): delete the directory and spool the rows again.") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise DataError(f"{path} is not the manifest of a spool of this version ({_FORMAT}): use another directory.")
+    whole = {"num_data": int, "input_dim": int, "num_targets": int, "has_weights": bool, "file": str, "checksum": str}
+    whole |= {"input_dtype": str, "target_mean_square": float, "has_counts": bool, "mean_count": float, "files": list}
+    for name, kind in whole.items():
+        if not isinstance(manifest.get(name), kind):
+            raise DataError(f"{path} is damaged: {name!r} is not there; delete the directory and spool the rows again.")
+    if not (
+        manifest["num_data"] >= 1
+        and 1 <= manifest["input_dim"] <= _MAX_COLUMNS
+        and 0 <= manifest["num_targets"] <= _MAX_COLUMNS
+        and manifest["input_dtype"] in ("float32", "float64")
+        and 0.0 < manifest["mean_count"] < math.inf
+        and Path(manifest["file"]).name == manifest["file"]
+    ):
+        raise DataError(f"{path} is damaged; delete the directory and spool the rows again.")
+    return manifest
+
+
+def _changed_file(states: list[dict[str, Any]], files: list[Path]) -> str:
+    """Which file is not what it was when the spool was written, or nothing."""
+    if len(states) != len(files):
+        return f"There were {len(states)} files, and now there are {len(files)}."
+    for state, path in zip(states, files, strict=True):
+        status = path.stat()
+        if status.st_size != state["size"]:
+            return f"{path} had {state['size']} bytes and now has {status.st_size}."
+        # A copy has another time and the same contents.
+        if status.st_mtime_ns != state["modified"] and _checksum_of(path) != state["checksum"]:
+            return f"{path} has other contents than when it was spooled."
+    return ""
+
+
+def _file_state(path: Path) -> dict[str, Any]:
+    """Size, time and checksum of a file."""
+    status = path.stat()
+    return {
+        "path": str(path),
+        "size": status.st_size,
+        "modified": status.st_mtime_ns,
+        "checksum": _checksum_of(path),
+    }
+
+
+def _checksum_of(path: Path) -> str:
+    """The SHA-256 of a file's contents."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as opened:
+        while block := opened.read(_READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

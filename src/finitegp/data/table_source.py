@@ -17,8 +17,7 @@ from ..errors import DataError
 from .arrow_values import family, number_values, plain
 from .columns import TableEncoder, TransformReport
 from .naming import listed, unknown_column
-from .shares import WHOLE, Share
-from .sources import Rows, Source, check_rows
+from .sources import WHOLE, Rows, Share, Source, check_chunk_size, check_rows
 from .tables import TableReader
 from .targets import target_values
 
@@ -31,16 +30,16 @@ class TableSource(Source):
 
     Args:
         table: A :class:`~finitegp.data.tables.TableReader`, or what it takes: a file, several, or a directory.
-        target: The column to predict, or several.
+        target: The column to predict, or several; None for new rows, which have none.
         weights: A column of positive row weights.
-        counts: A column that says how many equal rows each row stands for.
+        counts: A column of how many equal rows each row stands for.
         encoder: Turns the other columns into numbers, and settles what to do about missing values; without one they
             must all be numbers without gaps.
         chunk_size: Rows per chunk.
 
     Attributes:
         table: The reader.
-        report: What the encoder found unusual in the last pass; None without an encoder.
+        report: Unusual values that the encoder met in the last pass; None without an encoder.
 
     Example:
         >>> import tempfile
@@ -54,27 +53,29 @@ class TableSource(Source):
     """
 
     num_data: int
+    input_dim: int
+    num_targets: int
     column_names: list[str]
+    chunk_size: int
 
     def __init__(
         self,
         table: TableReader | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        target: str | Sequence[str],
+        target: str | Sequence[str] | None,
         *,
         weights: str | None = None,
         counts: str | None = None,
         encoder: TableEncoder | None = None,
         chunk_size: int = 4096,
     ) -> None:
-        if chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
+        self.chunk_size = check_chunk_size(chunk_size)
         self.table = table if isinstance(table, TableReader) else TableReader(table, chunk_size=max(chunk_size, 8192))
-        self.targets = [target] if isinstance(target, str) else list(target)
+        self.targets = [target] if isinstance(target, str) else list(target or ())
         self.weights = weights
         self.counts = counts
         self.encoder = encoder
-        self.chunk_size = chunk_size
-        self.report: TransformReport | None = None
+        # Shared with sources of the same rows in other chunks.
+        self._reports: list[TransformReport] = []
         names = self.table.column_names
         numbers = {kind: name for kind, name in (("weights", weights), ("counts", counts)) if name is not None}
         special = [*self.targets, *numbers.values()]
@@ -82,7 +83,7 @@ class TableSource(Source):
         for name in needed:
             if name not in names:
                 raise DataError(unknown_column(name, names))
-        if not self.targets:
+        if not self.targets and target is not None:
             raise DataError("target must name at least one column.")
         for kind, name in numbers.items():
             if family(self.table.schema.field(name).type) != "number":
@@ -100,11 +101,18 @@ class TableSource(Source):
                 )
             self.column_names = encoder.feature_names_out
         self.num_data = self.table.num_rows
+        self.input_dim = len(self.column_names)
+        self.num_targets = len(self.targets)
 
     @property
-    def input_dim(self) -> int:
-        """The number of input columns."""
-        return len(self.column_names)
+    def report(self) -> TransformReport | None:
+        """Unusual values that the encoder met in the last pass; None without an encoder."""
+        return self._reports[-1] if self._reports else None
+
+    @property
+    def reading_bytes(self) -> int:  # type: ignore[override]
+        """Memory that the reader takes besides the chunks."""
+        return self.table.reading_bytes
 
     def __len__(self) -> int:
         return self.num_data
@@ -114,7 +122,7 @@ class TableSource(Source):
 
     def part(self, share: Share) -> Iterator[Rows]:
         """One pass over a share of the rows, which are neighbours; Parquet files are read only where these are."""
-        self.report = None if self.encoder is None else TransformReport(source=self.table)
+        self._reports[:] = [] if self.encoder is None else [TransformReport(source=self.table)]
         own = share.cut(self.num_data)
         row = own.start
         for batch in self.table.rows(own.start, own.stop):
@@ -131,7 +139,7 @@ class TableSource(Source):
         return self.table.locate(row)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Which columns become what."""
+        """The columns and how they are encoded."""
         encoder = None if self.encoder is None else _digest(self.encoder.to_dict())
         return {
             "kind": "table",
@@ -156,7 +164,7 @@ class TableSource(Source):
                 inputs[:, column] = numbers(name)
         else:
             inputs = self.encoder.transform(batch, self.report)
-        targets = np.empty((batch.num_rows, len(self.targets)))
+        targets = np.empty((batch.num_rows, self.num_targets))
         for column, name in enumerate(self.targets):
             # Within a chunk of a sorted file the targets may well be all the same.
             targets[:, column] = target_values(batch, name, first_row=first_row, source=self.table, allow_constant=True)
@@ -165,12 +173,12 @@ class TableSource(Source):
         )
         return check_rows(
             torch.from_numpy(inputs),
-            torch.from_numpy(targets),
+            torch.from_numpy(targets) if self.targets else None,
             weights,
             counts,
-            first_row=first_row,
+            numbers=first_row,
             column_names=self.column_names,
-            source=self.table,
+            places=[self.table] * 4,
         )
 
     def _check_numbers(self) -> None:

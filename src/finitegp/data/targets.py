@@ -1,4 +1,4 @@
-"""The column that is to be predicted."""
+"""``target_values``: the column that is to be predicted, as numbers."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from .arrow_values import family, number_values, plain, record_batches
-from .naming import row_label, shortened, unknown_column
+from .naming import Locator, locator_of, row_label, shortened, unknown_column
 from .sketches import Gaps
 from .text_values import parse_numbers, strange_texts
 
 
 def target_values(
-    data: Any, name: str, *, first_row: int = 0, source: Any = None, allow_constant: bool = False
+    data: Any, name: str, *, first_row: int = 0, source: Locator | None = None, allow_constant: bool = False
 ) -> npt.NDArray[np.float64]:
     """The targets of a chunk or a whole table as float64, ``(rows,)``; anything but finite numbers is an error.
 
     Args:
         data: A table or its chunks, as for `TableEncoder`.
-        name: Of the target column.
+        name: The name of the target column.
         first_row: Number of the first row, where ``data`` is one chunk of a larger table.
-        source: Where the rows come from, if it can ``locate`` a row in a file.
+        source: What finds a row in its file, for error messages; by default ``data``, if it can.
         allow_constant: Do not check that the targets differ, because they need not within one chunk.
 
     Example:
         >>> target_values({"size": [1, 2], "price": ["3.5", "4"]}, "price").tolist()
         [3.5, 4.0]
     """
-    source = data if source is None and hasattr(data, "locate") else source
+    source = locator_of(data) if source is None else source
     parts = []
     gaps = Gaps()
     row = first_row
@@ -62,7 +62,7 @@ def target_values(
     return targets
 
 
-def _numbers(array: Any, name: str, first_row: int, source: Any) -> npt.NDArray[np.float64]:
+def _numbers(array: Any, name: str, first_row: int, source: Locator | None) -> npt.NDArray[np.float64]:
     found = family(array.type)
     if found in ("number", "boolean", "empty"):
         return number_values(array)

@@ -15,7 +15,7 @@ from ..automatic.calibration import LeftOutResiduals, calibrate_posterior
 from ..automatic.network_fit import join_models
 from ..automatic.residual_noise import ResidualNoise, fit_residual_noise, relative_variance
 from ..automatic.table import Table
-from ..data import as_source
+from ..data import Source, as_source
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..likelihood import optimal_noise
@@ -40,7 +40,6 @@ from ..statistics import FeatureStatistics, sum_statistics
 from .disk_rows import NO_WEIGHTS, DiskRows
 from .networks import TrainedNetworks, refine_networks, train_networks
 from .settings import settings_for
-from .shared_rows import prepare_rows
 
 #: How the record of a fit names this way to fit, whose rows are rounded to float32.
 ON_DISK = "networks on disk"
@@ -103,7 +102,10 @@ def fit_within_memory(
         ('networks on disk', True)
     """
     source = as_source(data)
-    columns, rows_known = describe_source(source)
+    columns = source.input_dim
+    if columns is None:
+        columns = next(iter(source)).inputs.shape[1]
+    rows_known = source.num_data
     chosen = chosen_settings(effort, noise, settings, num_columns=columns, num_data=rows_known)
     small = plan_small(budget, chosen, num_columns=columns, num_data=rows_known)
     if small is not None:
@@ -116,7 +118,7 @@ def fit_within_memory(
         on_plan(plan)
     started = time.perf_counter()
     return_freed_memory()
-    rows = prepare_rows(
+    rows = DiskRows.prepare(
         source,
         ranks=ranks,
         chunk_size=plan.setting.chunk_size,
@@ -129,16 +131,6 @@ def fit_within_memory(
     return_freed_memory()  # holes that networks and rows have left
     record = {"effort": effort, "seed": seed} | fit.record | {"seconds": time.perf_counter() - started}
     return replace(fit, record=record)
-
-
-def describe_source(source: Any) -> tuple[int, int | None]:
-    """The number of input columns, and of rows where a source knows it without being read."""
-    columns = getattr(source, "input_dim", None)
-    if columns is None and getattr(source, "column_names", None) is not None:
-        columns = len(source.column_names)
-    if columns is None:
-        columns = next(iter(source)).inputs.shape[1]
-    return int(columns), getattr(source, "num_data", None)
 
 
 def chosen_settings(
@@ -159,12 +151,11 @@ def plan_for(
     *,
     num_columns: int,
     num_data: int | None,
-    source: Any = None,
+    source: Source | None = None,
     test_fraction: float = 0.0,
     columns_bytes: int = 0,
 ) -> FitPlan:
     """The memory plan of a fit with these settings."""
-    reading = getattr(getattr(source, "table", None), "reading_bytes", 0)
     return plan_fit(
         budget,
         num_columns,
@@ -179,7 +170,7 @@ def plan_for(
         noise_hidden=settings.noise_hidden,
         refined=settings.refine_fraction > 0.0,
         test_fraction=test_fraction,
-        reading_bytes=reading,
+        reading_bytes=0 if source is None else source.reading_bytes,
         columns_bytes=columns_bytes,
     )
 
@@ -207,14 +198,16 @@ def plan_small(
     return plan if plan.fits else None
 
 
-def _fit_small(source: Any, *, budget: KernelPlan, **options: Any) -> AutoFit:
+def _fit_small(source: Source, *, budget: KernelPlan, **options: Any) -> AutoFit:
     """A few rows, which are as well in memory."""
     parts = list(source)
-    inputs, targets = (np.concatenate([part[index].numpy() for part in parts]) for index in range(2))
+    inputs = np.concatenate([part.inputs.numpy() for part in parts])
+    targets = np.concatenate([part.observed.numpy() for part in parts])
     if any(part.weights is not None for part in parts):
         raise DataError(NO_WEIGHTS)
-    counts = None if parts[0].counts is None else np.concatenate([part.counts.numpy() for part in parts])
-    fit = fit_auto(inputs, targets, counts=counts, processes=1, **options)
+    counts = [part.counts.numpy() for part in parts if part.counts is not None]
+    counted = np.concatenate(counts) if counts else None
+    fit = fit_auto(inputs, targets, counts=counted, processes=1, **options)
     memory = {"budget": budget.budget, "planned": budget.total, "setting": budget.setting.describe()}
     return replace(fit, record=fit.record | {"memory": memory})
 

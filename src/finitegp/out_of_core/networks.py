@@ -22,8 +22,8 @@ from .disk_rows import DiskRows, RandomRows
 
 # Initial frequencies of the embedding that compete with those of the settings: rough functions need high ones.
 _FREQUENCY_FACTORS = (1.0, 3.0, 10.0)
-# The race of frequencies is run over this share of the steps, and judged by the posterior of at most so many rows.
-_RACE_SHARE = 0.25
+# The race of frequencies takes this fraction of the steps, and is judged by the posterior of at most this many rows.
+_RACE_FRACTION = 0.25
 _RACE_ROWS = 50_000
 # In fewer passes over the rows than these no network overfits, and the weight decays need not race.
 _PASSES_TO_OVERFIT = 10
@@ -84,7 +84,7 @@ def train_networks(
         errors = []
         for scale in scales:
             tried = replace(settings, frequency_scale=scale)
-            model, _ = _train(**place, settings=tried, weight_decay=decay, seed=seed * 1000, share=_RACE_SHARE)
+            model, _ = _train(**place, settings=tried, weight_decay=decay, seed=seed * 1000, fraction=_RACE_FRACTION)
             errors.append(_error(model, rows, validation, setting, first, ranks))
             tell(f"frequencies {scale:g}")
         settings = replace(settings, frequency_scale=scales[errors.index(min(errors))])
@@ -152,7 +152,7 @@ def _train(
     weight_decay: float,
     seed: int,
     number: int = 0,
-    share: float = 1.0,
+    fraction: float = 1.0,
     start: FeatureGP | None = None,
     noise: InputNoise | None = None,
     ranks: Ranks = ALONE,
@@ -166,11 +166,11 @@ def _train(
         model = FeatureGP(make_network(rows.data.input_dim, settings, seed=seed), noise_variance=start.noise_variance)
         model.feature_map.load_state_dict(start.feature_map.state_dict())
         rate *= settings.refine_rate
-        share *= settings.refine_fraction
+        fraction *= settings.refine_fraction
     available = len(rows) - first
     batch = min(settings.batch_size, available)
     steps_per_epoch = -(-available // batch)
-    steps = math.ceil(share * min(count_epochs(steps_per_epoch, settings) * steps_per_epoch, settings.max_steps))
+    steps = math.ceil(fraction * min(count_epochs(steps_per_epoch, settings) * steps_per_epoch, settings.max_steps))
     count = min(available, steps * batch)
     data = RandomRows(
         rows.data,

@@ -189,7 +189,7 @@ def _checked(inputs: Any, targets: Any, what: str, names: list[str] | None, targ
     if source.num_data == 0:
         raise DataError(f"There are no {what} rows: give at least one.")
     rows = source.rows(0, source.num_data)
-    values, observed = rows.inputs.double().cpu().numpy(), rows.targets.double().cpu().numpy()
+    values, observed = rows.inputs.double().cpu().numpy(), rows.observed.double().cpu().numpy()
     if names is not None and len(names) != values.shape[1]:
         raise DataError(f"column_names are {len(names)}, but {what}_inputs have {values.shape[1]} columns.")
     if names is not None and len(set(names)) < len(names):

@@ -61,7 +61,7 @@ class ReportedModel:
         parts = []
         with torch.no_grad():
             scaled = self.scale_inputs(inputs)
-            for rows in ArraySource(scaled, np.zeros(len(scaled)), chunk_size=self.fitted.chunk_size):
+            for rows in ArraySource(scaled, chunk_size=self.fitted.chunk_size):
                 features, _ = self.fitted.model.checked_forward(rows)
                 parts.append((features.to(weights) @ weights)[:, 0])
         mean: Array = torch.cat(parts).cpu().numpy() * self.target_scale + (self.target_mean or 0.0)

@@ -111,7 +111,8 @@ def quality() -> list[str]:
         "Split 0, batch 32, the paper's network, raw units. Published: mean and deviation over five splits, AdaDelta "
         "with the learning rate by grid search. Ours: one run each. SCGD and Minimax with Adam at 1e-3, and where it "
         "was run with AdaDelta at 1, neither searched; best iterate by exact NLML; minimax is the paper's "
-        "iteration (PaperMinimax), projecting every fourth step. Lagged has settings chosen per table on this split: its rows show what it can reach, not what a "
+        "iteration (PaperMinimax), projecting every fourth step. "
+        "Lagged has settings chosen per table on this split: its rows show what it can reach, not what a "
         "default gives. Seconds were taken with other runs on the same two cores and do not compare.",
         "",
         "| table | method | setting | NLML | test RMSE | test NLPD | 90 % covers | s |",

@@ -49,12 +49,15 @@ def render_page(rows: Sequence[Row], *, reading: str = "") -> str:
 
 def share_sentence(rows: Sequence[Row]) -> str:
     """What README says about the reproduction."""
-    verdicts = judge(select(rows))
+    selected = select(rows)
+    verdicts = judge(selected)
     total = len(load_published())
     if not verdicts:
         return f"The full-length rerun of the paper's tables is under way: 0 of their {total} cells are there."
+    whole = sum(selected[Place(*key[1:])].is_whole for key in verdicts)
     return (
-        f"Of the {total} cells of the paper's tables {len(verdicts)} were rerun at full length: {_counted(verdicts)}."
+        f"Of the {total} cells of the paper's tables {len(verdicts)} were rerun with 100 epochs, {whole} of them on all "
+        f"five splits: {_counted(verdicts)}."
     )
 
 

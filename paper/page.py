@@ -56,8 +56,8 @@ def share_sentence(rows: Sequence[Row]) -> str:
         return f"The full-length rerun of the paper's tables is under way: 0 of their {total} cells are there."
     whole = sum(selected[Place(*key[1:])].is_whole for key in verdicts)
     return (
-        f"Of the {total} cells of the paper's tables {len(verdicts)} were rerun with 100 epochs, {whole} of them on all "
-        f"five splits: {_counted(verdicts)}."
+        f"Of the {total} cells of the paper's tables {len(verdicts)} were rerun with 100 epochs, {whole} of them on "
+        f"all five splits: {_counted(verdicts)}."
     )
 
 

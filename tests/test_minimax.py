@@ -1,8 +1,10 @@
 """Minimax settles at its saddle point; the paper's iteration keeps to its constraints."""
 
+import numpy as np
 import pytest
 import torch
 from algorithm_problems import NUM_DATA, small_model, small_problem, tiny_problem
+from scipy.linalg import solve_discrete_lyapunov
 from torch import nn
 
 from finitegp import FeatureGP, Minimax, MLPFeatures, PaperMinimax, cosine_decay, fit_full_batch, make_optimizer, train
@@ -137,3 +139,13 @@ def test_paper_minimax_takes_the_batch_gram_through_row_products_in_float32(gene
     expected = -(dual * gap).sum() / norm**3 * estimate / 2000
     found = algorithm.gram_estimate.grad - dual / norm / 2000
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-12)
+
+
+def test_noise_of_estimate_and_multiplier_as_the_docstring_has_it():
+    """Linearised at the saddle point: the stationary variances times window over rows, for damping 2."""
+    rate, damping = 2e-3, 2.0
+    slow = 0.25 * rate * (damping - 1.0) ** 2
+    move = np.array([[1.0 - rate * (damping - 1.0), rate], [-slow, 1.0]])
+    variances = solve_discrete_lyapunov(move, np.diag([(rate * damping) ** 2, slow**2])).diagonal()
+    # rate = 2 / window, in batches.
+    np.testing.assert_allclose(variances * 2.0 / rate, [4.3, 1.3], rtol=0.03)

@@ -90,7 +90,7 @@ class RecentBatches:
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor], device: torch.device) -> RecentBatches:
-        """What :meth:`state` gave."""
+        """The matrix whose tensors :meth:`state` returned."""
         found = cls(state["features"].shape[1], float(state["noise"]), device)
         found.features, found.weights = state["features"].to(device), state["weights"].to(device)
         found.products = found.features @ found.features.mT

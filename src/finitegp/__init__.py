@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from .model import FeatureGP, FittedGP
     from .noise import ConstantNoise, InputNoise
     from .out_of_core import fit_within_memory
-    from .posterior import Prediction, WeightPosterior
+    from .posterior import WeightPosterior
+    from .predictive import Prediction
     from .report import gather_contents, write_report
     from .run import TrainingRun
+    from .scaled import ScaledGP
     from .schedules import cosine_decay, make_optimizer, theory_decay
     from .sites import SiteStatistics
     from .statistics import FeatureStatistics
@@ -55,9 +57,11 @@ _PLACES = {
     "model": "FeatureGP FittedGP",
     "noise": "ConstantNoise InputNoise",
     "out_of_core": "fit_within_memory",
-    "posterior": "Prediction WeightPosterior",
+    "posterior": "WeightPosterior",
+    "predictive": "Prediction",
     "report": "gather_contents write_report",
     "run": "TrainingRun",
+    "scaled": "ScaledGP",
     "schedules": "cosine_decay make_optimizer theory_decay",
     "sites": "SiteStatistics",
     "statistics": "FeatureStatistics",

@@ -149,6 +149,11 @@ class KernelRows:
         return float(self.counts.sum())
 
 
+def noise_of(parameters: Array) -> float:
+    """The noise variance of a trusted row, before the factor on all variances."""
+    return math.exp(parameters[0]) + _LEAST_NOISE
+
+
 def log_prior(form: KernelForm, parameters: Array, columns: int) -> tuple[float, Array]:
     """The log prior density of the logarithms, up to a constant, and its gradient."""
     prior = form.prior
@@ -200,7 +205,7 @@ class KernelGP:
         from scipy.linalg import lapack
 
         rows, total = self.rows, self.rows.total
-        noise = math.exp(parameters[0]) + _LEAST_NOISE
+        noise = noise_of(parameters)
         covariance, stationary, slope, scaled = self._covariance(parameters)
         covariance[np.diag_indices_from(covariance)] += noise * rows.noise_scales / rows.counts
         factor, info = lapack.dpotrf(covariance, lower=1, clean=0)
@@ -307,7 +312,7 @@ class KernelPosterior:
     @property
     def noise(self) -> float:
         """The noise variance of a trusted row, before the factor on all variances."""
-        return math.exp(self.parameters[0]) + _LEAST_NOISE
+        return noise_of(self.parameters)
 
     def predict(self, inputs: Array) -> tuple[Array, Array]:
         """Mean and variance of the function at new rows; the noise variance is ``scale * noise`` everywhere."""

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .error_shape import GAUSSIAN, ErrorShape
 from .errors import DataError
+from .predictive import Prediction, StudentMixture
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ def score(
     targets: Any,
     coverages: Sequence[float] = (0.5, 0.9, 0.95),
     *,
-    error_shape: ErrorShape = GAUSSIAN,
+    mixture: StudentMixture | None = None,
     name: str = "this model",
 ) -> Scores:
     """Score predictions with these means and standard deviations: three tensors or arrays of shape ``(rows,)``.
 
-    They are Gaussian unless another ``error_shape`` is given; that of an automatic fit is in its predictions.
+    They are Gaussian unless a ``mixture`` is given; that of an automatic fit is in its predictions.
 
     Example:
         >>> found = score([0.0] * 4, [1.0] * 4, [-1.0, 1.0, -1.0, 1.0])
@@ -78,8 +78,10 @@ def score(
     if not bool((std > 0).all()):
         raise DataError(f"std must be positive, but row {int((std <= 0).nonzero()[0])} is not.")
     errors = targets - mean
-    squares, standardized = errors.square(), errors / std
-    densities = error_shape.log_density(standardized) - std.log()
+    squares = errors.square()
+    prediction = Prediction(mean, std.square(), torch.zeros_like(std), mixture=mixture)
+    densities = prediction.log_density(targets)
+    central = (2.0 * prediction.cumulative(targets) - 1.0).abs()  # the smallest central interval that holds the target
     rmse, variance = math.sqrt(float(squares.mean())), float(targets.var(correction=0))
     return Scores(
         name=name,
@@ -87,11 +89,9 @@ def score(
         mae=float(errors.abs().mean()),
         r_squared=1.0 - float(squares.mean()) / variance if variance > 0.0 else None,
         nlpd=-float(densities.mean()),
-        crps=float((std * error_shape.crps(standardized)).mean()),
-        coverage={
-            level: float((standardized.abs() <= error_shape.deviations(level)).double().mean()) for level in coverages
-        },
-        largest_standardized_residual=float(standardized.abs().max()),
+        crps=float(prediction.crps(targets).mean()),
+        coverage={level: float((central <= level).double().mean()) for level in coverages},
+        largest_standardized_residual=float((errors / std).abs().max()),
         rmse_error=_standard_error(squares) / (2.0 * rmse) if rmse > 0.0 else 0.0,
         mae_error=_standard_error(errors.abs()),
         nlpd_error=_standard_error(densities),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from .data.sources import WHOLE, Share
 from .distributed import ALONE, Ranks
 from .errors import DataError, FeatureMapError
 from .features import count_features
+from .features.landmarks import landmark_parts, residual_variance
 from .features.pullback import forward_with_pullback, has_pullback
 from .likelihood import (
     MarginalLikelihood,
@@ -24,7 +26,8 @@ from .likelihood import (
     optimal_noise,
 )
 from .noise import ConstantNoise, NoiseModel
-from .posterior import Prediction, WeightPosterior
+from .posterior import WeightPosterior
+from .predictive import Prediction
 from .statistics import FeatureStatistics
 
 # Above this estimated relative rounding error, the NLML is evaluated with a second pass over the rows.
@@ -321,10 +324,39 @@ class FittedGP:
         if return_covariance:
             chunk_size = max(len(inputs), 1)
         parts = []
-        for features, log_scale in self._features(inputs, chunk_size):
-            parts.append(self.posterior.predict(features, log_scale, return_covariance=return_covariance))
-            del features, log_scale  # not kept while the next chunk passes
-        return concatenate_predictions(parts)
+        for rows in ArraySource(inputs, chunk_size=chunk_size or self.chunk_size):
+            parts.append(self._predict(rows, return_covariance=return_covariance))
+            del rows  # not kept while the next chunk passes
+        return Prediction.concatenate(parts)
+
+    def _predict(self, rows: Rows, *, return_covariance: bool = False) -> Prediction:
+        features, log_scale = self.model.checked_forward(rows)
+        found = self.posterior.predict(features, log_scale, return_covariance=return_covariance)
+        scale = self.model.output_scale
+        lost = residual_variance(self.model.feature_map, features / math.sqrt(scale))
+        if lost is None:
+            return found
+        covariance = found.covariance
+        if covariance is not None:
+            covariance = covariance + self.residual_covariance(rows.inputs, features)
+        variance = found.epistemic_variance + scale * lost.to(found.epistemic_variance)
+        return replace(found, epistemic_variance=variance, covariance=covariance)
+
+    def residual_covariance(self, inputs: Tensor, features: Tensor) -> Tensor:
+        """``(rows, rows)`` covariance of what features on landmarks do not see of these rows; zero without landmarks."""
+        scale = self.model.output_scale
+        total = torch.zeros(len(inputs), len(inputs), dtype=torch.float64)
+        for part, mine in landmark_parts(self.model.feature_map, features / math.sqrt(scale)):
+            total += scale * part.residual_covariance(inputs.to(mine), mine)
+        return total
+
+    @torch.no_grad()
+    def predict_mean(self, inputs: Any) -> Tensor:
+        """Only the mean, at a fraction of the cost."""
+        weights = self.posterior.weight_mean
+        parts = [features.to(weights) @ weights for features, _ in self._features(inputs)]
+        mean = torch.cat(parts)
+        return mean[:, 0] if mean.shape[1] == 1 else mean
 
     @torch.no_grad()
     def predict_chunks(self, data: Any) -> Iterator[Prediction]:
@@ -333,9 +365,8 @@ class FittedGP:
         The source needs no targets. A chunk has as many rows as the source yields at once.
         """
         for rows in as_source(data):
-            features, log_scale = self.model.checked_forward(rows)
-            yield self.posterior.predict(features, log_scale)
-            del rows, features, log_scale  # not kept while the next chunk passes
+            yield self._predict(rows)
+            del rows  # not kept while the next chunk passes
 
     def sample(self, num_samples: int = 1, *, seed: int = 0) -> Callable[[Any], Tensor]:
         """Draw functions from the posterior: the result maps inputs to ``(num_samples, rows[, t])``.
@@ -362,7 +393,7 @@ class FittedGP:
             features, log_scale = self.model.checked_forward(rows)
             targets = rows.observed.to(features.device)
             parts.append(self.posterior.leave_one_out(features, targets, log_scale))
-        return concatenate_predictions(parts)
+        return Prediction.concatenate(parts)
 
     def update(self, data: Any) -> FittedGP:
         """The posterior with more rows, at a cost that does not depend on how many there were before."""
@@ -395,14 +426,3 @@ class FittedGP:
     def _features(self, inputs: Any, chunk_size: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
         for rows in ArraySource(inputs, chunk_size=chunk_size or self.chunk_size):
             yield self.model.checked_forward(rows)
-
-
-def concatenate_predictions(parts: list[Prediction]) -> Prediction:
-    """Predictions of the rows of all parts, one after the other; a covariance is that of the first part."""
-    return Prediction(
-        mean=torch.cat([part.mean for part in parts]),
-        epistemic_variance=torch.cat([part.epistemic_variance for part in parts]),
-        noise_variance=torch.cat([part.noise_variance for part in parts]),
-        covariance=parts[0].covariance,
-        error_shape=parts[0].error_shape,
-    )

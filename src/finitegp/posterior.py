@@ -3,68 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .error_shape import GAUSSIAN, ErrorShape, interval_around
 from .errors import DataError, NumericalError
 from .likelihood import check_noise_variance, regularized_gram_factor
+from .predictive import Prediction
 from .statistics import FeatureStatistics
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """Predictions with the two sources of uncertainty kept apart.
-
-    Attributes:
-        mean: ``(rows,)`` for one target, ``(rows, t)`` for several.
-        epistemic_variance: ``(rows,)``, what more data would remove; the same for all targets.
-        noise_variance: ``(rows,)``, what no data would remove.
-        covariance: ``(rows, rows)`` covariance of the noise-free function, only if it was asked for.
-        error_shape: Of the distribution with this mean and this standard deviation; a Gaussian by default.
-
-    Example:
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prediction = Prediction(mean=0 * one, epistemic_variance=0.36 * one, noise_variance=0.64 * one)
-        >>> low, high = prediction.interval(0.95)
-        >>> float(prediction.std), round(float(high), 2)
-        (1.0, 1.96)
-    """
-
-    mean: Tensor
-    epistemic_variance: Tensor
-    noise_variance: Tensor
-    covariance: Tensor | None = None
-    error_shape: ErrorShape = GAUSSIAN
-
-    @property
-    def variance(self) -> Tensor:
-        """``(rows,)`` variance of a new observation: epistemic plus noise."""
-        return self.epistemic_variance + self.noise_variance
-
-    @property
-    def std(self) -> Tensor:
-        """``(rows,)`` standard deviation of a new observation."""
-        return self.variance.sqrt()
-
-    def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of the central interval that holds a new observation with this probability."""
-        return interval_around(self.mean, self._per_target(self.std), self.error_shape.deviations(coverage))
-
-    def log_density(self, targets: Tensor) -> Tensor:
-        """The log predictive density of each observed target, in the shape of ``mean``."""
-        targets = targets.to(self.mean)
-        if targets.shape != self.mean.shape:
-            raise DataError(
-                f"targets must have the shape of the mean {tuple(self.mean.shape)}, but have {tuple(targets.shape)}."
-            )
-        std = self._per_target(self.std)
-        return self.error_shape.log_density((targets - self.mean) / std) - std.log()
-
-    def _per_target(self, values: Tensor) -> Tensor:
-        return values if self.mean.ndim == 1 else values[:, None]
 
 
 class WeightPosterior:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,6 @@ from typing import Any
 import torch
 
 from . import __version__
-from .automatic import AutoFit
 from .data import ArraySource
 from .data.columns import TableEncoder, TransformReport
 from .errors import DataError, ModelFileError
@@ -24,6 +24,7 @@ from .persistence.container import read_container, write_container
 from .persistence.fingerprint import content_hash, fixed_part_fingerprint
 from .persistence.row_sums import decode_statistics, encode_statistics
 from .posterior import WeightPosterior
+from .scaled import ScaledGP
 from .statistics import FeatureStatistics, sum_statistics
 
 Targets = Callable[[Any, TransformReport, int], Any]
@@ -125,7 +126,7 @@ class SiteStatistics:
 
 @torch.no_grad()
 def site_statistics(
-    fit: AutoFit, encoder: TableEncoder, target: str | None, targets: Targets, table: Any, report: TransformReport
+    fit: ScaledGP, encoder: TableEncoder, target: str | None, targets: Targets, table: Any, report: TransformReport
 ) -> SiteStatistics:
     """The sums of a site's table for the features of a model; see :meth:`~finitegp.table_model.TableModel.statistics`.
 
@@ -181,7 +182,7 @@ def merge_sites(
 
 
 def _partial_statistics(
-    fit: AutoFit, encoder: TableEncoder, targets: Targets, table: Any, report: TransformReport
+    fit: ScaledGP, encoder: TableEncoder, targets: Targets, table: Any, report: TransformReport
 ) -> Iterator[FeatureStatistics]:
     from .data.arrow_values import record_batches
 
@@ -192,8 +193,8 @@ def _partial_statistics(
         yield from fit.fitted.model.partial_statistics(ArraySource(*scaled, chunk_size=fit.fitted.chunk_size))
 
 
-def _condition(fit: AutoFit, total: FeatureStatistics, refit_noise: bool) -> AutoFit:
-    gp, noise_variance, record = fit.fitted.model, fit.fitted.posterior.noise_variance, fit.record
+def _condition(fit: ScaledGP, total: FeatureStatistics, refit_noise: bool) -> ScaledGP:
+    gp, noise_variance = fit.fitted.model, fit.fitted.posterior.noise_variance
     if refit_noise:
         optimum = optimal_noise(total)
         if optimum.at_floor:
@@ -206,12 +207,14 @@ def _condition(fit: AutoFit, total: FeatureStatistics, refit_noise: bool) -> Aut
         gp = copy.deepcopy(gp)
         gp.noise.set_variance(noise_variance)
         # What left-out rows said, they said of the standard deviations of the old noise.
-        record = {name: value for name, value in record.items() if name not in ("conformal", "degrees_of_freedom")}
+        (component,) = fit.components
+        plain = replace(component, factor=1.0, degrees_of_freedom=math.inf)
+        fit = replace(fit, components=(plain,), conformal=None)
     posterior = WeightPosterior(total, noise_variance)
-    return replace(fit, fitted=FittedGP(gp, posterior, chunk_size=fit.fitted.chunk_size), record=record)
+    return fit.with_fitted([FittedGP(gp, posterior, chunk_size=fit.fitted.chunk_size)])
 
 
-def _with_fit(regressor: Any, fit: AutoFit, sites: Sequence[SiteStatistics], keep_model_rows: bool) -> Any:
+def _with_fit(regressor: Any, fit: ScaledGP, sites: Sequence[SiteStatistics], keep_model_rows: bool) -> Any:
     """A copy of the regressor with another fit and the counts of its rows brought up to date."""
     regressor = copy.copy(regressor)
     summary = dict(regressor.training_summary_)
@@ -223,7 +226,14 @@ def _with_fit(regressor: Any, fit: AutoFit, sites: Sequence[SiteStatistics], kee
     return regressor
 
 
-def _fingerprint(fit: AutoFit, encoder: TableEncoder) -> str:
+def _fingerprint(fit: ScaledGP, encoder: TableEncoder) -> str:
+    if len(fit.components) > 1 or fit.components[0].landmark_weights is not None:
+        raise DataError(
+            "This model of a small table holds its training rows, and several kernels on them: its row sums cannot be "
+            "shared.",
+            "Fit it with keep_rows=False.",
+            code="model_keeps_rows",
+        )
     return fixed_part_fingerprint(fit, encoder.to_dict())
 
 

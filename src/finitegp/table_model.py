@@ -20,6 +20,7 @@ from .estimator import GPRegressor
 from .persistence.container import read_container, write_container
 from .persistence.plain_json import plain_json
 from .persistence.regressors import decode_regressor, encode_regressor
+from .predictive import Prediction
 from .sites import SiteStatistics, merge_sites, site_statistics
 
 Array = npt.NDArray[np.float64]
@@ -31,6 +32,16 @@ class PredictedChunk(NamedTuple):
     rows: Any
     mean: Array
     std: Array
+
+
+class IntervalChunk(NamedTuple):
+    """Predicted rows with intervals."""
+
+    rows: Any
+    mean: Array
+    std: Array
+    lower: Array
+    upper: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,17 +84,25 @@ class TableModel:
             mean, std = self.regressor.predict(self.encoder.transform(rows, report), return_std=True)
             yield PredictedChunk(rows, mean, std)
 
-    def deviations(self, coverage: float, method: str = "predictive") -> float:
-        """How many standard deviations to each side of the mean make an interval of this coverage.
+    def predictions(self, table: Any, report: TransformReport | None = None) -> Iterator[tuple[Any, Prediction]]:
+        """Rows and their predictive distributions, chunk by chunk."""
+        report = _report_on(table, report)
+        for rows in _chunks(table):
+            yield rows, self.regressor.fits_[0].predict(self.encoder.transform(rows, report))
+
+    def predict_intervals(
+        self, table: Any, coverage: float, method: str = "predictive", report: TransformReport | None = None
+    ) -> Iterator[IntervalChunk]:
+        """Mean, standard deviation and the ends of intervals of this coverage, chunk by chunk.
 
         ``method`` is that of :meth:`GPRegressor.predict_interval`: ``"predictive"``, ``"gaussian"`` or ``"conformal"``.
         """
-        try:
-            return self.regressor.fits_[0].deviations(coverage, method=method)
-        except ValueError as error:
-            raise DataError(str(error)) from None
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ModelFileError(f"What the model counted on rows kept aside makes no sense: {error}.") from None
+        for rows, predicted in self.predictions(table, report):
+            try:
+                ends = self.regressor.fits_[0].interval_of(predicted, coverage, method=method)
+            except ValueError as error:
+                raise DataError(str(error)) from None
+            yield IntervalChunk(rows, *(part.cpu().numpy() for part in (predicted.mean, predicted.std, *ends)))
 
     def targets(self, rows: Any, report: TransformReport, first_row: int = 0) -> Array:
         """The observed targets of a chunk."""

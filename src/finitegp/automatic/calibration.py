@@ -12,7 +12,8 @@ import torch
 
 from ..error_shape import GAUSSIAN, ErrorShape
 from ..model import FeatureGP
-from ..posterior import Prediction, WeightPosterior
+from ..posterior import WeightPosterior
+from ..predictive import Prediction
 from ..statistics import FeatureStatistics
 from .conformal import conformal_record
 from .table import Array, Table

@@ -4,104 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from ..conformal import ConformalScores
 from ..data import ArraySource
 from ..data.scaling import Standardizer
-from ..error_shape import GAUSSIAN, ErrorShape, interval_around
 from ..errors import DataError
-from ..model import FittedGP, concatenate_predictions
-from ..posterior import Prediction
-from .conformal import conformal_multiplier, conformal_record
-from .kernel_fit import fit_kernels
+from ..scaled import ScaledGP, student_component
 from .network_fit import fit_networks
-from .processes import with_one_thread
-from .settings import EFFORTS
-from .table import Array, Table
-from .tails import choose_error_shape, error_shape_of
+from .settings import EFFORTS, AutoSettings
+from .small_table import fit_small_table
+from .table import Array, Table, merge_equal_rows
 
-_FEWEST_ROWS = 5
-#: Where intervals come from; see :meth:`AutoFit.deviations`.
-INTERVAL_METHODS = ("predictive", "gaussian", "conformal")
-
-
-@dataclass(frozen=True, eq=False)
-class AutoFit:
-    """The outcome of :func:`fit_auto`: one exact GP with the scaling around it.
-
-    Attributes:
-        fitted: The exact posterior on scaled inputs and targets.
-        inputs_scaler: Scales inputs.
-        target_scaler: Standardises the target.
-        record: What was chosen, and why; everything in it is JSON.
-    """
-
-    fitted: FittedGP
-    inputs_scaler: Standardizer
-    target_scaler: Standardizer
-    record: dict[str, Any]
-
-    def predict(self, inputs: Any, *, return_covariance: bool = False) -> Prediction:
-        """Predict new observations in the target's units; optionally with the covariance of the noise-free function."""
-        size = len(inputs) if return_covariance else self.fitted.chunk_size
-        # At least one part, so that no rows are refused by who can name what is wrong.
-        parts = [
-            self.fitted.predict(
-                self.inputs_scaler.transform(inputs[start : start + size]), return_covariance=return_covariance
-            )
-            for start in range(0, max(len(inputs), 1), max(size, 1))
-        ]
-        return self.in_target_units(parts[0] if len(parts) == 1 else concatenate_predictions(parts))
-
-    @property
-    def error_shape(self) -> ErrorShape:
-        """Of predictive distributions: a Gaussian, or Student's t if left-out rows spoke for it."""
-        return error_shape_of(self.record)
-
-    def deviations(self, coverage: float = 0.9, *, method: str = "predictive") -> float:
-        """How many standard deviations to each side of the mean hold a new observation with this probability.
-
-        Args:
-            coverage: Between 0 and 1.
-            method: ``"predictive"``, as the predictive distribution has it; ``"gaussian"``, as if that were Gaussian;
-                or ``"conformal"``, as counted on rows that the networks had not seen (on small tables, leave-one-out):
-                holds on average over rows whatever the distribution of errors.
-        """
-        if method not in INTERVAL_METHODS:
-            raise ValueError(f"method must be one of {list(INTERVAL_METHODS)}, but is {method!r}.")
-        if method == "conformal":
-            if "conformal" not in self.record:
-                raise ValueError(
-                    "Conformal intervals need a fit that kept rows aside to count on, and the noise of that fit: take "
-                    "those of the predictive distribution instead."
-                )
-            return conformal_multiplier(self.record["conformal"], coverage)
-        return (self.error_shape if method == "predictive" else GAUSSIAN).deviations(coverage)
-
-    def interval(self, inputs: Any, coverage: float = 0.9, *, method: str = "predictive") -> tuple[Tensor, Tensor]:
-        """Lower and upper ends of the intervals that hold new observations with this probability.
-
-        ``method`` is that of :meth:`deviations`.
-        """
-        deviations = self.deviations(coverage, method=method)
-        prediction = self.predict(inputs)
-        return interval_around(prediction.mean, prediction.std, deviations)
-
-    def in_target_units(self, prediction: Prediction) -> Prediction:
-        """A prediction of the scaled target as one of the target itself."""
-        scale, mean = float(self.target_scaler.scale), float(self.target_scaler.mean)
-        return Prediction(
-            mean=prediction.mean * scale + mean,
-            epistemic_variance=prediction.epistemic_variance * scale**2,
-            noise_variance=prediction.noise_variance * scale**2,
-            covariance=None if prediction.covariance is None else prediction.covariance * scale**2,
-            error_shape=self.error_shape,
-        )
+_FEWEST_ROWS = 2
+# Sorting so many rows takes no time.
+_MOST_TO_MERGE = 10_000
 
 
 def fit_auto(
@@ -109,6 +29,7 @@ def fit_auto(
     targets: Any,
     *,
     counts: Any = None,
+    may_be_copies: bool = True,
     effort: str = "medium",
     noise: str = "auto",
     center: bool = True,
@@ -116,7 +37,7 @@ def fit_auto(
     seed: int = 0,
     processes: int | None = None,
     progress: Callable[[str], None] | None = None,
-) -> AutoFit:
+) -> ScaledGP:
     """Fit an exact GP whose features, noise and calibration are found from the training rows alone.
 
     Large tables: several small networks are trained, each without one fold of the rows; all their features together
@@ -129,6 +50,8 @@ def fit_auto(
         targets: ``(rows,)`` numbers.
         counts: ``(rows,)`` positive: how many equal rows each row stands for; None means one. Exact on small tables.
             On large ones networks are trained with counts relative to their mean, and noise and posterior are exact.
+        may_be_copies: Whether rows that occur or count several times may be copies, which say no more than one row. They
+            are taken as copies where their targets agree far more often than by chance.
         effort: ``"low"``, ``"medium"`` or ``"high"``; see :data:`~finitegp.automatic.EFFORTS`.
         noise: ``"constant"``; ``"input"``, which depends on the input: a network on large tables, log-linear in the
             columns on small ones; or ``"auto"``: whichever of both the rows speak for.
@@ -156,30 +79,68 @@ def fit_auto(
     chosen = EFFORTS[effort].with_changes(changes | dict(settings or {}))
     values, observed, counted = _check(inputs, targets, counts)
     started = time.perf_counter()
-    target_scaler = fit_target_scaler(observed, counted, center=center)
-    scaled_targets = target_scaler.transform(observed)
-    record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": len(values), "settings": chosen.to_dict()}
-    inputs_scaler = Standardizer.fit(values, counted)
-    scaled = inputs_scaler.transform(values)
+    total = len(values)
+    if total <= _MOST_TO_MERGE:
+        values, observed, counted = merge_equal_rows(values, observed, counted)
+    record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": total, "settings": chosen.to_dict()}
+    scalers = fit_inputs_scaler(values, counted), fit_target_scaler(observed, counted, center=center)
+    table = Table(scalers[0].transform(values), scalers[1].transform(observed), counted)
     if len(values) <= chosen.small_rows:
-        data = ArraySource(scaled, scaled_targets, counts=counted)
-        depends = None if noise == "auto" and chosen.input_noise else noise == "input"
-        model, left_out = with_one_thread(fit_kernels, data, chosen, input_noise=depends, seed=seed, progress=progress)
-        record |= {"path": "kernel", "why": f"at most {chosen.small_rows} rows", "leave_one_out_nlpd": left_out}
-        fitted = model.condition(data)
-        without = fitted.leave_one_out(data)
-        standardized = ((torch.from_numpy(scaled_targets) - without.mean) / without.std).numpy()
-        record["conformal"] = conformal_record(standardized, "leave-one-out")
-        if chosen.heavy_tails:
-            rows = Table(scaled, scaled_targets, counted)
-            shape = choose_error_shape([(standardized, rows.mean)], rows.total)
-            record["degrees_of_freedom"] = shape.degrees_of_freedom
+        record |= {"path": "kernel", "why": f"at most {chosen.small_rows} rows"}
+        fit = _fit_small(table, scalers, chosen, record, may_be_copies=may_be_copies, seed=seed, progress=progress)
     else:
         record |= {"path": "networks", "why": f"more than {chosen.small_rows} rows"}
-        table = Table(scaled, scaled_targets, counted)
         fitted = fit_networks(table, chosen, record, seed=seed, processes=processes, progress=progress)
+        scores = record.pop("conformal", None)
+        fit = ScaledGP(
+            (student_component(fitted, record.pop("degrees_of_freedom", None)),),
+            *scalers,
+            conformal=None if scores is None else ConformalScores.from_json(scores),
+            record=record,
+        )
     record["seconds"] = time.perf_counter() - started
-    return AutoFit(fitted, inputs_scaler, target_scaler, record)
+    return fit
+
+
+def _fit_small(
+    table: Table,
+    scalers: tuple[Standardizer, Standardizer],
+    settings: AutoSettings,
+    record: dict[str, Any],
+    *,
+    may_be_copies: bool,
+    seed: int,
+    progress: Callable[[str], None] | None,
+) -> ScaledGP:
+    found = fit_small_table(
+        table.inputs,
+        table.targets,
+        table.counts,
+        may_be_copies=may_be_copies,
+        input_noise=settings.input_noise,
+        seed=seed,
+        threads=min(torch.get_num_threads(), 4),
+        progress=progress,
+    )
+    inputs_scaler, target_scaler = scalers
+    record |= found.notes | {"kernels": {component.name: component.weight for component in found.components}}
+    return ScaledGP(
+        found.components,
+        inputs_scaler,
+        Standardizer(
+            target_scaler.mean + found.target_shift * target_scaler.scale, found.target_unit * target_scaler.scale
+        ),
+        spread=found.spread,
+        conformal=ConformalScores.of(found.normal_scores, "out-of-fold rows") if len(found.normal_scores) else None,
+        record=record,
+    )
+
+
+def fit_inputs_scaler(inputs: Array, counts: Array | None = None) -> Standardizer:
+    """Standardises columns; one that does not vary is left out of account, whatever its value in new rows."""
+    found = Standardizer.fit(inputs, counts)
+    spread, size = np.ptp(inputs, axis=0), np.abs(inputs).max(axis=0)
+    return Standardizer(found.mean, np.where(spread <= 1e-12 * size, np.inf, found.scale))
 
 
 def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bool = True) -> Standardizer:

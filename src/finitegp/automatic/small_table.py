@@ -5,14 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from threadpoolctl import threadpool_limits
+from torch import Tensor, nn
 
-from ..kernel_gp import Array, KernelForm, KernelGP, KernelPosterior, KernelPrior, KernelRows, fit_from_several_starts
-from ..mixture import StudentMixture
+from ..data import ArraySource
+from ..features import ConcatenatedFeatures, ConstantFeatures, LandmarkFeatures, LinearFeatures
+from ..kernel_gp import (
+    Array,
+    KernelForm,
+    KernelGP,
+    KernelPosterior,
+    KernelPrior,
+    KernelRows,
+    fit_from_several_starts,
+    noise_of,
+)
+from ..model import FeatureGP, FittedGP
+from ..predictive import StudentMixture, log_student
+from ..scaled import Component, pooled
 
 Groups = npt.NDArray[np.intp]
 
@@ -36,6 +52,8 @@ _SPREAD_FORM = KernelForm(
 # Rows that hyperparameters are learned from: more make them hardly better, and cost grows with the cube.
 _LEARNING_ROWS = 600
 _FEWEST_FOR_FOLDS = 5
+_FEWEST_FOR_OUTLIERS = 8
+_LEAST_WEIGHT = 0.01
 _FEWEST_FOR_SPREAD = 40
 _DEGREES = (2.2, 2.6, 3.2, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0)
 # Half the 90 % width is believed to shrink by a tenth, and to grow by three tenths, without much evidence.
@@ -43,33 +61,11 @@ _NARROWER, _WIDER = 0.1, 0.3
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
-    """One kernel, fitted to all rows, with what its out-of-fold errors say of it.
-
-    Attributes:
-        name: Of its form.
-        posterior: Given all rows.
-        factor: On its scales.
-        degrees_of_freedom: Of its predictions.
-    """
-
-    name: str
-    posterior: KernelPosterior
-    factor: float
-    degrees_of_freedom: float
-
-    def predict(self, inputs: Array) -> tuple[Array, Array]:
-        """Means and scales of new observations."""
-        mean, variance = self.posterior.predict(inputs)
-        return mean, self.factor * np.sqrt(variance + self.posterior.scale * self.posterior.noise)
-
-
-@dataclass(frozen=True, eq=False)
 class SpreadModel:
     """How much larger or smaller errors are than predicted, by a kernel GP on the log of squared out-of-fold errors.
 
     Attributes:
-        posterior: Of the standardised log squares, given inputs, log variance and mean of the prediction.
+        fitted: The GP of the standardised log squares, given inputs, log variance and mean of the prediction.
         shift: Mean of the log squares.
         unit: Their standard deviation.
         centres: Of log variance and mean.
@@ -79,9 +75,10 @@ class SpreadModel:
         factor: On the scales.
         degrees_of_freedom: Of the predictions.
         share: Its weight beside the mixture without it.
+        landmark_weights: What each landmark weighs in the row sums of ``fitted``; see :class:`~finitegp.scaled.Component`.
     """
 
-    posterior: KernelPosterior
+    fitted: FittedGP
     shift: float
     unit: float
     centres: Array
@@ -91,11 +88,12 @@ class SpreadModel:
     factor: float
     degrees_of_freedom: float
     share: float
+    landmark_weights: Tensor | None = None
 
     def log_factors(self, inputs: Array, mean: Array, variance: Array) -> Array:
         """The logarithm of the factor on each row's variance."""
         extra = np.clip((np.column_stack([np.log(variance), mean]) - self.centres) / self.units, -4.0, 4.0)
-        found = self.posterior.predict(np.column_stack([inputs, extra]))[0] * self.unit + self.shift
+        found = self.fitted.predict(np.column_stack([inputs, extra])).mean.numpy() * self.unit + self.shift
         return self.strength * np.clip(found, *self.limits)
 
 
@@ -104,42 +102,57 @@ class SmallTableFit:
     """A stack of kernel GPs on standardised rows.
 
     Attributes:
-        columns: Which columns vary.
-        candidates: The kernels that have weight.
-        weights: Their weights.
+        components: The kernels that have weight, with their posteriors.
         spread: The model of the spread, or None.
-        scores: Sorted distances from one half of the out-of-fold probabilities, for conformal intervals.
+        normal_scores: Of out-of-fold rows, for conformal intervals.
         target_shift: Of the standardised targets: not zero where gross outliers were found.
         target_unit: Of the standardised targets: not one where gross outliers were found.
         notes: What was recognised: copies, outliers.
     """
 
-    columns: npt.NDArray[np.bool_]
-    candidates: tuple[Candidate, ...]
-    weights: Array
+    components: tuple[Component, ...]
     spread: SpreadModel | None
-    scores: Array
+    normal_scores: Array
     target_shift: float = 0.0
     target_unit: float = 1.0
-    notes: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
 
-    def predict(self, inputs: Array) -> StudentMixture:
-        """The distribution of new observations at standardised inputs."""
-        inputs = inputs[:, self.columns]
-        means, scales = zip(*(candidate.predict(inputs) for candidate in self.candidates), strict=True)
-        freedom = np.array([candidate.degrees_of_freedom for candidate in self.candidates])
-        mixture = StudentMixture(self.weights, np.array(means), np.array(scales), freedom)
-        if self.spread is not None:
-            mean, variance = pooled(mixture)
-            factors = np.exp(0.5 * self.spread.log_factors(inputs, mean, variance))
-            mixture = with_component(
-                mixture,
-                self.spread.share,
-                mean,
-                self.spread.factor * np.sqrt(variance) * factors,
-                self.spread.degrees_of_freedom,
+
+def kernel_features(form: KernelForm, parameters: Array, landmarks: Array) -> ConcatenatedFeatures:
+    """The finite features of a kernel: intercept and linear trend as they are, the stationary part on landmarks.
+
+    Columns that do not vary have no part in the kernel; their landmarks are equal, so that any length scale does.
+    """
+    varying = np.ptp(landmarks, axis=0) > 0.0
+    count, columns = max(int(varying.sum()), 1), landmarks.shape[1]
+    maps: list[nn.Module] = [
+        ConstantFeatures(form.prior.intercept),
+        LinearFeatures(columns, bias=False, magnitude=math.exp(parameters[1]) / count),
+    ]
+    if form.correlation is not None:
+        length_scales = np.ones(columns)
+        length_scales[varying] = np.exp(parameters[3:])
+        maps.append(
+            LandmarkFeatures.at(
+                landmarks, kernel=form.correlation, length_scales=length_scales, variance=math.exp(parameters[2])
             )
-        return mixture.in_units(self.target_shift, self.target_unit)
+        )
+    return ConcatenatedFeatures(*maps)
+
+
+def condition_kernel(form: KernelForm, parameters: Array, inputs: Array, rows: KernelRows) -> FittedGP:
+    """The posterior of a kernel as one of finite features, with the rows as landmarks: the same to rounding.
+
+    Args:
+        form: Which kernel.
+        parameters: Its parameters.
+        inputs: ``(rows, columns)`` with the columns that do not vary.
+        rows: The same rows without these columns.
+    """
+    model = FeatureGP(kernel_features(form, parameters, inputs), noise_variance=noise_of(parameters))
+    weights = None if bool((rows.noise_scales == 1.0).all()) else 1.0 / rows.noise_scales
+    counts = None if bool((rows.counts == 1.0).all()) else rows.counts
+    return model.condition(ArraySource(inputs, rows.targets, weights, counts=counts))
 
 
 def fit_small_table(
@@ -147,6 +160,8 @@ def fit_small_table(
     targets: Array,
     counts: Array | None = None,
     *,
+    may_be_copies: bool = True,
+    input_noise: bool = True,
     seed: int = 0,
     threads: int = 1,
     progress: Callable[[str], None] | None = None,
@@ -157,89 +172,105 @@ def fit_small_table(
         inputs: ``(rows, columns)``, standardised.
         targets: ``(rows,)``, standardised.
         counts: How many equal rows each row stands for.
+        may_be_copies: Whether rows that stand for several may be copies, which say no more than one row.
+        input_noise: Whether the spread of errors may depend on the row.
         seed: Determines folds and subsets.
         threads: Kernels that are fitted at once; makes no difference to the result.
         progress: Called with the name of each finished part.
     """
     # Threads of BLAS wait by spinning: on small matrices they cost many times what they gain.
     with threadpool_limits(1, user_api="blas"):
-        return _fit(inputs, targets, counts, seed, threads, progress)
+        varying = np.ptp(inputs, axis=0) > 0.0
+        if not varying.any():
+            varying[:1] = True
+        rows = KernelRows.of(inputs[:, varying], targets, counts=counts)
+        notes: dict[str, Any] = {}
+        groups = equal_rows(rows.inputs)
+        if may_be_copies and are_copies(rows, groups):
+            notes["copies"] = round(rows.total) - len(targets)
+            rows = replace(rows, counts=np.ones(len(targets)))
+        shift, unit = 0.0, 1.0
+        if len(targets) >= _FEWEST_FOR_OUTLIERS:
+            shift, unit, noise_scales = gross_outliers(rows, seed)
+            notes |= {"outliers": int((noise_scales > 1.0).sum())} if unit != 1.0 else {}
+            rows = replace(rows, targets=(rows.targets - shift) / unit, noise_scales=noise_scales)
+        with ThreadPoolExecutor(threads) as pool:
+            stack = _Stack(inputs, rows, groups, seed, pool, progress)
+            components, spread, scores = stack.fit(input_noise=input_noise)
+    return SmallTableFit(components, spread, scores, shift, unit, notes)
 
 
-def _fit(
-    inputs: Array,
-    targets: Array,
-    counts: Array | None,
-    seed: int,
-    threads: int,
-    progress: Callable[[str], None] | None,
-) -> SmallTableFit:
-    varying = np.ptp(inputs, axis=0) > 0.0
-    if not varying.any():
-        varying[:1] = True
-    notes: dict[str, int] = {}
-    rows = KernelRows.of(inputs[:, varying], targets, counts=counts)
-    groups = equal_rows(rows.inputs)
-    if counts is None:
-        kept = without_copies(rows, groups)
-        if kept is not None:
-            notes["copies"] = len(targets) - len(kept)
-            rows = rows.take(kept)
-            groups = equal_rows(rows.inputs)
-    shift, unit = 0.0, 1.0
-    if len(rows.targets) >= 8:
-        shift, unit, noise_scales = gross_outliers(rows, seed)
-        notes |= {"outliers": int((noise_scales > 1.0).sum())} if unit != 1.0 else {}
-        rows = KernelRows(rows.inputs, (rows.targets - shift) / unit, noise_scales, rows.counts)
-    num_rows, num_columns = rows.inputs.shape
-    forms = {name: form for name, form in FORMS.items() if num_rows >= _FEWEST_FOR_FOLDS or "column" not in name}
-    starts = (1.0, 0.3, 0.1, 3.0) + ((0.03, 0.01) if num_columns <= 2 else ())
-    random = np.random.default_rng(seed)
-    learning = np.sort(random.permutation(num_rows)[:_LEARNING_ROWS])
-    with ThreadPoolExecutor(threads) as pool:
+@dataclass(frozen=True, eq=False)
+class _Stack:
+    """Kernels on the same rows, and what is known of them."""
+
+    inputs: Array
+    rows: KernelRows
+    groups: Groups
+    seed: int
+    pool: ThreadPoolExecutor
+    progress: Callable[[str], None] | None
+
+    def fit(self, *, input_noise: bool) -> tuple[tuple[Component, ...], SpreadModel | None, Array]:
+        """Components with weights, spread, and normal scores of out-of-fold rows."""
+        rows, seed = self.rows, self.seed
+        num_rows, num_columns = rows.inputs.shape
+        forms = {name: form for name, form in FORMS.items() if num_rows >= _FEWEST_FOR_FOLDS or "column" not in name}
+        starts = (1.0, 0.3, 0.1, 3.0) + ((0.03, 0.01) if num_columns <= 2 else ())
+        random = np.random.default_rng(seed)
+        learning = np.sort(random.permutation(num_rows)[:_LEARNING_ROWS])
 
         def learn(name: str) -> Array:
             found = fit_from_several_starts(FORMS[name], rows.take(learning), starts, seed=seed)
-            if progress is not None:
-                progress(name)
+            if self.progress is not None:
+                self.progress(name)
             return found
 
-        parameters = dict(zip(forms, pool.map(learn, forms), strict=True))
-        folds = min(10 if num_rows <= 150 else 5, int(groups.max()) + 1)
+        parameters = dict(zip(forms, self.pool.map(learn, forms), strict=True))
+        fitted = self.pool.map(lambda name: condition_kernel(FORMS[name], parameters[name], self.inputs, rows), forms)
+        most = FORMS["linear"].prior.scale_degrees + rows.total
+        row_weights = torch.from_numpy(rows.counts / rows.noise_scales)
+
+        def weights_of(name: str) -> Tensor | None:
+            return None if FORMS[name].correlation is None else row_weights
+
+        components = [
+            Component(each, name, 1.0 / len(forms), 1.0, most, FORMS[name].prior.scale_degrees, weights_of(name))
+            for name, each in zip(forms, fitted, strict=True)
+        ]
+        folds = min(10 if num_rows <= 150 else 5, int(self.groups.max()) + 1)
         if num_rows < _FEWEST_FOR_FOLDS or folds < 3:
-            plain = tuple(_uncalibrated(name, parameters[name], rows) for name in forms)
-            equal = np.full(len(plain), 1.0 / len(plain))
-            return SmallTableFit(varying, plain, equal, None, np.zeros(0), shift, unit, notes)
-        assigned = assign_folds(groups, folds, random)
+            return tuple(components), None, np.zeros(0)
+        assigned = assign_folds(self.groups, folds, random)
         jobs = [(name, fold) for fold in range(folds) for name in forms]
-        left_out = list(
-            pool.map(lambda job: _leave_out(rows, assigned == job[1], FORMS[job[0]], parameters[job[0]], seed), jobs)
+        left_out = self.pool.map(
+            lambda job: _leave_out(rows, assigned == job[1], FORMS[job[0]], parameters[job[0]], seed), jobs
         )
-        posteriors = list(pool.map(lambda name: KernelPosterior(FORMS[name], parameters[name], rows), forms))
-    means, scales = np.zeros((len(forms), num_rows)), np.zeros((len(forms), num_rows))
-    for (name, fold), (mean, scale) in zip(jobs, left_out, strict=True):
-        index = list(forms).index(name)
-        means[index, assigned == fold], scales[index, assigned == fold] = mean, scale
-    candidates: list[Candidate] = []
-    for index, name in enumerate(forms):
-        most = posteriors[index].degrees_of_freedom
-        factor, freedom = choose_shape((rows.targets - means[index]) / scales[index], most, rows.counts)
-        candidates.append(Candidate(name, posteriors[index], factor, freedom))
-    factors = np.array([candidate.factor for candidate in candidates])
-    freedoms = np.array([candidate.degrees_of_freedom for candidate in candidates])
-    loose = StudentMixture(np.full(len(forms), 1.0 / len(forms)), means, scales * factors[:, None], freedoms)
-    weights = stacking_weights(component_log_densities(loose, rows.targets), rows.counts)
-    stacked = StudentMixture(weights, loose.means, loose.scales, freedoms)
-    spread, final = None, stacked
-    if num_rows >= _FEWEST_FOR_SPREAD:
-        spread, final = fit_spread(rows, groups, stacked, candidates[0].posterior.degrees_of_freedom, seed)
-    scores = np.sort(np.abs(final.cumulative(rows.targets) - 0.5))
-    return SmallTableFit(varying, tuple(candidates), weights, spread, scores, shift, unit, notes)
-
-
-def _uncalibrated(name: str, parameters: Array, rows: KernelRows) -> Candidate:
-    posterior = KernelPosterior(FORMS[name], parameters, rows)
-    return Candidate(name, posterior, 1.0, posterior.degrees_of_freedom)
+        means, scales = np.zeros((len(forms), num_rows)), np.zeros((len(forms), num_rows))
+        for (name, fold), (mean, scale) in zip(jobs, left_out, strict=True):
+            index = list(forms).index(name)
+            means[index, assigned == fold], scales[index, assigned == fold] = mean, scale
+        shapes = [
+            choose_shape((rows.targets - mean) / scale, most, rows.counts)
+            for mean, scale in zip(means, scales, strict=True)
+        ]
+        factors, freedoms = np.array(shapes).T
+        loose = StudentMixture(np.ones(len(forms)), means, scales * factors[:, None], freedoms[:, None])
+        weights = stacking_weights(loose.component_log_densities(rows.targets), rows.counts)
+        # What hardly counts is not worth its time and memory.
+        kept = weights >= min(_LEAST_WEIGHT, weights.max())
+        weights = weights[kept] / weights[kept].sum()
+        stacked = StudentMixture(weights, means[kept], loose.scales[kept], freedoms[kept][:, None])
+        chosen = [
+            replace(component, weight=float(weight), factor=float(factor), degrees_of_freedom=float(freedom))
+            for component, weight, factor, freedom in zip(
+                np.array(components, dtype=object)[kept], weights, factors[kept], freedoms[kept], strict=True
+            )
+        ]
+        spread, final = None, stacked
+        if input_noise and num_rows >= _FEWEST_FOR_SPREAD:
+            spread, final = fit_spread(self.inputs, rows, self.groups, stacked, most, seed)
+        return tuple(chosen), spread, final.normal_scores(rows.targets)
 
 
 def _leave_out(
@@ -261,23 +292,22 @@ def equal_rows(inputs: Array) -> Groups:
     return np.asarray(np.unique(inputs, axis=0, return_inverse=True)[1]).ravel()
 
 
-def without_copies(rows: KernelRows, groups: Groups) -> npt.NDArray[np.intp] | None:
-    """One row of each group of copies, or None if equal inputs are repeated measurements, or there are none.
+def are_copies(rows: KernelRows, groups: Groups) -> bool:
+    """Whether equal inputs are copies of rows rather than repeated measurements.
 
     Copies agree in their targets nearly always, and far more often than two targets agree by chance.
     """
-    sizes = np.bincount(groups)
-    repeated = sizes > 1
+    sizes = np.bincount(groups, rows.counts)
+    repeated = sizes > 1.0
     if not repeated.any():
-        return None
+        return False
     targets = rows.targets
-    centres = np.bincount(groups, targets) / sizes
+    centres = np.bincount(groups, targets * rows.counts) / sizes
     same = np.abs(targets - centres[groups]) <= 1e-9 * (np.abs(targets) + targets.std())
-    agree = np.bincount(groups, same)[repeated] == sizes[repeated]
-    chance = float(np.square(np.unique(targets, return_counts=True)[1] / len(targets)).sum())
-    if agree.mean() <= 0.95 or int(repeated.sum()) * math.log(chance) >= math.log(1e-6):
-        return None
-    return np.sort(np.unique(np.column_stack([rows.inputs, targets]), axis=0, return_index=True)[1])
+    agree = np.bincount(groups, ~same)[repeated] == 0
+    shares = np.bincount(np.unique(targets, return_inverse=True)[1].ravel(), rows.counts) / rows.total
+    chance = float(np.square(shares).sum())
+    return bool(agree.mean() > 0.95 and int(repeated.sum()) * math.log(chance) < math.log(1e-6))
 
 
 def gross_outliers(rows: KernelRows, seed: int) -> tuple[float, float, Array]:
@@ -324,27 +354,19 @@ def choose_shape(standardized: Array, most_degrees: float, weights: Array) -> tu
     readily than widening.
     """
     from scipy.special import stdtrit
-    from scipy.stats import t
 
     log_factors = np.linspace(-1.5, 2.5, 161)
     own = math.log(stdtrit(most_degrees, 0.95))
     best = (-math.inf, 1.0, most_degrees)
     for freedom in (*(value for value in _DEGREES if value <= most_degrees), most_degrees):
         widths = log_factors + math.log(stdtrit(freedom, 0.95)) - own
-        density = weights @ t.logpdf(standardized[:, None] / np.exp(log_factors), freedom)
+        density = weights @ log_student(standardized[:, None] / np.exp(log_factors), np.array(freedom))
         penalty = 0.5 * np.square(widths / np.where(widths < 0.0, _NARROWER, _WIDER)) + 3.0 / freedom
         value = density - weights.sum() * log_factors - penalty
         index = int(value.argmax())
         if value[index] > best[0]:
             best = (float(value[index]), math.exp(log_factors[index]), freedom)
     return best[1], best[2]
-
-
-def component_log_densities(mixture: StudentMixture, values: Array) -> Array:
-    """``(components, rows)``."""
-    from scipy.stats import t
-
-    return np.asarray(t.logpdf(values, mixture.degrees_of_freedom[:, None], mixture.means, mixture.scales))
 
 
 def stacking_weights(log_densities: Array, row_weights: Array, *, rounds: int = 200) -> Array:
@@ -359,28 +381,10 @@ def stacking_weights(log_densities: Array, row_weights: Array, *, rounds: int = 
     return weights
 
 
-def pooled(mixture: StudentMixture) -> tuple[Array, Array]:
-    """Mean, and the squared scale that takes the disagreement of the components in."""
-    mean = mixture.mean
-    return mean, mixture.weights @ (np.square(mixture.scales) + np.square(mixture.means - mean))
-
-
-def with_component(mixture: StudentMixture, share: float, mean: Array, scale: Array, freedom: float) -> StudentMixture:
-    """The mixture with one more component of this share."""
-    return StudentMixture(
-        np.append((1.0 - share) * mixture.weights, share),
-        np.vstack([mixture.means, mean]),
-        np.vstack([mixture.scales, scale]),
-        np.append(mixture.degrees_of_freedom, freedom),
-    )
-
-
 def fit_spread(
-    rows: KernelRows, groups: Groups, stacked: StudentMixture, most_degrees: float, seed: int
+    inputs: Array, rows: KernelRows, groups: Groups, stacked: StudentMixture, most_degrees: float, seed: int
 ) -> tuple[SpreadModel | None, StudentMixture]:
     """A model of the spread, if out-of-fold errors gain by it, and the out-of-fold mixture with it."""
-    from scipy.stats import t
-
     mean, variance = pooled(stacked)
     squares = np.square(rows.targets - mean) / variance
     # The mean of the logarithm of a squared standard normal is -1.27.
@@ -399,7 +403,9 @@ def fit_spread(
     for strength in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25):
         scales = np.sqrt(variance) * np.exp(0.5 * strength * left_out)
         factor, freedom = choose_shape((rows.targets - mean) / scales, most_degrees, rows.counts)
-        density = float(rows.counts @ t.logpdf(rows.targets, freedom, mean, factor * scales)) - 3.0 * (strength > 0.0)
+        density = float(rows.counts @ _log_density(rows.targets, mean, factor * scales, freedom)) - 3.0 * (
+            strength > 0.0
+        )
         if best is None or density > best[0]:
             best = density, strength, factor, freedom
     assert best is not None
@@ -407,9 +413,25 @@ def fit_spread(
     if strength == 0.0:
         return None, stacked
     scales = factor * np.sqrt(variance) * np.exp(0.5 * strength * left_out)
-    both = np.array([stacked.log_density(rows.targets), t.logpdf(rows.targets, freedom, mean, scales)])
+    both = np.array([stacked.log_density(rows.targets), _log_density(rows.targets, mean, scales, freedom)])
     share = float(stacking_weights(both, rows.counts)[1])
+    everything = np.column_stack([inputs, (extra - centres) / units])
+    fitted = condition_kernel(form, parameters, everything, spread_rows)
     found = SpreadModel(
-        posterior, shift, unit, centres, units, (limits[0], limits[1]), strength, factor, freedom, share
+        fitted,
+        shift,
+        unit,
+        centres,
+        units,
+        (limits[0], limits[1]),
+        strength,
+        factor,
+        freedom,
+        share,
+        torch.from_numpy(spread_rows.counts / spread_rows.noise_scales),
     )
-    return found, with_component(stacked, share, mean, scales, freedom)
+    return found, stacked.with_component(share, mean, scales, freedom)
+
+
+def _log_density(values: Array, means: Array, scales: Array, freedom: float) -> Array:
+    return log_student((values - means) / scales, np.array(freedom)) - np.log(scales)

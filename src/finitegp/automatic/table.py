@@ -81,3 +81,26 @@ class Table:
         kept = np.argsort(first)  # in the order in which they came
         merged = self.take(first[kept])
         return Table(merged.inputs, merged.targets, counts[kept])
+
+
+def merge_equal_rows(inputs: Array, targets: Array, counts: Array | None) -> tuple[Array, Array, Array | None]:
+    """Rows in a canonical order with equal rows merged into one that counts for all of them.
+
+    A weight of ``k`` and ``k`` equal rows then are the same arrays, and give the same fit to the last bit, in whatever
+    order the rows came.
+
+    Args:
+        inputs: ``(rows, columns)``.
+        targets: ``(rows,)``.
+        counts: ``(rows,)`` positive, or None for one.
+
+    Example:
+        >>> inputs, targets = np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 6.0, 5.0])
+        >>> merged = merge_equal_rows(inputs, targets, None)
+        >>> [part.tolist() for part in merged]
+        [[[1.0], [2.0]], [6.0, 5.0], [1.0, 2.0]]
+    """
+    joined, inverse = np.unique(np.column_stack([inputs, targets]), axis=0, return_inverse=True)
+    summed = np.bincount(inverse.ravel(), weights=counts, minlength=len(joined)).astype(np.float64)
+    rows, values = np.ascontiguousarray(joined[:, :-1]), np.ascontiguousarray(joined[:, -1])
+    return rows, values, None if bool((summed == 1.0).all()) else summed

@@ -32,22 +32,24 @@ def evaluate(
     with console.guard():
         from ..data.columns import TransformReport
         from ..metrics import score
+        from ..predictive import Prediction
         from ..table_model import TableModel
 
         loaded = TableModel.load(model).with_target(target)
         table = open_tables(tables, delimiter, encoding)
         found = TransformReport(source=table)
-        parts: list[tuple[Any, Any, Any]] = []
+        parts: list[Prediction] = []
+        targets: list[Any] = []
         seen = 0
-        for rows, mean, std in loaded.predict(table, found):
-            parts.append((mean, std, loaded.targets(rows, found, seen)))
-            seen += len(mean)
-        mean, std, truth = (np.concatenate(each) for each in zip(*parts, strict=True))
-        fit = loaded.regressor.fits_[0]
-        scaler, shape = fit.target_scaler, fit.error_shape
+        for rows, prediction in loaded.predictions(table, found):
+            parts.append(prediction)
+            targets.append(loaded.targets(rows, found, seen))
+            seen += len(targets[-1])
+        predicted, truth = Prediction.concatenate(parts), np.concatenate(targets)
+        scaler = loaded.regressor.fits_[0].target_scaler
         constant = np.full_like(truth, scaler.mean), np.full_like(truth, scaler.scale)
         found_scores = [
-            score(mean, std, truth, error_shape=shape),
+            score(predicted.mean, predicted.std, truth, mixture=predicted.mixture),
             score(*constant, truth, name="mean of its training rows"),
         ]
         scores = [each.to_dict() for each in found_scores]

@@ -91,7 +91,7 @@ def _facts(model: TableModel) -> dict[str, Any]:
         "feature_map": type(gp.feature_map).__name__,
         "noise_model": type(gp.noise).__name__,
         "typical_noise": scale * fit.fitted.posterior.noise_variance**0.5,
-        "predictive_distribution": fit.error_shape.name,
+        "predictive_distribution": fit.distribution,
         "path": fit.record.get("path"),
         "effort": model.regressor.effort,
         "seconds": summary.get("seconds"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -69,7 +69,6 @@ def predict(
         import pyarrow as pa
 
         from ..data.columns import TransformReport
-        from ..error_shape import interval_around
         from ..table_model import TableModel
         from .tables_out import check_ending, table_writer
 
@@ -92,10 +91,8 @@ def predict(
             raise DataError(f"The table has a column {taken[0]!r} already, which the predictions need: rename it.")
         schema = pa.schema([*table.schema, *(pa.field(name, pa.float64()) for name in added)])
         found = TransformReport(source=table)
-        width = loaded.deviations(coverage, interval.value)
         with table_writer(output, schema, overwrite=force) as writer:
-            for rows, mean, std in loaded.predict(table, found):
-                columns: list[Any] = [mean, std, *interval_around(mean, std, width)]
+            for rows, *columns in loaded.predict_intervals(table, coverage, interval.value, found):
                 writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, *map(pa.array, columns)], schema=schema))
         console.note(*table.notes, *found.lines())
         console.print(f"{table.num_rows} rows with {', '.join(added)} ({100 * coverage:g} % interval): ", output)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from ..automatic import AutoFit
-from .evidence import log_density_or_none
+from ..scaled import ScaledGP
 from .regressor import GPRegressor
 from .summary import training_summary
 
 
-def as_regressor(fit: AutoFit, **parameters: Any) -> GPRegressor:
+def as_regressor(fit: ScaledGP, **parameters: Any) -> GPRegressor:
     """A fitted :class:`~finitegp.GPRegressor` around a fit, such as that of rows that were never in memory.
 
     Args:
@@ -28,8 +26,7 @@ def as_regressor(fit: AutoFit, **parameters: Any) -> GPRegressor:
         ((30,), 1)
     """
     regressor = GPRegressor(**parameters)
-    fit = replace(fit, record=fit.record | {"log_marginal_likelihood": log_density_or_none(fit)})
-    total = float(fit.fitted.posterior.statistics.num_data)
+    total = float(fit.num_data)
     rows, seconds = int(fit.record.get("rows", total)), float(fit.record.get("seconds", 0.0))
     regressor.fits_ = [fit]
     regressor.n_features_in_ = len(fit.inputs_scaler.scale)

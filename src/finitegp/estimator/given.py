@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import nn
 
 from ..algorithms import BSGD, SCGD, Lagged, Minimax
 from ..algorithms.base import Algorithm
-from ..automatic import EFFORTS, AutoFit
+from ..automatic import EFFORTS
 from ..automatic.fit import fit_target_scaler
 from ..automatic.kernel_fit import kernel_features, start_kernel
 from ..automatic.processes import with_one_thread
@@ -26,6 +26,7 @@ from ..features import MLPFeatures
 from ..full_batch import fit_full_batch
 from ..model import FeatureGP
 from ..noise import ConstantNoise, InputNoise, NoiseModel
+from ..scaled import Component, ScaledGP
 from ..schedules import cosine_decay, make_optimizer
 from ..training import train
 
@@ -78,8 +79,8 @@ class GivenSettings:
 
 
 def fit_given(
-    inputs: Array, targets: Array, counts: Array | None, settings: GivenSettings, start: AutoFit | None = None
-) -> AutoFit:
+    inputs: Array, targets: Array, counts: Array | None, settings: GivenSettings, start: ScaledGP | None = None
+) -> ScaledGP:
     """Train the given features, then condition on all rows.
 
     Args:
@@ -122,33 +123,36 @@ def fit_given(
             _train_batches(model, data, settings, record)
     fitted = model.condition(data)
     record["seconds"] = time.perf_counter() - started
-    return AutoFit(fitted, inputs_scaler, target_scaler, record)
+    return ScaledGP((Component(fitted),), inputs_scaler, target_scaler, record=record)
 
 
 def fit_without_learning(
     inputs: Array, targets: Array, counts: Array | None, *, effort: str, center: bool, seed: int, why: str
-) -> AutoFit:
+) -> ScaledGP:
     """A kernel as it is before any fitting, conditioned on the rows: for rows that nothing can be learned from."""
     settings = EFFORTS[effort]
     inputs_scaler = Standardizer.fit(inputs, counts)
     target_scaler = fit_target_scaler(targets, counts, center=center)
     data = ArraySource(inputs_scaler.transform(inputs), target_scaler.transform(targets), counts=counts)
     fitted = start_kernel(data.input_dim, settings.kernels[0], settings, seed=seed).condition(data)
-    return AutoFit(fitted, inputs_scaler, target_scaler, {"path": "prior", "why": why, "rows": len(data), "seed": seed})
+    record = {"path": "prior", "why": why, "rows": len(data), "seed": seed}
+    return ScaledGP((Component(fitted),), inputs_scaler, target_scaler, record=record)
 
 
-def refit_noise(inputs: Array, targets: Array, counts: Array | None, start: AutoFit) -> AutoFit:
+def refit_noise(inputs: Array, targets: Array, counts: Array | None, start: ScaledGP) -> ScaledGP:
     """The features and scaling of an earlier fit with the noise and the posterior of new rows."""
     started = time.perf_counter()
     data = ArraySource(start.inputs_scaler.transform(inputs), start.target_scaler.transform(targets), counts=counts)
-    model = copy.deepcopy(start.fitted.model)
-    model.optimize_noise(data)
-    # What left-out rows said, they said of the standard deviations of the old noise.
-    record = {name: value for name, value in start.record.items() if name not in ("conformal", "degrees_of_freedom")}
-    record |= {"why": "features of the fit before", "rows": len(data)}
-    fitted = model.condition(data)
+    fitted = []
+    for component in start.components:
+        model = copy.deepcopy(component.fitted.model)
+        model.optimize_noise(data)
+        fitted.append(model.condition(data))
+    record = start.record | {"why": "features of the fit before", "rows": len(data)}
     record["seconds"] = time.perf_counter() - started
-    return AutoFit(fitted, start.inputs_scaler, start.target_scaler, record)
+    # What left-out rows said, they said of the standard deviations of the old noise.
+    components = [replace(each, factor=1.0, degrees_of_freedom=math.inf) for each in start.components]
+    return replace(start, components=tuple(components), spread=None, conformal=None, record=record).with_fitted(fitted)
 
 
 def _make_features(input_dim: int, settings: GivenSettings) -> nn.Module:

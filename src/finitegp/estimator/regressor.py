@@ -17,23 +17,23 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import nn
 
-from ..automatic import AutoFit, fit_auto
-from ..data import ArraySource
-from ..errors import DataError
+from ..automatic import fit_auto
+from ..automatic.table import merge_equal_rows
+from ..errors import DataError, NumericalError
 from ..persistence.regressors import load_regressor, save_regressor
-from ..posterior import Prediction
-from .evidence import log_density, log_density_of_rows, log_density_or_none
+from ..predictive import Prediction
+from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise
 from .parameters import check_parameters, chosen_settings, given_settings, is_automatic
 from .progress import stage_progress
-from .rows import merge_equal_rows, to_numpy
+from .rows import to_numpy
 from .summary import training_summary
 from .within_memory import fit_arrays_within_memory
 
 Array = npt.NDArray[np.float64]
 
-# With fewer distinct rows no length scale can be told from another.
-_FEWEST_ROWS_TO_LEARN = 5
+# Sorting so many rows takes no time.
+_MOST_TO_MERGE = 10_000
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -69,7 +69,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             :func:`~finitegp.out_of_core.fit_within_memory`, also for rows that are not in memory at all.
 
     Attributes:
-        fits_: One :class:`~finitegp.automatic.AutoFit` per target column: posterior, scalers, record.
+        fits_: One :class:`~finitegp.scaled.ScaledGP` per target column: posterior, scalers, record.
         training_summary_: Rows, seconds, versions and the record of each fit; everything in it is JSON.
         n_features_in_: Number of input columns.
         feature_names_in_: Their names, if they came with names.
@@ -87,7 +87,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         True
     """
 
-    fits_: list[AutoFit]
+    fits_: list[ScaledGP]
     training_summary_: dict[str, Any]
     n_features_in_: int
 
@@ -149,12 +149,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         seed = self._seed()
         fits = []
         for column in range(targets.shape[1]):
-            rows = merge_equal_rows(inputs, targets[:, column], counts)
+            rows = inputs, targets[:, column], counts
+            if len(inputs) <= _MOST_TO_MERGE:
+                rows = merge_equal_rows(*rows)
             label = "fit" if targets.shape[1] == 1 else f"fit target {column + 1} of {targets.shape[1]}"
-            fit = self._fit_one(*rows, None if before is None else before[column], seed, label)
-            bounded = self.memory_budget is not None
-            density = log_density_or_none(fit) if bounded else log_density_of_rows(fit, *rows)
-            fits.append(replace(fit, record=fit.record | {"log_marginal_likelihood": density}))
+            fit = self._fit_one(*rows, None if before is None else before[column], seed, label, sample_weight)
+            fits.append(replace(fit, record=fit.record | {"log_marginal_likelihood": _evidence(fit, *rows)}))
         total = float(len(inputs) if counts is None else counts.sum())
         seconds = time.perf_counter() - started
         self.fits_ = fits
@@ -223,12 +223,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         random = check_random_state(random_state)
         draws = []
         for fit in self.fits_:
-            scaled = fit.inputs_scaler.transform(inputs)
-            functions = fit.fitted.sample(n_samples, seed=int(random.randint(2**31 - 1)))(scaled).T
-            noise = fit.fitted.predict(scaled).noise_variance.sqrt()[:, None]
-            errors = torch.from_numpy(fit.error_shape.draw(random, functions.shape)).to(functions)
-            values = functions + noise * errors
-            draws.append(values * float(fit.target_scaler.scale) + float(fit.target_scaler.mean))
+            draws.append(fit.sample(inputs, n_samples, seed=int(random.randint(2**31 - 1))).T)
         return _join(draws, axis=1)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> GPRegressor:
@@ -255,18 +250,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         check_is_fitted(other, "fits_")
         if len(self.fits_) != len(other.fits_):
             raise DataError(f"Regressors with {len(self.fits_)} and {len(other.fits_)} targets cannot be merged.")
-        merged = []
-        for mine, theirs in zip(self.fits_, other.fits_, strict=True):
-            if not (
-                _same_scaler(mine.inputs_scaler, theirs.inputs_scaler)
-                and _same_scaler(mine.target_scaler, theirs.target_scaler)
-            ):
-                raise DataError(
-                    "Only regressors that stem from one fit can be merged, but these scale inputs or targets "
-                    "differently: copy a fitted regressor and use partial_fit on the copies."
-                )
-            merged.append(replace(mine, fitted=mine.fitted.merge(theirs.fitted)))
-        self.fits_ = merged
+        self.fits_ = [mine.merge(theirs) for mine, theirs in zip(self.fits_, other.fits_, strict=True)]
         summary = other.training_summary_
         added = summary["rows"] + summary["rows_added"] - summary["rows_forgotten"]
         self.training_summary_ = self.training_summary_ | {"rows_added": self.training_summary_["rows_added"] + added}
@@ -280,9 +264,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 happen after rows were added or forgotten, when only row sums are at hand.
         """
         check_is_fitted(self, "fits_")
-        unchanged = self.training_summary_["rows_added"] == self.training_summary_["rows_forgotten"] == 0
-        known = [fit.record.get("log_marginal_likelihood") if unchanged else None for fit in self.fits_]
-        return sum(log_density(fit) if value is None else value for fit, value in zip(self.fits_, known, strict=True))
+        summary = self.training_summary_
+        changed = summary["rows_added"] or summary["rows_forgotten"]
+        known = [None if changed else fit.record.get("log_marginal_likelihood") for fit in self.fits_]
+        return sum(fit.evidence() if value is None else value for fit, value in zip(self.fits_, known, strict=True))
 
     @property
     def log_marginal_likelihood_value_(self) -> float:
@@ -298,14 +283,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         check_is_fitted(self, "fits_")
         inputs, targets, _ = self._check_rows(X, y, None, reset=False, fewest=1)
         self._check_target_count(targets)
-        left_out = [
-            fit.in_target_units(
-                fit.fitted.leave_one_out(
-                    (fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets[:, column]))
-                )
-            )
-            for column, fit in enumerate(self.fits_)
-        ]
+        left_out = [fit.leave_one_out(inputs, targets[:, column]) for column, fit in enumerate(self.fits_)]
         return _join([prediction.mean for prediction in left_out]), _join([prediction.std for prediction in left_out])
 
     def save(self, path: str | Path) -> None:
@@ -320,8 +298,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         return loaded
 
     def _fit_one(
-        self, inputs: Array, targets: Array, counts: Array | None, start: AutoFit | None, seed: int, label: str
-    ) -> AutoFit:
+        self,
+        inputs: Array,
+        targets: Array,
+        counts: Array | None,
+        start: ScaledGP | None,
+        seed: int,
+        label: str,
+        sample_weight: Any,
+    ) -> ScaledGP:
         constant = bool(targets.min() == targets.max())
         if constant:
             warnings.warn(
@@ -331,8 +316,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         automatic = is_automatic(self)
         if start is not None and automatic:
             return refit_noise(inputs, targets, counts, start)
-        if constant or (automatic and len(inputs) < _FEWEST_ROWS_TO_LEARN):
-            why = "all targets are equal" if constant else f"fewer than {_FEWEST_ROWS_TO_LEARN} different rows"
+        if constant:
+            why = "all targets are equal"
             return fit_without_learning(
                 inputs, targets, counts, effort=self.effort, center=self.normalize_y, seed=seed, why=why
             )
@@ -347,6 +332,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         }
         with stage_progress(label, shown=bool(self.verbose)) as progress:
             if self.memory_budget is None:
+                options["may_be_copies"] = sample_weight is None
                 return fit_auto(inputs, targets, counts=counts, progress=progress, **options)
             return fit_arrays_within_memory(
                 inputs, targets, counts, self.memory_budget, shown=bool(self.verbose), progress=progress, **options
@@ -355,13 +341,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     def _change(self, X: Any, y: Any, sample_weight: Any, *, add: bool) -> GPRegressor:
         inputs, targets, counts = self._check_rows(X, y, sample_weight, reset=False, fewest=1)
         self._check_target_count(targets)
-        changed = []
-        for column, fit in enumerate(self.fits_):
-            scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets[:, column])
-            data = ArraySource(*scaled, counts=counts, chunk_size=fit.fitted.chunk_size)
-            fitted = fit.fitted.update(data) if add else fit.fitted.forget(data)
-            changed.append(replace(fit, fitted=fitted))
-        self.fits_ = changed
+        self.fits_ = [
+            (fit.update if add else fit.forget)(inputs, targets[:, column], counts)
+            for column, fit in enumerate(self.fits_)
+        ]
         name = "rows_added" if add else "rows_forgotten"
         self.training_summary_ = self.training_summary_ | {name: self.training_summary_[name] + len(inputs)}
         return self
@@ -414,8 +397,13 @@ def _observation_covariance(prediction: Prediction) -> torch.Tensor:
     return prediction.covariance + torch.diag(prediction.noise_variance)
 
 
-def _same_scaler(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
-        return False
-    mine, theirs = vars(one), vars(other)
-    return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+def _evidence(fit: ScaledGP, inputs: Array, targets: Array, counts: Array | None) -> float | None:
+    """From row sums, or from the rows where sums cancel; None if even that cannot be trusted."""
+    try:
+        return fit.evidence()
+    except NumericalError:
+        pass
+    try:
+        return fit.evidence(inputs, targets, counts)
+    except NumericalError:
+        return None

@@ -1,17 +1,10 @@
-"""Rows as users have them, and rows that occur more than once."""
+"""Rows as users have them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
-
-Array = npt.NDArray[np.float64]
-
-# Up to so many rows, repetitions included, equal rows are merged: sorting them costs nothing there.
-_MERGED_ROWS = 1500
 
 
 def to_numpy(values: Any) -> Any:
@@ -20,29 +13,3 @@ def to_numpy(values: Any) -> Any:
         tensor = values.detach().cpu()
         return tensor.double().numpy() if tensor.is_floating_point() else tensor.numpy()
     return values
-
-
-def merge_equal_rows(inputs: Array, targets: Array, counts: Array | None) -> tuple[Array, Array, Array | None]:
-    """Small tables in a canonical order with equal rows merged into one that counts for all of them.
-
-    A weight of ``k`` and ``k`` equal rows then are the same arrays, and give the same fit to the last bit, in whatever
-    order the rows came. Large tables are returned as they are.
-
-    Args:
-        inputs: ``(rows, columns)``.
-        targets: ``(rows,)``.
-        counts: ``(rows,)`` positive, or None for one.
-
-    Example:
-        >>> inputs, targets = np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 6.0, 5.0])
-        >>> merged = merge_equal_rows(inputs, targets, None)
-        >>> [part.tolist() for part in merged]
-        [[[1.0], [2.0]], [6.0, 5.0], [1.0, 2.0]]
-    """
-    total = len(inputs) if counts is None else float(counts.sum())
-    if total > _MERGED_ROWS:
-        return inputs, targets, counts
-    joined, inverse = np.unique(np.column_stack([inputs, targets]), axis=0, return_inverse=True)
-    summed = np.bincount(inverse.ravel(), weights=counts, minlength=len(joined)).astype(np.float64)
-    rows, values = np.ascontiguousarray(joined[:, :-1]), np.ascontiguousarray(joined[:, -1])
-    return rows, values, None if bool((summed == 1.0).all()) else summed

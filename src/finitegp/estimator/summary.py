@@ -9,10 +9,10 @@ import numpy as np
 import sklearn
 import torch
 
-from ..automatic import AutoFit
+from ..scaled import ScaledGP
 
 
-def training_summary(fits: list[AutoFit], *, rows: int, total_weight: float, seconds: float) -> dict[str, Any]:
+def training_summary(fits: list[ScaledGP], *, rows: int, total_weight: float, seconds: float) -> dict[str, Any]:
     """Rows, seconds, versions and the record of each fit; everything in it is JSON."""
     return {
         "rows": rows,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..automatic import AutoFit
 from ..data import ArraySource
 from ..out_of_core import fit_within_memory
+from ..scaled import ScaledGP
 
 Array = npt.NDArray[np.float64]
 
@@ -25,7 +25,7 @@ def fit_arrays_within_memory(
     shown: bool,
     progress: Callable[[str], None] | None,
     **options: Any,
-) -> AutoFit:
+) -> ScaledGP:
     """One target; with ``shown`` the bill is printed on standard error before training."""
     data = ArraySource(inputs, targets, counts=counts)
     show = (lambda plan: print(plan, file=sys.stderr)) if shown else None

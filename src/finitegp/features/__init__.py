@@ -5,6 +5,7 @@ from __future__ import annotations
 from .composition import ComposedFeatures, ConcatenatedFeatures, ConstantFeatures, count_features
 from .embedding import PeriodicEmbedding
 from .fourier import FourierFeatures
+from .landmarks import LandmarkFeatures
 from .network import LinearFeatures, MLPFeatures
 from .quadrature import GaussLegendreFeatures
 
@@ -14,6 +15,7 @@ __all__ = [
     "ConstantFeatures",
     "FourierFeatures",
     "GaussLegendreFeatures",
+    "LandmarkFeatures",
     "LinearFeatures",
     "MLPFeatures",
     "PeriodicEmbedding",

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..automatic import EFFORTS, AutoFit, AutoSettings, fit_auto
+from ..automatic import EFFORTS, AutoSettings, fit_auto
 from ..automatic.calibration import LeftOutResiduals, calibrate_posterior
 from ..automatic.network_fit import join_models
 from ..automatic.residual_noise import ResidualNoise, fit_residual_noise, relative_variance
 from ..automatic.table import Table
+from ..conformal import ConformalScores
 from ..data import Source, as_source
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
@@ -36,6 +37,7 @@ from ..memory.kernel_plan import KernelPlan
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise
 from ..posterior import WeightPosterior
+from ..scaled import ScaledGP, student_component
 from ..statistics import FeatureStatistics, sum_statistics
 from .disk_rows import NO_WEIGHTS, DiskRows
 from .networks import TrainedNetworks, refine_networks, train_networks
@@ -59,7 +61,7 @@ def fit_within_memory(
     progress: Callable[[str], None] | None = None,
     on_plan: Callable[[FitPlan | KernelPlan], object] | None = None,
     ranks: Ranks = ALONE,
-) -> AutoFit:
+) -> ScaledGP:
     """Fit an exact GP to rows of any source, in memory that is planned beforehand and does not grow with the rows.
 
     The rows are standardised in one pass and written to disk in a second. At most 20,000 of them, picked at random, are
@@ -198,7 +200,7 @@ def plan_small(
     return plan if plan.fits else None
 
 
-def _fit_small(source: Source, *, budget: KernelPlan, **options: Any) -> AutoFit:
+def _fit_small(source: Source, *, budget: KernelPlan, **options: Any) -> ScaledGP:
     """A few rows, which are as well in memory."""
     parts = list(source)
     inputs = np.concatenate([part.inputs.numpy() for part in parts])
@@ -220,7 +222,7 @@ def fit_disk_rows(
     seed: int,
     progress: Callable[[str], None] | None = None,
     ranks: Ranks = ALONE,
-) -> AutoFit:
+) -> ScaledGP:
     """The stages of :func:`fit_within_memory` after the rows are on disk.
 
     The rows at the first ``plan.setting.test_rows`` places of the random order are not used at all: ``rows.table(0,
@@ -256,7 +258,14 @@ def fit_disk_rows(
         best = other if nlpd[1] < nlpd[0] else best
         del other
     record |= best.found | {"history": best.networks.history}
-    return AutoFit(best.close(setting.chunk_size), rows.inputs_scaler, rows.target_scaler, record)
+    scores = record.pop("conformal", None)
+    return ScaledGP(
+        (student_component(best.close(setting.chunk_size), record.pop("degrees_of_freedom", None)),),
+        rows.inputs_scaler,
+        rows.target_scaler,
+        conformal=None if scores is None else ConformalScores.from_json(scores),
+        record=record,
+    )
 
 
 class _Finished(NamedTuple):

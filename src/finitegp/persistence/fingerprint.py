@@ -9,16 +9,17 @@ from typing import Any
 
 from torch import Tensor
 
-from ..automatic import AutoFit
-from .fits import encode_fit
+from ..scaled import ScaledGP
+from .fits import encode_fit, encode_gp
 
-_HEADER = ("feature_map", "noise", "inputs_scaler", "target_scaler")
+_SCALERS = ("inputs_scaler", "target_scaler")
+_MODULES = ("feature_map", "noise")
 _TENSORS = ("model.", "inputs_scaler.", "target_scaler.")
 # The noise variance that all rows share is not in the sums, so it may be optimised anew without making them useless.
 _NOT_IN_THE_SUMS = "model.noise.log_variance"
 
 
-def fixed_part_fingerprint(fit: AutoFit, encoder: Mapping[str, Any]) -> str:
+def fixed_part_fingerprint(fit: ScaledGP, encoder: Mapping[str, Any]) -> str:
     """The hash of features, row noise scales, scaling and encoding, to the last bit; 64 hexadecimal digits.
 
     It does not change when a posterior takes up rows, nor when a model is saved and loaded.
@@ -27,10 +28,15 @@ def fixed_part_fingerprint(fit: AutoFit, encoder: Mapping[str, Any]) -> str:
         fit: Of which the posterior, the record and the common noise variance are left aside.
         encoder: Of the table, as JSON.
     """
-    header, tensors = encode_fit(fit)
+    whole, tensors = encode_fit(fit)
+    header, mine = encode_gp(fit.fitted, len(fit.inputs_scaler.scale))
+    tensors |= mine
     chosen = {name: tensor for name, tensor in tensors.items() if name.startswith(_TENSORS)}
     chosen.pop(_NOT_IN_THE_SUMS, None)
-    return content_hash({"encoder": encoder, **{name: header[name] for name in _HEADER}}, chosen)
+    return content_hash(
+        {"encoder": encoder, **{name: header[name] for name in _MODULES}, **{name: whole[name] for name in _SCALERS}},
+        chosen,
+    )
 
 
 def content_hash(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

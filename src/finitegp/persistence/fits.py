@@ -1,8 +1,12 @@
-"""Fits in files: exact GPs with the scaling around them, as JSON and tensors; no training rows, no code."""
+"""Fits in files: exact GPs with the scaling around them, as JSON and tensors; no code.
+
+Training rows are in a file only as landmarks of features (small tables), and then the row sums follow from them.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -14,12 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
-from ..automatic import AutoFit
+from ..automatic.small_table import SpreadModel
+from ..conformal import ConformalScores
 from ..data.scaling import Standardizer
 from ..errors import DataError, ModelFileError
+from ..features.landmarks import landmarks_of
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
+from ..scaled import Component, ScaledGP, student_component
+from ..statistics import FeatureStatistics
 from .container import read_container, write_container
 from .modules import build_module, check_grids, describe_module, load_tensors
 from .plain_json import plain_json
@@ -29,12 +37,16 @@ Header = dict[str, Any]
 Tensors = dict[str, Tensor]
 _PROBE_ROWS = 4
 _MAX_CHUNK = 1 << 24
+_MOST_COMPONENTS = 64
+_SPREAD_NUMBERS = ("shift", "unit", "strength", "factor", "degrees_of_freedom", "share")
 # Far above rounding on another processor, far below what a different module gives.
 _PROBE_TOLERANCE = 1e-6
 
 
-def save_fit(fit: AutoFit, path: str | os.PathLike[str]) -> None:
-    """Write a fit into one file: features, noise, scaling, posterior and record, but no training rows.
+def save_fit(fit: ScaledGP, path: str | os.PathLike[str]) -> None:
+    """Write a fit into one file: features, noise, scaling, posterior and record.
+
+    Training inputs are in it only where they are landmarks of the features, as on small tables.
 
     A feature map that is not one of this library's (or made of ``nn.Sequential``, ``nn.Linear`` and activations) is
     saved as its tensors and the name of its class.
@@ -45,7 +57,7 @@ def save_fit(fit: AutoFit, path: str | os.PathLike[str]) -> None:
         >>> generator = np.random.default_rng(0)
         >>> inputs = generator.normal(size=(40, 2))
         >>> targets = inputs[:, 0] + 0.1 * generator.normal(size=40)
-        >>> fit = fit_auto(inputs, targets, settings={"fourier_features": 16, "kernels": ["rbf"]})
+        >>> fit = fit_auto(inputs, targets, effort="low")
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     save_fit(fit, f"{directory}/small.finitegp")
         ...     again = load_fit(f"{directory}/small.finitegp")
@@ -58,7 +70,7 @@ def save_fit(fit: AutoFit, path: str | os.PathLike[str]) -> None:
 
 def load_fit(
     path: str | os.PathLike[str], *, feature_map: nn.Module | None = None, noise_model: NoiseModel | None = None
-) -> AutoFit:
+) -> ScaledGP:
     """Read a fit that :func:`save_fit` wrote; its predictions are the same to the last bit on the same machine.
 
     Args:
@@ -77,7 +89,7 @@ def load_fit(
     return decode_fits(path, header, tensors, feature_map=feature_map, noise_model=noise_model)[0]
 
 
-def encode_fits(fits: Sequence[AutoFit]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def encode_fits(fits: Sequence[ScaledGP]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header entries and tensors of several fits, and the versions of what made them."""
     headers: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
@@ -101,7 +113,7 @@ def decode_fits(
     *,
     feature_map: nn.Module | None = None,
     noise_model: NoiseModel | None = None,
-) -> list[AutoFit]:
+) -> list[ScaledGP]:
     """The fits of a file; what does not fit together is a ModelFileError."""
     stored = header.get("fits")
     if not isinstance(stored, list) or not stored or len(stored) > len(tensors):
@@ -110,8 +122,7 @@ def decode_fits(
         check_grids(stored)
         fits = []
         for number in range(len(stored)):
-            prefix = f"fits.{number}."
-            mine = {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+            mine = _with_prefix(tensors, f"fits.{number}.")
             fits.append(_decode(stored[number], mine, feature_map, noise_model))
         return fits
     except ModelFileError as error:
@@ -121,37 +132,121 @@ def decode_fits(
         raise ModelFileError(f"{path} cannot be used: {what}.") from error
 
 
-def encode_fit(fit: AutoFit, prefix: str = "") -> tuple[Header, Tensors]:
+def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
     """The header entries of a fit, and its tensors with ``prefix`` before their names."""
-    model, posterior = fit.fitted.model, fit.fitted.posterior
-    tensors: Tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    tensors |= encode_statistics(posterior.statistics)
-    header: Header = {
-        "feature_map": _describe(model.feature_map),
-        "noise": _describe(model.noise),
-        "noise_variance": posterior.noise_variance,
-        "num_data": posterior.statistics.num_data,
-        "chunk_size": fit.fitted.chunk_size,
-        "record": plain_json(fit.record),
-    }
+    columns = len(fit.inputs_scaler.scale)
+    header: Header = {"components": [], "record": plain_json(fit.record)}
+    tensors: Tensors = {}
+    for number, component in enumerate(fit.components):
+        described, mine = encode_gp(component.fitted, columns, component.landmark_weights)
+        freedom = component.degrees_of_freedom
+        described |= {
+            "name": component.name,
+            "weight": component.weight,
+            "factor": component.factor,
+            "degrees_of_freedom": None if math.isinf(freedom) else freedom,
+            "scale_degrees": component.scale_degrees,
+        }
+        header["components"].append(described)
+        tensors |= {f"components.{number}.{name}": tensor for name, tensor in mine.items()}
     for role, scaler in (("inputs_scaler", fit.inputs_scaler), ("target_scaler", fit.target_scaler)):
         if type(scaler) is not Standardizer:
             raise ModelFileError(f"A {type(scaler).__name__} cannot be saved: use Standardizer.")
         header[role] = {"type": "Standardizer"}
         for name in ("mean", "scale"):
             tensors[f"{role}.{name}"] = torch.tensor(np.asarray(getattr(scaler, name), np.float64))
-    columns = len(tensors["inputs_scaler.scale"])
+    if fit.conformal is not None:
+        header["conformal"] = fit.conformal.to_json()
+    if fit.spread is not None:
+        assert isinstance(fit.spread, SpreadModel)
+        header["spread"], mine = _encode_spread(fit.spread, columns)
+        tensors |= {f"spread.{name}": tensor for name, tensor in mine.items()}
+    return header, {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def encode_gp(fitted: FittedGP, columns: int, landmark_weights: Tensor | None = None) -> tuple[Header, Tensors]:
+    """One GP: modules, noise and row sums, of which landmarks and their weights save the largest."""
+    model, posterior = fitted.model, fitted.posterior
+    tensors: Tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= encode_statistics(posterior.statistics)
+    if landmark_weights is not None:
+        del tensors["statistics.gram"]
+        tensors["landmark_weights"] = landmark_weights
+    header: Header = {
+        "feature_map": _describe(model.feature_map),
+        "noise": _describe(model.noise),
+        "noise_variance": posterior.noise_variance,
+        "num_data": posterior.statistics.num_data,
+        "chunk_size": fitted.chunk_size,
+    }
     probe = torch.sin(torch.arange(1.0, 1.0 + _PROBE_ROWS * columns, dtype=torch.float64)).reshape(-1, columns)
     outputs = _probe(model, probe)
     if outputs is not None:
         tensors |= {"probe.inputs": probe, "probe.features": outputs[0], "probe.log_noise_scale": outputs[1]}
-    return header, {prefix + name: tensor for name, tensor in tensors.items()}
+    return header, tensors
 
 
-def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_model: NoiseModel | None) -> AutoFit:
+def _encode_spread(spread: SpreadModel, columns: int) -> tuple[Header, Tensors]:
+    numbers = {name: getattr(spread, name) for name in _SPREAD_NUMBERS}
+    gp, tensors = encode_gp(spread.fitted, columns + 2, spread.landmark_weights)
+    tensors |= {"centres": torch.from_numpy(spread.centres), "units": torch.from_numpy(spread.units)}
+    return {**numbers, "limits": list(spread.limits), "gp": gp}, tensors
+
+
+def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_model: NoiseModel | None) -> ScaledGP:
     inputs_scaler = _decode_scaler(header["inputs_scaler"], tensors, "inputs_scaler", 1)
     target_scaler = _decode_scaler(header["target_scaler"], tensors, "target_scaler", 0)
-    statistics = decode_statistics(header["num_data"], tensors)
+    columns = len(inputs_scaler.scale)
+    record = header["record"]
+    if not isinstance(record, dict):
+        raise ModelFileError("its record is not a table of names and values")
+    if "components" not in header:
+        # Files of the first version: one GP, with the shape of its errors and its conformal scores in the record.
+        fitted, _ = _decode_gp(header, tensors, columns, feature_map, noise_model)
+        component = student_component(fitted, _freedom(record.get("degrees_of_freedom")))
+        scores = record.get("conformal")
+        conformal = None if scores is None else ConformalScores.from_json(scores)
+        kept = {name: value for name, value in record.items() if name not in ("degrees_of_freedom", "conformal")}
+        return ScaledGP((component,), inputs_scaler, target_scaler, conformal=conformal, record=kept)
+    stored = header["components"]
+    if not isinstance(stored, list) or not 1 <= len(stored) <= _MOST_COMPONENTS:
+        raise ModelFileError("it holds no GPs, or too many")
+    components = []
+    for number, described in enumerate(stored):
+        mine = _with_prefix(tensors, f"components.{number}.")
+        fitted, weights = _decode_gp(described, mine, columns, feature_map, noise_model)
+        freedom = _freedom(described["degrees_of_freedom"])
+        components.append(
+            Component(
+                fitted,
+                str(described["name"])[:200],
+                positive_number("weight", described["weight"]),
+                positive_number("factor", described["factor"]),
+                math.inf if freedom is None else freedom,
+                0.0
+                if described["scale_degrees"] == 0
+                else positive_number("scale_degrees", described["scale_degrees"]),
+                weights,
+            )
+        )
+    total = sum(component.weight for component in components)
+    if not math.isclose(total, 1.0, rel_tol=1e-6):
+        raise ModelFileError(f"the weights of its GPs sum to {total}")
+    scores = header.get("conformal")
+    spread = header.get("spread")
+    return ScaledGP(
+        tuple(components),
+        inputs_scaler,
+        target_scaler,
+        spread=None if spread is None else _decode_spread(spread, _with_prefix(tensors, "spread."), columns),
+        conformal=None if scores is None else ConformalScores.from_json(scores),
+        record=record,
+    )
+
+
+def _decode_gp(
+    header: Any, tensors: Tensors, columns: int, feature_map: nn.Module | None, noise_model: NoiseModel | None
+) -> tuple[FittedGP, Tensor | None]:
     features = _restore("feature_map", header["feature_map"], feature_map, tensors)
     noise = _restore("noise_model", header["noise"], noise_model, tensors)
     if not isinstance(noise, NoiseModel):
@@ -159,15 +254,57 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
     model = FeatureGP(features, noise_model=noise).to(torch.float64)
     model.log_output_scale.data = checked_tensor(tensors, "model.log_output_scale", ())
     model.requires_grad_(False).eval()
-    _check_probe(model, tensors, len(inputs_scaler.scale))
+    _check_probe(model, tensors, columns)
+    weights = tensors.get("landmark_weights")
+    if weights is not None:
+        tensors = tensors | {"statistics.gram": _gram_of_landmarks(model, tensors)}
+    statistics = decode_statistics(header["num_data"], tensors)
     posterior = WeightPosterior(statistics, positive_number("noise_variance", header["noise_variance"]))
-    record = header["record"]
-    if not isinstance(record, dict):
-        raise ModelFileError("its record is not a table of names and values")
     chunk_size = header.get("chunk_size", 4096)  # files of older releases do not say
     if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or not 1 <= chunk_size <= _MAX_CHUNK:
         raise ModelFileError(f"its chunk_size is {str(chunk_size)[:60]!r} instead of a number of rows")
-    return AutoFit(FittedGP(model, posterior, chunk_size=chunk_size), inputs_scaler, target_scaler, record)
+    return FittedGP(model, posterior, chunk_size=chunk_size), weights
+
+
+@torch.no_grad()
+def _gram_of_landmarks(model: FeatureGP, tensors: Tensors) -> Tensor:
+    """The row sums of landmarks with their weights."""
+    landmarks = landmarks_of(model.feature_map)
+    if landmarks is None:
+        raise ModelFileError("it has weights of landmarks, but no landmarks")
+    weights = checked_tensor(tensors, "landmark_weights", (len(landmarks),))
+    if not bool((weights > 0.0).all()):
+        raise ModelFileError("the weights of its landmarks are not positive")
+    features, log_scale = model(landmarks)
+    if log_scale is not None:
+        weights = weights * torch.exp(-log_scale)
+    gram: Tensor = FeatureStatistics.from_batch(features, features.new_zeros(len(features)), -weights.log()).gram
+    return gram
+
+
+def _decode_spread(header: Any, tensors: Tensors, columns: int) -> SpreadModel:
+    fitted, weights = _decode_gp(header["gp"], tensors, columns + 2, None, None)
+    low, high = (float(value) for value in header["limits"])
+    numbers = {name: float(header[name]) for name in _SPREAD_NUMBERS}
+    if not (low <= high and all(math.isfinite(value) for value in (low, high, *numbers.values()))):
+        raise ModelFileError("its model of the spread has numbers that make no sense")
+    if not (numbers["factor"] > 0.0 and numbers["degrees_of_freedom"] > 2.0 and 0.0 <= numbers["share"] <= 1.0):
+        raise ModelFileError("its model of the spread has numbers that make no sense")
+    centres, units = (checked_tensor(tensors, name, (2,)).numpy() for name in ("centres", "units"))
+    return SpreadModel(fitted, centres=centres, units=units, limits=(low, high), landmark_weights=weights, **numbers)
+
+
+def _with_prefix(tensors: Tensors, prefix: str) -> Tensors:
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _freedom(value: Any) -> float | None:
+    """Degrees of freedom as a file has them; None for the Gaussian."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 2.0):
+        raise ModelFileError(f"the shape of its error bars makes no sense: degrees of freedom are {str(value)[:60]!r}")
+    return float(value)
 
 
 def _describe(module: nn.Module) -> Header:

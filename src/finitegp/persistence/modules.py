@@ -25,6 +25,7 @@ from ..features import (
     ConstantFeatures,
     FourierFeatures,
     GaussLegendreFeatures,
+    LandmarkFeatures,
     LinearFeatures,
     MLPFeatures,
     PeriodicEmbedding,
@@ -38,7 +39,7 @@ _GRID = ("nodes_per_dimension", "input_dim", "frequency_cutoff")
 
 _OWN = (
     *(ComposedFeatures, ConcatenatedFeatures, ConstantFeatures, FourierFeatures, GaussLegendreFeatures, LinearFeatures),
-    *(MLPFeatures, PeriodicEmbedding, ConstantNoise, InputNoise, MeanVariance, SmoothFloor),
+    *(LandmarkFeatures, MLPFeatures, PeriodicEmbedding, ConstantNoise, InputNoise, MeanVariance, SmoothFloor),
 )
 # The arguments of torch's modules, which have no config(). Not the device: nothing is made outside of "meta".
 _TORCH: dict[type[nn.Module], tuple[str, ...]] = {

@@ -68,15 +68,15 @@ class HeldOutPoints:
     Attributes:
         targets: What was observed.
         mean: What was predicted.
-        std: The standard deviation of the prediction.
-        deviations: How many of these make the half of a 90 % interval.
+        low: The lower end of the 90 % interval.
+        high: The upper end.
         total: How many held-out rows there are.
     """
 
     targets: Array
     mean: Array
-    std: Array
-    deviations: float
+    low: Array
+    high: Array
     total: int
 
 
@@ -144,7 +144,7 @@ class Outliers:
         std: With which standard deviation.
         values: The most important inputs of these rows, as text, in the order of ``value_names``.
         value_names: Names of these inputs.
-        beyond_three: How many rows are more than three standard deviations off ...
+        beyond_three: How many rows lie as far out as three deviations of a standard normal ...
         expected_beyond_three: ... and how many are expected to be.
         distribution: What that distribution is called.
         rows: How many were judged.

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..error_shape import GAUSSIAN, ErrorShape
 from ..metrics import Scores
 from . import data_checks, model_checks, prediction_checks
 from .contents import SEVERITIES, Checkup, Finding, ResidualPanel
-from .reported_model import ModelFacts
+from .reported_model import ModelFacts, Predicted
 
 Array = npt.NDArray[np.float64]
 _MOST_ROWS = 5000
@@ -26,28 +25,24 @@ class Patient:
     Attributes:
         column_names: Names of the inputs.
         held_out: Inputs and targets.
-        mean: Predicted for them.
-        std: Its standard deviation.
+        predicted: For them.
         noise_variance: Predicted for them, of the target as the model sees it, or None.
         scores: The model's first, then the baselines'.
         training: Inputs and targets of the training rows, or None.
         model: Facts from the posterior's matrices, or None.
         record: Of the fit.
         residual_panels: Residuals by input.
-        error_shape: Of the predictive distribution.
     """
 
     column_names: Sequence[str]
     held_out: tuple[Array, Array]
-    mean: Array
-    std: Array
+    predicted: Predicted
     noise_variance: Array | None
     scores: Sequence[Scores]
     training: tuple[Array, Array] | None
     model: ModelFacts | None
     record: dict[str, Any]
     residual_panels: Sequence[ResidualPanel] = ()
-    error_shape: ErrorShape = GAUSSIAN
 
 
 class _NotPossible(Exception):  # noqa: N818  not an error: the reason is shown
@@ -75,7 +70,7 @@ def examine(patient: Patient, *, seed: int = 0) -> Checkup:
 
 def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | None]]:
     names, scores = patient.column_names, patient.scores
-    residuals = patient.held_out[1] - patient.mean
+    residuals = patient.held_out[1] - patient.predicted.mean
     inputs, targets = _sample(patient, seed)
     columns = inputs.shape[1]
     return {
@@ -93,7 +88,9 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         "baselines": lambda: prediction_checks.check_baselines(_with_baselines(scores)),
         "overfit gap": lambda: prediction_checks.check_overfit(_nlml(patient), scores[0]),
         "coverage of intervals": lambda: prediction_checks.check_coverage(scores[0].coverage, len(residuals)),
-        "heavy tails": lambda: prediction_checks.check_heavy_tails(residuals / patient.std, patient.error_shape),
+        "heavy tails": lambda: prediction_checks.check_heavy_tails(
+            patient.predicted.normal_scores(patient.held_out[1])
+        ),
         "bias": lambda: prediction_checks.check_bias(residuals),
         "residuals by input": lambda: prediction_checks.check_structured_residuals(patient.residual_panels),
         "dead features": lambda: model_checks.check_dead_features(

@@ -68,7 +68,7 @@ def evaluate(
     started = time.perf_counter()
     predicted = reported.predict(inputs)
     seconds = time.perf_counter() - started
-    scores = [score(predicted.mean, predicted.std, targets, error_shape=reported.error_shape)]
+    scores = [score(predicted.mean, predicted.std, targets, mixture=predicted.mixture)]
     center, spread = reported.target_mean, reported.target_scale
     if training is not None:
         center, spread = float(training[1].mean()), float(training[1].std())

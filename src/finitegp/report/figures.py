@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ..error_shape import interval_around
 from ..formatting import cut, distinct_cuts, percent, shown
 from ..metrics import Scores
 from .charts import Axis, Chart, log_ticks
@@ -60,7 +59,7 @@ class Figure:
 
 def predictions_figure(points: HeldOutPoints, target_name: str) -> Figure:
     """Predicted against actual, with 90 % intervals."""
-    low, high = interval_around(points.mean, points.std, points.deviations)
+    low, high = points.low, points.high
     missed = (points.targets < low) | (points.targets > high)
     horizontal = Axis.around(np.concatenate([points.targets, points.mean]), f"actual {target_name}")
     chart = Chart(
@@ -170,7 +169,7 @@ def importance_figure(found: ImportanceTable) -> Figure:
     entries = found.entries[:15]
     positions = [float(len(entries) - number) for number in range(len(entries))]
     increases, spreads = (np.array([getattr(e, name) for e in entries]) for name in ("increase", "spread"))
-    low, high = interval_around(increases, spreads, 1.0)
+    low, high = increases - spreads, increases + spreads
     limits = Axis.around(np.concatenate([low, high]), "increase of the RMSE", include=(0.0,))
     chart = Chart(
         limits if limits.low < -0.05 * limits.high else Axis(0.0, limits.high, limits.label),
@@ -219,7 +218,9 @@ def _residuals(panel: ResidualPanel, name: str, label: str, size: dict[str, Any]
     chart.band(span, [-panel.deviations] * 2, [panel.deviations] * 2)
     chart.line(span, [0.0, 0.0], "reference")
     chart.points(panel.values, panel.residuals, "small")
-    chart.vertical_bars(panel.centers, *interval_around(panel.local_mean, panel.local_error, 2.0), "mean")
+    chart.vertical_bars(
+        panel.centers, panel.local_mean - 2.0 * panel.local_error, panel.local_mean + 2.0 * panel.local_error, "mean"
+    )
     if panel.categories is None:
         chart.line(panel.centers, panel.local_mean, "second")
     chart.points(panel.centers, panel.local_mean, "large second")

@@ -100,7 +100,8 @@ def gather_contents(
         raise DataError(
             f"evaluation is of {len(evaluation.predicted.mean)} rows, but there are {len(targets)} held-out rows."
         )
-    (mean, std, noise), scores = evaluation.predicted, evaluation.scores
+    predicted, scores = evaluation.predicted, evaluation.scores
+    mean, noise = predicted.mean, predicted.noise_variance
     if training is None:
         lacking = "are no baselines" if reported.target_mean is None else "is no linear baseline"
         remarks["scores"] = f"{_NOT_GIVEN}, so there {lacking}."
@@ -110,10 +111,10 @@ def gather_contents(
     shown_inputs = [
         (name, groups[name], [label_in(names[column], name) for column in groups[name]]) for name in leading
     ]
-    standardized = (targets - mean) / std
-    drawing: dict[str, Any] = {"seed": seed, "error_shape": reported.error_shape}
+    standardized = predicted.normal_scores(targets)
+    low, high = predicted.interval(0.9)
     panels = [
-        residual_panel(name, inputs[:, groups[name]], [names[c] for c in groups[name]], standardized, **drawing)
+        residual_panel(name, inputs[:, groups[name]], [names[c] for c in groups[name]], standardized, seed=seed)
         for name in leading[:_RESIDUAL_PANELS]
     ]
     drawn = thin(len(targets), _MOST_POINTS, seed=seed)
@@ -126,15 +127,13 @@ def gather_contents(
         facts=_facts(reported, facts, inputs, training, groups, evaluation.seconds),
         settings=_settings(reported.record),
         scores=scores,
-        points=HeldOutPoints(
-            targets[drawn], mean[drawn], std[drawn], reported.error_shape.deviations(0.9), len(targets)
-        ),
-        by_level=residual_panel(f"predicted {target_name}", mean[:, None], [target_name], standardized, **drawing),
-        calibration=measure_calibration(mean, std, targets, reported.error_shape),
+        points=HeldOutPoints(targets[drawn], mean[drawn], low[drawn], high[drawn], len(targets)),
+        by_level=residual_panel(f"predicted {target_name}", mean[:, None], [target_name], standardized, seed=seed),
+        calibration=measure_calibration(predicted, targets),
         curves=curves,
         outliers=_outliers(
             reported,
-            JudgedRows(inputs, targets, mean, std, np.arange(len(targets))),
+            JudgedRows(inputs, targets, predicted, np.arange(len(targets))),
             training,
             shown_inputs[:3],
             training_row_numbers,
@@ -147,15 +146,13 @@ def gather_contents(
             Patient(
                 column_names=names,
                 held_out=(inputs, targets),
-                mean=mean,
-                std=std,
+                predicted=predicted,
                 noise_variance=None if noise is None else noise / reported.target_scale**2,
                 scores=scores,
                 training=training,
                 model=facts,
                 record=reported.record,
                 residual_panels=panels,
-                error_shape=reported.error_shape,
             ),
             seed=seed,
         ),
@@ -228,6 +225,7 @@ def _outliers(
 ) -> Outliers:
     """Of the training rows, each left out, where that is possible; otherwise of the held-out rows."""
     source, judged, rows_of = "held-out", held_out, len(held_out.targets)
+    distribution = "a normal distribution" if reported.gp is None else reported.gp.distribution
     if training is None:
         remarks["outliers"] = f"{_NOT_GIVEN}: these are the least expected held-out rows instead."
     elif reported.fitted is None:
@@ -241,12 +239,12 @@ def _outliers(
         kept = thin(len(inputs), _MOST_LEFT_OUT, seed=seed)
         numbers = kept if row_numbers is None else np.asarray(row_numbers, dtype=np.int64)[kept]
         try:
-            mean, std = reported.leave_one_out(inputs[kept], targets[kept])
-            judged = JudgedRows(inputs[kept], targets[kept], mean, std, numbers)
+            left_out = reported.leave_one_out(inputs[kept], targets[kept])
+            judged = JudgedRows(inputs[kept], targets[kept], left_out, numbers)
             source, rows_of = "leave-one-out", len(inputs)
         except NumericalError as error:
             remarks["outliers"] = f"Leave-one-out is not possible ({error}). These are held-out rows instead."
-    return find_outliers(source, judged, shown_inputs, rows_of=rows_of, error_shape=reported.error_shape)
+    return find_outliers(source, judged, shown_inputs, rows_of=rows_of, distribution=distribution)
 
 
 _CURVE_NAMES = {
@@ -299,7 +297,7 @@ def _facts(
     out["Inputs"] = shown(columns) if len(groups) == columns else f"{len(groups)} ({columns} columns once encoded)"
     if "effort" in record:
         out["Effort"] = str(record["effort"])
-    paths = {"networks": "networks trained with Lagged", "kernel": "Fourier features, fitted full-batch"}
+    paths = {"networks": "networks trained with Lagged", "kernel": "exact kernels, stacked"}
     if "feature_map" in record and "algorithm" in record:
         out["Features from"] = f"{record['feature_map']}, trained with {record['algorithm']}"
     elif "path" in record:
@@ -307,10 +305,10 @@ def _facts(
         out["Features from"] = f"{paths.get(record['path'], record['path'])}{why}"
     elif reported.fitted is not None:
         out["Features from"] = type(reported.fitted.model.feature_map).__name__
-    if facts is not None and reported.fitted is not None:
+    if facts is not None and reported.gp is not None:
         out["Features"] = f"{shown(facts.num_features)} (the data determine {shown(facts.effective_dimension)})"
-        out["Noise model"] = type(reported.fitted.model.noise).__name__
-        out["Predictive distribution"] = reported.error_shape.name
+        out["Noise model"] = type(reported.gp.fitted.model.noise).__name__
+        out["Predictive distribution"] = reported.gp.distribution
         out["NLML per training row"] = f"{shown(facts.nlml)} nats" if facts.nlml is not None else "cannot be trusted"
         out["Condition number"] = f"{facts.condition_number:.1e}"
     for key, label in (("out_of_fold_rmse", "Out-of-fold RMSE"), ("seconds", "Training time")):

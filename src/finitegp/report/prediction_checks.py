@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
 from ..data.naming import listed
-from ..error_shape import GAUSSIAN, ErrorShape
 from ..formatting import percent, shown
 from ..metrics import Scores
 from .contents import Finding, ResidualPanel
@@ -126,7 +126,7 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
     )
 
 
-def check_heavy_tails(standardized: Array, error_shape: ErrorShape = GAUSSIAN) -> Finding | None:
+def check_heavy_tails(standardized: Array) -> Finding | None:
     """More rows far outside their error bars than the predictive distribution allows.
 
     Example:
@@ -135,14 +135,15 @@ def check_heavy_tails(standardized: Array, error_shape: ErrorShape = GAUSSIAN) -
         (None, 'warning')
     """
     far = int((np.abs(standardized) > 4.0).sum())
-    expected = error_shape.beyond(4.0) * len(standardized)
+    expected = 2.0 * NormalDist().cdf(-4.0) * len(standardized)
     if far < 3 or far < 10.0 * expected:
         return None
     return Finding(
         "warning",
         "Heavy-tailed residuals",
-        f"{far} of {shown(len(standardized))} held-out rows lie more than four standard deviations off, the farthest "
-        f"{shown(float(np.abs(standardized).max()), 2)}; {error_shape.name} would give {shown(expected, 2)}.",
+        f"{far} of {shown(len(standardized))} held-out rows lie as far out as four standard deviations of a normal "
+        f"distribution or more, where their own distributions expect {shown(expected, 2)}; the farthest lies at "
+        f"{shown(float(np.abs(standardized).max()), 2)}.",
         "Look at these rows: mistakes in the table, or cases the inputs do not describe. Try the logarithm of the "
         "target or noise='input', and do not read far intervals (99 % and beyond) literally.",
     )

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from ..data import ArraySource
-from ..error_shape import GAUSSIAN, ErrorShape
+from ..data.scaling import Standardizer
 from ..errors import NumericalError
-from ..likelihood import negative_log_marginal_likelihood
 from ..linalg import symmetric_eigen
 from ..model import FittedGP
+from ..predictive import Prediction, StudentMixture
+from ..scaled import Component, ScaledGP
 
 Array = npt.NDArray[np.float64]
 
 
 class Predicted(NamedTuple):
-    """Mean, standard deviation and, where it is known, noise variance of new observations, in the target's units."""
+    """Mean, standard deviation and, where they are known, noise variance and distribution of new observations."""
 
     mean: Array
     std: Array
     noise_variance: Array | None = None
+    mixture: StudentMixture | None = None
+
+    def normal_scores(self, targets: Array) -> Array:
+        """Errors on the scale of a standard normal; see :meth:`~finitegp.Prediction.normal_scores`."""
+        return (targets - self.mean) / self.std if self.mixture is None else self.mixture.normal_scores(targets)
+
+    def interval(self, coverage: float) -> tuple[Array, Array]:
+        """Lower and upper end of the central interval."""
+        if self.mixture is not None:
+            return self.mixture.quantile(0.5 - 0.5 * coverage), self.mixture.quantile(0.5 + 0.5 * coverage)
+        deviations = NormalDist().inv_cdf(0.5 + 0.5 * coverage)
+        return self.mean - deviations * self.std, self.mean + deviations * self.std
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> Predicted:
+        """A prediction as arrays."""
+        parts = prediction.mean, prediction.std, prediction.noise_variance
+        return cls(*(part.cpu().numpy() for part in parts), prediction.mixture)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,108 +52,77 @@ class ReportedModel:
 
     Attributes:
         predict: From ``(rows, columns)`` to what is predicted.
-        fitted: The exact posterior behind it, if there is one for this target.
-        scale_inputs: From the table's inputs to those of ``fitted``.
+        gp: The exact posterior behind it in the target's units, if there is one for this target.
         target_mean: Of the training rows; None if the model's prior mean is zero.
         target_scale: What the target was divided by; the standard deviation of the training rows if there is a mean.
         record: Of the fit: what was chosen, and why.
         kind: What it is, for the reader.
-        error_shape: Of its predictive distributions.
     """
 
     predict: Callable[[Array], Predicted]
-    fitted: FittedGP | None
-    scale_inputs: Callable[[Array], Array]
+    gp: ScaledGP | None
     target_mean: float | None
     target_scale: float
     record: dict[str, Any] = field(default_factory=dict)
     kind: str = "FittedGP"
-    error_shape: ErrorShape = GAUSSIAN
+
+    @property
+    def fitted(self) -> FittedGP | None:
+        """The GP of features, or the one of several that weighs most."""
+        return None if self.gp is None else self.gp.fitted
 
     def predict_mean(self, inputs: Array) -> Array:
         """Only the mean, without the cost of the variance where that can be had."""
-        if self.fitted is None:
+        if self.gp is None:
             return self.predict(inputs).mean
-        weights = self.fitted.posterior.weight_mean
-        parts = []
-        with torch.no_grad():
-            scaled = self.scale_inputs(inputs)
-            for rows in ArraySource(scaled, chunk_size=self.fitted.chunk_size):
-                features, _ = self.fitted.model.checked_forward(rows)
-                parts.append((features.to(weights) @ weights)[:, 0])
-        mean: Array = torch.cat(parts).cpu().numpy() * self.target_scale + (self.target_mean or 0.0)
-        return mean
+        return np.asarray(self.gp.predict_mean(inputs).cpu().numpy())
 
-    def leave_one_out(self, inputs: Array, targets: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation for training rows, each from the posterior without it.
+    def leave_one_out(self, inputs: Array, targets: Array) -> Predicted:
+        """What is predicted for training rows, each from the posterior without it.
 
         Raises:
             NumericalError: If a row is not among the training rows, or a leverage rounds to one.
         """
-        assert self.fitted is not None
-        center = self.target_mean or 0.0
-        left_out = self.fitted.leave_one_out((self.scale_inputs(inputs), (targets - center) / self.target_scale))
-        return (
-            left_out.mean.cpu().numpy() * self.target_scale + center,
-            left_out.std.cpu().numpy() * self.target_scale,
-        )
+        assert self.gp is not None
+        return Predicted.of(self.gp.leave_one_out(inputs, targets))
 
 
 def as_reported_model(model: Any, target_index: int = 0) -> ReportedModel:
-    """See a :class:`~finitegp.FittedGP`, an ``AutoFit`` or an estimator as a :class:`ReportedModel`.
+    """See a :class:`~finitegp.FittedGP`, a :class:`~finitegp.ScaledGP` or an estimator as a :class:`ReportedModel`.
 
     An estimator has ``predict(inputs, return_std=True)`` and, where its predictions come from ``fit_auto``, a list
     ``fits_`` with one outcome per target.
     """
     if isinstance(model, FittedGP):
-        return ReportedModel(_plain_prediction(model), model, lambda rows: rows, None, 1.0)
-    if _is_automatic(model):
-        return _automatic(model, "fit_auto")
+        return _gp(_unscaled(model), "FittedGP")
+    if isinstance(model, ScaledGP):
+        return _gp(model, "fit_auto")
     if hasattr(model, "predict") and (hasattr(model, "fits_") or hasattr(model, "n_features_in_")):
         fits = getattr(model, "fits_", None)
         kind = type(model).__name__
         summary = getattr(model, "training_summary_", None)
         extra = dict(summary) if isinstance(summary, dict) else {}
-        if isinstance(fits, list | tuple) and len(fits) > target_index and _is_automatic(fits[target_index]):
-            chosen = fits[target_index]  # asked directly: an estimator would miss the names of the columns
-            return _automatic(chosen, kind, extra)
-        return ReportedModel(
-            _estimator_prediction(model, target_index), None, lambda rows: rows, None, 1.0, extra, kind
-        )
+        if isinstance(fits, list | tuple) and len(fits) > target_index and isinstance(fits[target_index], ScaledGP):
+            # Asked directly: an estimator would miss the names of the columns.
+            return _gp(fits[target_index], kind, extra)
+        return ReportedModel(_estimator_prediction(model, target_index), None, None, 1.0, extra, kind)
     raise TypeError(
         "model must be a FittedGP, the outcome of fit_auto, or a fitted estimator with predict(X, return_std=True), "
         f"but is a {type(model).__name__}."
     )
 
 
-def _is_automatic(model: Any) -> bool:
-    names = ("fitted", "inputs_scaler", "target_scaler", "record")
-    return all(hasattr(model, name) for name in names) and isinstance(model.fitted, FittedGP)
+def _unscaled(fitted: FittedGP) -> ScaledGP:
+    nothing = Standardizer(np.zeros(()), np.ones(()))
+    return ScaledGP((Component(fitted),), nothing, nothing)
 
 
-def _automatic(model: Any, kind: str, extra: dict[str, Any] | None = None) -> ReportedModel:
+def _gp(model: ScaledGP, kind: str, extra: dict[str, Any] | None = None) -> ReportedModel:
     mean, scale = (float(np.ravel(part)[0]) for part in (model.target_scaler.mean, model.target_scaler.scale))
     # More than one target shares a posterior only if the estimator says so; the report then does without it.
-    fitted = model.fitted if model.fitted.posterior.statistics.num_targets == 1 else None
+    gp = model if model.fitted.posterior.statistics.num_targets == 1 else None
     record = (extra or {}) | model.record
-    return ReportedModel(
-        _plain_prediction(model),
-        fitted,
-        model.inputs_scaler.transform,
-        mean or None,
-        scale,
-        record,
-        kind,
-        model.error_shape,
-    )
-
-
-def _plain_prediction(model: Any) -> Callable[[Array], Predicted]:
-    def predict(inputs: Array) -> Predicted:
-        found = model.predict(inputs)
-        return Predicted(*(part.cpu().numpy() for part in (found.mean, found.std, found.noise_variance)))
-
-    return predict
+    return ReportedModel(lambda inputs: Predicted.of(model.predict(inputs)), gp, mean or None, scale, record, kind)
 
 
 def _estimator_prediction(model: Any, target_index: int) -> Callable[[Array], Predicted]:
@@ -181,14 +167,14 @@ class ModelFacts:
 
 def measure_model(model: ReportedModel) -> ModelFacts | None:
     """One eigendecomposition of the Gram matrix; None if there is no posterior to look at."""
-    if model.fitted is None:
+    if model.gp is None:
         return None
-    posterior = model.fitted.posterior
+    posterior = model.gp.fitted.posterior
     statistics, noise = posterior.statistics, posterior.noise_variance
     eigenvalues = symmetric_eigen(statistics.gram)[0].clamp_min(0.0)
     diagonal = statistics.gram.diagonal()
     try:
-        value = negative_log_marginal_likelihood(statistics, noise).nlml + math.log(model.target_scale)
+        value = -model.gp.evidence() / model.gp.num_data
     except NumericalError:
         value = None
     return ModelFacts(

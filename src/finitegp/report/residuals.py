@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..error_shape import GAUSSIAN, ErrorShape
 from ..formatting import shown
 from .contents import Outliers, ResidualPanel
+from .reported_model import Predicted
 
 Array = npt.NDArray[np.float64]
 _MOST_POINTS = 400
@@ -34,7 +35,6 @@ def residual_panel(
     standardized: Array,
     *,
     seed: int = 0,
-    error_shape: ErrorShape = GAUSSIAN,
 ) -> ResidualPanel:
     """Standardized residuals against one input, with local means over all rows.
 
@@ -43,9 +43,8 @@ def residual_panel(
         columns: ``(rows, k)``: one column, those of a one-hot encoded text, or other columns that belong together,
             such as the parts of a date; of the last, the one with most different values is shown.
         column_names: Of the ``k`` columns.
-        standardized: ``(rows,)`` residuals over predicted standard deviations.
+        standardized: ``(rows,)`` residuals on the scale of a standard normal.
         seed: Of the rows that are drawn and of how far dots of a category are moved apart.
-        error_shape: Of the predictive distribution.
     """
     if columns.shape[1] > 1 and not is_one_hot(columns):
         chosen = int(np.argmax([len(np.unique(column)) for column in columns.T]))
@@ -72,7 +71,7 @@ def residual_panel(
         local_mean=np.array([np.mean(standardized[group]) for group in groups]),
         local_error=np.array(errors),
         total=len(columns),
-        deviations=error_shape.deviations(0.9),
+        deviations=NormalDist().inv_cdf(0.95),
     )
 
 
@@ -125,8 +124,7 @@ class JudgedRows(NamedTuple):
 
     inputs: Array
     targets: Array
-    mean: Array
-    std: Array
+    predicted: Predicted
     numbers: npt.NDArray[np.int64]
 
 
@@ -137,9 +135,9 @@ def find_outliers(
     *,
     rows_of: int,
     most: int = 10,
-    error_shape: ErrorShape = GAUSSIAN,
+    distribution: str = "a normal distribution",
 ) -> Outliers:
-    """The rows farthest from what was expected of them, in units of the expected deviation.
+    """The rows farthest from what was expected of them, on the scale of a standard normal.
 
     Args:
         source: ``"leave-one-out"`` or ``"held-out"``.
@@ -147,13 +145,16 @@ def find_outliers(
         value_columns: Inputs to show with each row: name, columns, and the names of these columns.
         rows_of: How many rows there are, if these are a sample.
         most: Rows shown.
-        error_shape: Of the predictive distribution.
+        distribution: What the predictive distribution is called.
     """
-    inputs, targets, mean, std, row_numbers = judged
-    standardized = (targets - mean) / std
+    from scipy.special import ndtri
+
+    inputs, targets, predicted, row_numbers = judged
+    mean, std = predicted.mean, predicted.std
+    standardized = predicted.normal_scores(targets)
     order = np.argsort(-np.abs(standardized), kind="stable")[:most]
     ranked = np.sort(standardized)
-    expected = error_shape.quantiles((np.arange(len(ranked)) + 0.5) / len(ranked))
+    expected = ndtri((np.arange(len(ranked)) + 0.5) / len(ranked))
     # Both tails in full, the middle thinned evenly: nothing happens there.
     tail, rows = 60, len(ranked)
     middle = np.linspace(tail, rows - tail - 1, 140).astype(int) if rows > 2 * tail + 140 else np.arange(rows)
@@ -169,8 +170,8 @@ def find_outliers(
         values=[[_value(inputs, row, columns, labels) for _, columns, labels in value_columns] for row in order],
         value_names=[name for name, _, _ in value_columns],
         beyond_three=int((np.abs(standardized) > 3.0).sum()),
-        expected_beyond_three=rows * error_shape.beyond(3.0),
-        distribution=error_shape.name,
+        expected_beyond_three=rows * 2.0 * NormalDist().cdf(-3.0),
+        distribution=distribution,
         rows=rows,
         rows_of=rows_of,
     )

@@ -1,0 +1,86 @@
+"""Conformal intervals: how far out rows lie that the model which predicts them never saw."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import ModelFileError
+from .predictive import check_coverage
+
+Array = npt.NDArray[np.float64]
+# More order statistics than these would make a model's file larger without making an interval better.
+_MOST_SCORES = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class ConformalScores:
+    r"""Sorted scores of left-out rows: distances of their targets from the prediction, on a scale of its own spread.
+
+    Of ``n`` exchangeable scores, the one with rank :math:`\lceil (n + 1)\,c \rceil` is at least as large as that of a
+    new row with probability at least ``c``, whatever the distribution of the errors. The guarantee is exact where one
+    model that saw none of the rows gave all scores (rows set aside); where each row was left out by another model
+    (folds), and the final model was fitted to all rows, it holds up to how much these models differ.
+
+    Attributes:
+        scores: Sorted, at most a thousand.
+        rows: How many rows they come from.
+        source: What these rows are.
+        in_deviations: Whether scores are distances in standard deviations instead of absolute normal scores.
+
+    Example:
+        >>> ConformalScores.of(np.arange(1.0, 100.0), "rows set aside").at(0.9)
+        90.0
+    """
+
+    scores: Array
+    rows: int
+    source: str
+    in_deviations: bool = False
+
+    @classmethod
+    def of(cls, normal_scores: Array, source: str) -> ConformalScores:
+        """From the normal scores of left-out rows; see :meth:`~finitegp.Prediction.normal_scores`."""
+        scores = np.sort(np.abs(normal_scores))
+        if len(scores) > _MOST_SCORES:
+            # The k-th of a thousand kept scores has the same rank, rounded up, among all of them.
+            ranks = np.ceil(np.arange(1, _MOST_SCORES + 1) * (len(scores) + 1) / (_MOST_SCORES + 1)).astype(int)
+            scores = scores[np.minimum(ranks, len(scores)) - 1]
+        return cls(scores, len(normal_scores), source)
+
+    def at(self, coverage: float) -> float:
+        """The score that a new row does not exceed with at least this probability."""
+        count = len(self.scores)
+        rank = math.ceil((count + 1) * check_coverage(coverage) - 1e-9)
+        if rank > count:
+            raise ValueError(
+                f"coverage {coverage} cannot be promised by {self.rows} left-out rows: ask for at most "
+                f"{count / (count + 1):.3f}, or take the intervals of the predictive distribution."
+            )
+        return float(self.scores[rank - 1])
+
+    def to_json(self) -> dict[str, Any]:
+        """What :meth:`from_json` takes."""
+        return {
+            "scores": self.scores.tolist(),
+            "rows": self.rows,
+            "source": self.source,
+            "in_deviations": self.in_deviations,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Any) -> ConformalScores:
+        """What a file holds; in files before version 2 scores are in standard deviations."""
+        try:
+            scores = np.array(stored["scores"], dtype=np.float64)
+            if scores.ndim != 1 or len(scores) > _MOST_SCORES or not np.all(np.isfinite(scores)):
+                raise ValueError("they are not numbers")
+            return cls(
+                np.sort(scores), int(stored["rows"]), str(stored["source"]), bool(stored.get("in_deviations", 1))
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ModelFileError(f"The scores for conformal intervals make no sense: {error}") from None

@@ -1,0 +1,139 @@
+"""A stationary kernel on landmarks: exact at these rows, with what is lost elsewhere as a variance of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..linalg import cholesky
+from .arguments import check_size
+from .composition import ConcatenatedFeatures
+
+CORRELATIONS = ("rbf", "matern32", "matern52")
+# Relative to the kernel's variance: far below any noise, and enough for landmarks that are nearly equal.
+_JITTER = 1e-10
+
+
+def correlation(squared_distances: Tensor, kind: str) -> Tensor:
+    """The correlation of rows at these squared distances, in length scales."""
+    if kind == "rbf":
+        return torch.exp(-0.5 * squared_distances)
+    if kind == "matern32":
+        distances = math.sqrt(3.0) * squared_distances.sqrt()
+        return (1.0 + distances) * torch.exp(-distances)
+    distances = math.sqrt(5.0) * squared_distances.sqrt()
+    return (1.0 + distances + distances.square() / 3.0) * torch.exp(-distances)
+
+
+class LandmarkFeatures(nn.Module):
+    r"""Features :math:`\phi(x) = L^{-1} k(Z, x)` of a kernel k on landmarks Z, where :math:`LL' = k(Z, Z)`.
+
+    Their inner product is the kernel itself wherever one of the two rows is a landmark: with all training rows as
+    landmarks the GP is the exact one of the kernel. At other rows :math:`k(x, x) - |\phi(x)|^2` is lost
+    (:meth:`residual_variance`), which :class:`~finitegp.FittedGP` adds to what is not known.
+
+    Args:
+        input_dim: Number of input columns.
+        num_landmarks: Number of landmarks, and of features; :meth:`at` gives them their places.
+        kernel: ``"rbf"``, ``"matern32"`` or ``"matern52"``.
+
+    Example:
+        >>> places = torch.tensor([[0.0], [1.0], [2.5]], dtype=torch.float64)
+        >>> feature_map = LandmarkFeatures.at(places, kernel="rbf", length_scales=[1.0], variance=2.0)
+        >>> features = feature_map(places)
+        >>> torch.testing.assert_close(features @ features.T, feature_map.covariance(places, places))
+    """
+
+    input_dim: int
+    num_features: int
+    landmarks: Tensor
+    log_length_scales: Tensor
+    log_variance: Tensor
+
+    def __init__(self, input_dim: int, num_landmarks: int, *, kernel: str = "matern52") -> None:
+        super().__init__()
+        if kernel not in CORRELATIONS:
+            raise ValueError(f"kernel must be one of {list(CORRELATIONS)}, but is {kernel!r}.")
+        self.input_dim = check_size("input_dim", input_dim)
+        self.num_features = check_size("num_landmarks", num_landmarks)
+        self.kernel = kernel
+        self.register_buffer("landmarks", torch.zeros(self.num_features, self.input_dim, dtype=torch.float64))
+        self.register_buffer("log_length_scales", torch.zeros(self.input_dim, dtype=torch.float64))
+        self.register_buffer("log_variance", torch.zeros((), dtype=torch.float64))
+        self._factor: Tensor | None = None
+
+    @classmethod
+    def at(cls, landmarks: Any, *, kernel: str, length_scales: Any, variance: float) -> LandmarkFeatures:
+        """Features with these landmarks, length scales per column and variance."""
+        places = torch.as_tensor(landmarks, dtype=torch.float64)
+        made = cls(places.shape[1], places.shape[0], kernel=kernel)
+        made.landmarks = places.clone()
+        made.log_length_scales = torch.as_tensor(length_scales, dtype=torch.float64).log().expand(places.shape[1])
+        made.log_length_scales = made.log_length_scales.clone()
+        made.log_variance = torch.tensor(math.log(variance), dtype=torch.float64)
+        return made
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this map again, but for the values of its tensors."""
+        return {"input_dim": self.input_dim, "num_landmarks": self.num_features, "kernel": self.kernel}
+
+    def covariance(self, one: Tensor, other: Tensor) -> Tensor:
+        """The kernel, ``(rows of one, rows of other)``."""
+        scales = torch.exp(-self.log_length_scales)
+        first, second = one * scales, other * scales
+        squares = first.square().sum(1)[:, None] + second.square().sum(1) - 2.0 * (first @ second.T)
+        return self.log_variance.exp() * correlation(squares.clamp_min(0.0), self.kernel)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
+        if self._factor is None:
+            covariance = self.covariance(self.landmarks, self.landmarks)
+            # The diagonal is known, and distances of a row to itself round to more than zero.
+            covariance.diagonal().fill_(float(self.log_variance.exp()) * (1.0 + _JITTER))
+            self._factor = cholesky(covariance).lower
+        cross = self.covariance(self.landmarks, inputs)
+        solved: Tensor = torch.linalg.solve_triangular(self._factor, cross, upper=False).mT
+        return solved
+
+    def residual_variance(self, features: Tensor) -> Tensor:
+        """``(rows,)`` what the features lack of the kernel's variance; zero at landmarks."""
+        return (self.log_variance.exp() - features.square().sum(dim=1)).clamp_min(0.0)
+
+    def residual_covariance(self, inputs: Tensor, features: Tensor) -> Tensor:
+        """``(rows, rows)`` what the features lack of the kernel."""
+        return self.covariance(inputs, inputs) - features @ features.mT
+
+    def _apply(self, *arguments: Any, **options: Any) -> LandmarkFeatures:
+        self._factor = None  # belongs to the tensors as they were
+        return super()._apply(*arguments, **options)
+
+
+def residual_variance(feature_map: nn.Module, features: Tensor) -> Tensor | None:
+    """``(rows,)`` variance of the kernel that the features of a map lack, landmarks anywhere in it; None if nothing."""
+    found: Tensor | None = None
+    for part, mine in landmark_parts(feature_map, features):
+        lost = part.residual_variance(mine)
+        found = lost if found is None else found + lost
+    return found
+
+
+def landmark_parts(feature_map: nn.Module, features: Tensor) -> Iterator[tuple[LandmarkFeatures, Tensor]]:
+    """The landmark maps side by side in a feature map that see its inputs themselves, each with its features."""
+    if isinstance(feature_map, LandmarkFeatures):
+        yield feature_map, features
+    elif isinstance(feature_map, ConcatenatedFeatures):
+        start = 0
+        for part in feature_map.maps:
+            width = part.num_features if isinstance(part.num_features, int) else 0
+            if isinstance(part, LandmarkFeatures):
+                yield part, features[:, start : start + width]
+            start += width
+
+
+def landmarks_of(feature_map: nn.Module) -> Tensor | None:
+    """The landmarks of the first landmark map in a feature map, or None."""
+    return next((part.landmarks for part in feature_map.modules() if isinstance(part, LandmarkFeatures)), None)

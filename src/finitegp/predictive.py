@@ -1,0 +1,333 @@
+"""Predictive distributions: Gaussian, or mixtures of Student's t, with one meaning of interval, density and draw."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .errors import DataError
+
+Array = npt.NDArray[np.float64]
+
+_BISECTIONS = 60
+_NODES = 48
+
+
+@dataclass(frozen=True, eq=False)
+class StudentMixture:
+    r"""For each row a mixture :math:`\sum_k w_k\,t_{\nu_k}(m_k, s_k)`.
+
+    Attributes:
+        weights: ``(components,)``, summing to one.
+        means: ``(components, rows)``.
+        scales: ``(components, rows)``: not standard deviations, which are :math:`\sqrt{\nu/(\nu - 2)}` times as large.
+        degrees_of_freedom: ``(components, rows)`` or ``(components, 1)``, above 2; infinite for a Gaussian.
+
+    Example:
+        >>> mixture = StudentMixture(np.ones(1), np.zeros((1, 1)), np.ones((1, 1)), np.array([[5.0]]))
+        >>> round(float(mixture.quantile(0.95)[0]), 3)
+        2.015
+    """
+
+    weights: Array
+    means: Array
+    scales: Array
+    degrees_of_freedom: Array
+
+    @property
+    def mean(self) -> Array:
+        """``(rows,)``."""
+        return self.weights @ self.means
+
+    @property
+    def variance(self) -> Array:
+        """``(rows,)``."""
+        spread = np.square(self.scales) * variance_of_student(self.degrees_of_freedom)
+        return np.asarray(self.weights @ (spread + np.square(self.means - self.mean)))
+
+    def component_log_densities(self, values: Array) -> Array:
+        """``(components, rows)`` log densities of one value per row in each component."""
+        return log_student((values - self.means) / self.scales, self.degrees_of_freedom) - np.log(self.scales)
+
+    def log_density(self, values: Array) -> Array:
+        """``(rows,)`` log densities of one value per row."""
+        from scipy.special import logsumexp
+
+        parts = self.component_log_densities(values)
+        return parts[0] if len(parts) == 1 else np.asarray(logsumexp(parts, axis=0, b=self.weights[:, None]))
+
+    def cumulative(self, values: Array) -> Array:
+        """``(rows,)`` probabilities of at most these values."""
+        parts = student_cumulative((values - self.means) / self.scales, self.degrees_of_freedom)
+        return np.clip(self.weights @ parts, 0.0, 1.0)
+
+    def normal_scores(self, values: Array) -> Array:
+        """``(rows,)`` standard normal quantiles of :meth:`cumulative`: errors on the scale of a standard normal."""
+        from scipy.special import ndtri
+
+        below = self.cumulative(values)
+        # Far out in the upper tail one minus a probability has more digits than the probability.
+        above = replace(self, means=-self.means).cumulative(-values)
+        smaller = np.clip(np.minimum(below, above), 1e-300, 0.5)
+        return np.where(below < above, 1.0, -1.0) * ndtri(smaller)
+
+    def quantile(self, probability: float | Array) -> Array:
+        """``(rows,)`` values that are not exceeded with this probability, or with one per row."""
+        wanted = np.asarray(probability, dtype=np.float64)
+        if not np.all((wanted > 0.0) & (wanted < 1.0)):
+            raise ValueError(f"probability must lie between 0 and 1, but is {probability}.")
+        parts = self.means + self.scales * student_quantile(wanted, self.degrees_of_freedom)
+        # The quantile of a mixture lies between those of its components.
+        low, high = parts.min(axis=0), parts.max(axis=0)
+        for _ in range(_BISECTIONS if len(self.weights) > 1 else 0):
+            middle = 0.5 * (low + high)
+            below = self.cumulative(middle) < wanted
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return np.asarray(0.5 * (low + high))
+
+    def crps(self, values: Array) -> Array:
+        r"""``(rows,)`` continuous ranked probability scores :math:`\int (F(x) - 1[x \ge y])^2\,dx`.
+
+        With the centre c it is :math:`\int_{-\infty}^c F^2 + \int_c^\infty (1 - F)^2 + \int_c^y (2 F - 1)`, of which
+        the last is known in closed form and the others are smooth, so that Gauss-Legendre takes them.
+        """
+        centre = self.mean
+        unit = np.sqrt(self.weights @ np.square(self.scales) + self.weights @ np.square(self.means - centre))
+        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+        # x = sinh(u) with growing steps reaches far into the tails.
+        reach = 8.0
+        u, du = 0.5 * reach * (nodes + 1.0), 0.5 * reach * weights
+        total = np.zeros_like(centre)
+        for step, weight in zip(np.sinh(u), np.cosh(u) * du, strict=True):
+            below = self.cumulative(centre - step * unit)
+            above = 1.0 - self.cumulative(centre + step * unit)
+            total += weight * (np.square(below) + np.square(above))
+        rest = 2.0 * (self._partial_moment(values) - self._partial_moment(centre)) - (values - centre)
+        return total * unit + rest
+
+    def _partial_moment(self, values: Array) -> Array:
+        r""":math:`\int_{-\infty}^y F(x)\,dx`, which is :math:`z F(z) + f(z)(\nu + z^2)/(\nu - 1)` for Student's t."""
+        z, freedom = (values - self.means) / self.scales, self.degrees_of_freedom
+        with np.errstate(invalid="ignore"):
+            spread = np.where(np.isinf(freedom), 1.0, (freedom + np.square(z)) / (freedom - 1.0))
+        found = z * student_cumulative(z, freedom) + spread * np.exp(log_student(z, freedom))
+        return np.asarray(self.weights @ (self.scales * found))
+
+    def draw(self, normal: Array, chosen: Array) -> Array:
+        """One value per row with these distributions, from standard normal values and the components to draw from.
+
+        Normal values that are correlated between rows give values that are correlated alike: a Gaussian copula.
+        """
+        rows = np.arange(self.means.shape[1])
+        freedom = np.broadcast_to(self.degrees_of_freedom, self.means.shape)[chosen, rows]
+        errors = student_quantile(normal_cumulative(normal), freedom)
+        return np.asarray(self.means[chosen, rows] + self.scales[chosen, rows] * errors)
+
+    def in_units(self, shift: float, factor: float) -> StudentMixture:
+        """The distribution of ``shift + factor`` times what it is the distribution of."""
+        return replace(self, means=shift + factor * self.means, scales=factor * self.scales)
+
+    def take(self, index: slice | npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> StudentMixture:
+        """That of some of the rows."""
+        freedom = self.degrees_of_freedom
+        kept = freedom if freedom.shape[1] == 1 else freedom[:, index]
+        return StudentMixture(self.weights, self.means[:, index], self.scales[:, index], kept)
+
+    def with_component(self, share: float, mean: Array, scale: Array, freedom: float) -> StudentMixture:
+        """The mixture with one more component of this share."""
+        freedoms = np.broadcast_to(self.degrees_of_freedom, (len(self.weights), self.degrees_of_freedom.shape[1]))
+        added = np.full((1, freedoms.shape[1]), freedom)
+        return StudentMixture(
+            np.append((1.0 - share) * self.weights, share),
+            np.vstack([self.means, mean]),
+            np.vstack([self.scales, scale]),
+            np.vstack([freedoms, added]),
+        )
+
+    @classmethod
+    def concatenate(cls, parts: list[StudentMixture]) -> StudentMixture:
+        """Of the rows of all parts, one after the other; the weights are those of the first."""
+        freedoms = [np.broadcast_to(part.degrees_of_freedom, part.means.shape) for part in parts]
+        return cls(
+            parts[0].weights,
+            np.hstack([part.means for part in parts]),
+            np.hstack([part.scales for part in parts]),
+            np.hstack(freedoms),
+        )
+
+
+def variance_of_student(degrees_of_freedom: Array) -> Array:
+    """The variance of Student's t of scale one; 1 for infinite degrees of freedom."""
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isinf(degrees_of_freedom), 1.0, degrees_of_freedom / (degrees_of_freedom - 2.0))
+
+
+def log_student(values: Array, degrees_of_freedom: Array) -> Array:
+    """The log density of Student's t of scale one."""
+    from scipy.special import gammaln
+
+    finite = np.where(np.isinf(degrees_of_freedom), 1.0, degrees_of_freedom)
+    constant = gammaln(0.5 * (finite + 1.0)) - gammaln(0.5 * finite) - 0.5 * np.log(math.pi * finite)
+    student = constant - 0.5 * (finite + 1.0) * np.log1p(np.square(values) / finite)
+    gaussian = -0.5 * (np.square(values) + math.log(2.0 * math.pi))
+    return np.where(np.isinf(degrees_of_freedom), gaussian, student)
+
+
+def normal_cumulative(values: Array) -> Array:
+    """The distribution function of the standard normal, never quite 0 or 1."""
+    from scipy.special import ndtr
+
+    return np.clip(ndtr(values), 1e-300, 1.0 - 1e-16)
+
+
+def student_cumulative(values: Array, degrees_of_freedom: Array) -> Array:
+    """The distribution function of Student's t of scale one."""
+    from scipy.special import ndtr, stdtr
+
+    infinite = np.isinf(degrees_of_freedom)
+    if infinite.all():
+        return np.asarray(ndtr(values))
+    student = stdtr(np.where(infinite, 1.0, degrees_of_freedom), values)
+    return np.where(infinite, ndtr(values), student) if infinite.any() else np.asarray(student)
+
+
+def student_quantile(probabilities: Array, degrees_of_freedom: Array) -> Array:
+    """The values of Student's t of scale one that are not exceeded with these probabilities."""
+    from scipy.special import ndtri, stdtrit
+
+    infinite = np.isinf(degrees_of_freedom)
+    if infinite.all():
+        return np.broadcast_to(ndtri(probabilities), np.broadcast_shapes(np.shape(probabilities), infinite.shape))
+    student = stdtrit(np.where(infinite, 1.0, degrees_of_freedom), probabilities)
+    return np.where(infinite, ndtri(probabilities), student) if infinite.any() else np.asarray(student)
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Predictions with the two sources of uncertainty kept apart.
+
+    Attributes:
+        mean: ``(rows,)`` for one target, ``(rows, t)`` for several.
+        epistemic_variance: ``(rows,)``, of what is not known of the function; the same for all targets.
+        noise_variance: ``(rows,)``, of observations around the function.
+        covariance: ``(rows, rows)`` covariance of the noise-free function, only if it was asked for.
+        mixture: The predictive distribution where it is not the Gaussian of this mean and variance; its mean and
+            variance are the same.
+
+    Example:
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> prediction = Prediction(mean=0 * one, epistemic_variance=0.36 * one, noise_variance=0.64 * one)
+        >>> low, high = prediction.interval(0.95)
+        >>> float(prediction.std), round(float(high), 2)
+        (1.0, 1.96)
+    """
+
+    mean: Tensor
+    epistemic_variance: Tensor
+    noise_variance: Tensor
+    covariance: Tensor | None = None
+    mixture: StudentMixture | None = None
+
+    @property
+    def variance(self) -> Tensor:
+        """``(rows,)`` variance of a new observation: epistemic plus noise."""
+        return self.epistemic_variance + self.noise_variance
+
+    @property
+    def std(self) -> Tensor:
+        """``(rows,)`` standard deviation of a new observation."""
+        return self.variance.sqrt()
+
+    def quantile(self, probability: float) -> Tensor:
+        """The values that new observations do not exceed with this probability, in the shape of ``mean``."""
+        if not 0.0 < probability < 1.0:
+            raise ValueError(f"probability must lie between 0 and 1, but is {probability}.")
+        if self.mixture is not None:
+            return torch.from_numpy(self.mixture.quantile(probability)).to(self.mean)
+        # Without SciPy, which takes long to import.
+        return self.mean + NormalDist().inv_cdf(probability) * self._per_target(self.std)
+
+    def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper end of the central interval that holds a new observation with this probability."""
+        check_coverage(coverage)
+        return self.quantile(0.5 - 0.5 * coverage), self.quantile(0.5 + 0.5 * coverage)
+
+    def log_density(self, targets: Tensor) -> Tensor:
+        """The log predictive density of each observed target, in the shape of ``mean``."""
+        targets = self._checked(targets)
+        if self.mixture is not None:
+            return torch.from_numpy(self.mixture.log_density(targets.cpu().numpy())).to(self.mean)
+        std = self._per_target(self.std)
+        return -0.5 * (((targets - self.mean) / std).square() + math.log(2.0 * math.pi)) - std.log()
+
+    def cumulative(self, targets: Tensor) -> Tensor:
+        """The probability of an observation at most as large as each target: uniform if predictions are calibrated."""
+        targets = self._checked(targets)
+        if self.mixture is not None:
+            return torch.from_numpy(self.mixture.cumulative(targets.cpu().numpy())).to(self.mean)
+        return torch.special.ndtr((targets - self.mean) / self._per_target(self.std))  # type: ignore[no-any-return]
+
+    def normal_scores(self, targets: Tensor) -> Tensor:
+        """Errors on the scale of a standard normal: the normal quantiles of :meth:`cumulative`."""
+        targets = self._checked(targets)
+        if self.mixture is None:
+            return (targets - self.mean) / self._per_target(self.std)
+        return torch.from_numpy(self.mixture.normal_scores(targets.cpu().numpy())).to(self.mean)
+
+    def crps(self, targets: Tensor) -> Tensor:
+        """The continuous ranked probability score of each target, in the target's units."""
+        targets = self._checked(targets)
+        if self.mixture is not None:
+            return torch.from_numpy(self.mixture.crps(targets.cpu().numpy())).to(self.mean)
+        std = self._per_target(self.std)
+        z = (targets - self.mean) / std
+        density = torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
+        return std * (z * (2.0 * torch.special.ndtr(z) - 1.0) + 2.0 * density - 1.0 / math.sqrt(math.pi))
+
+    def in_units(self, shift: float, factor: float) -> Prediction:
+        """The prediction of ``shift + factor`` times what this is a prediction of."""
+        return Prediction(
+            mean=self.mean * factor + shift,
+            epistemic_variance=self.epistemic_variance * factor**2,
+            noise_variance=self.noise_variance * factor**2,
+            covariance=None if self.covariance is None else self.covariance * factor**2,
+            mixture=None if self.mixture is None else self.mixture.in_units(shift, factor),
+        )
+
+    @classmethod
+    def concatenate(cls, parts: list[Prediction]) -> Prediction:
+        """Predictions of the rows of all parts, one after the other; a covariance is that of the first part."""
+        if len(parts) == 1:
+            return parts[0]
+        mixtures = [part.mixture for part in parts if part.mixture is not None]
+        return cls(
+            mean=torch.cat([part.mean for part in parts]),
+            epistemic_variance=torch.cat([part.epistemic_variance for part in parts]),
+            noise_variance=torch.cat([part.noise_variance for part in parts]),
+            covariance=parts[0].covariance,
+            mixture=StudentMixture.concatenate(mixtures) if len(mixtures) == len(parts) else None,
+        )
+
+    def _checked(self, targets: Tensor) -> Tensor:
+        targets = targets.to(self.mean)
+        if targets.shape != self.mean.shape:
+            raise DataError(
+                f"targets must have the shape of the mean {tuple(self.mean.shape)}, but have {tuple(targets.shape)}."
+            )
+        return targets
+
+    def _per_target(self, values: Tensor) -> Tensor:
+        return values if self.mean.ndim == 1 else values[:, None]
+
+
+def check_coverage(coverage: float) -> float:
+    """A probability strictly between 0 and 1."""
+    if not 0.0 < coverage < 1.0:
+        raise ValueError(f"coverage must lie between 0 and 1, but is {coverage}.")
+    return coverage

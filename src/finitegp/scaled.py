@@ -1,0 +1,399 @@
+"""``ScaledGP``: what a fit leaves behind, with the verbs of :class:`~finitegp.FittedGP` in the user's units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .conformal import ConformalScores
+from .data import ArraySource
+from .data.scaling import Standardizer
+from .errors import DataError
+from .likelihood import MarginalLikelihood, negative_log_marginal_likelihood
+from .model import FittedGP
+from .predictive import Prediction, StudentMixture, check_coverage, variance_of_student
+
+Array = npt.NDArray[np.float64]
+
+#: Where intervals come from; see :meth:`ScaledGP.interval`.
+INTERVAL_METHODS = ("predictive", "gaussian", "conformal")
+
+
+@dataclass(frozen=True, eq=False)
+class Component:
+    """One GP of a fit, with what left-out rows say of its error bars.
+
+    Attributes:
+        fitted: The exact posterior on scaled inputs and targets.
+        name: Of its kernel or features.
+        weight: Its weight in the predictive mixture.
+        factor: On its standard deviations, which gives the scale of its Student's t.
+        degrees_of_freedom: Of its predictive Student's t; infinite for a Gaussian.
+        scale_degrees: Degrees of freedom of the prior of a common factor on all variances that is integrated out; zero
+            if there is none.
+        landmark_weights: Where the rows that the posterior has seen are the landmarks of its features, in their order:
+            what each of them weighs in the row sums. A file then needs no sums.
+    """
+
+    fitted: FittedGP
+    name: str = "features"
+    weight: float = 1.0
+    factor: float = 1.0
+    degrees_of_freedom: float = math.inf
+    scale_degrees: float = 0.0
+    landmark_weights: Tensor | None = None
+
+    @property
+    def variance_factor(self) -> float:
+        """The posterior mean of the common factor on all variances, times the square of ``factor``."""
+        if not self.scale_degrees:
+            return self.factor**2
+        degrees = self.scale_degrees + self.fitted.posterior.statistics.num_data
+        return self.factor**2 * (self.scale_degrees + self._fit_term()) / degrees
+
+    def log_evidence(self, likelihood: MarginalLikelihood | None = None) -> float:
+        """The log marginal likelihood of the scaled targets, the common factor integrated out if there is one."""
+        posterior = self.fitted.posterior
+        found = likelihood or negative_log_marginal_likelihood(posterior.statistics, posterior.noise_variance)
+        if not self.scale_degrees:
+            return -found.total_nlml
+        prior, rows = self.scale_degrees, found.num_data
+        squares = 2.0 * found.fit
+        normalizer = (
+            math.lgamma(0.5 * (prior + rows)) - math.lgamma(0.5 * prior) - 0.5 * rows * math.log(math.pi * prior)
+        )
+        return normalizer - found.complexity - 0.5 * (prior + rows) * math.log1p(squares / prior)
+
+    def _fit_term(self) -> float:
+        """``y' R^-1 y`` for the covariance R of the targets, the factor taken out."""
+        posterior = self.fitted.posterior
+        statistics = posterior.statistics
+        explained = (statistics.projected_targets * posterior.weight_mean).sum()
+        return max(float(statistics.target_sum_of_squares.sum() - explained), 0.0) / posterior.noise_variance
+
+
+def student_component(fitted: FittedGP, degrees_of_freedom: float | None) -> Component:
+    """A GP whose standard deviations are right, with errors of Student's t around them; None for the Gaussian."""
+    if degrees_of_freedom is None:
+        return Component(fitted)
+    factor = math.sqrt((degrees_of_freedom - 2.0) / degrees_of_freedom)
+    return Component(fitted, factor=factor, degrees_of_freedom=degrees_of_freedom)
+
+
+class Spread(Protocol):
+    """How much larger or smaller errors are than the components say."""
+
+    factor: float
+    degrees_of_freedom: float
+    share: float
+
+    def log_factors(self, inputs: Array, mean: Array, variance: Array) -> Array:
+        """The logarithm of the factor on the variance of each row."""
+
+
+class Excess(Protocol):
+    """What is not known outside of the training rows."""
+
+    def variance(self, inputs: Tensor) -> Tensor:
+        """``(rows,)``, zero inside."""
+
+    def outside(self, inputs: Tensor) -> Tensor:
+        """``(rows, columns)`` how far each value lies outside of what was seen, zero inside."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledGP:
+    """One or several exact GPs with the scaling around them: predictions, row updates and evidence in the user's units.
+
+    Attributes:
+        components: The GPs; their predictions mix.
+        inputs_scaler: Scales inputs.
+        target_scaler: Standardises the target.
+        spread: A model of how the spread of errors depends on the row, or None.
+        excess: A model of what is not known outside of the training rows, or None.
+        conformal: Scores of left-out rows, or None.
+        record: What was chosen, and why; everything in it is JSON, and no prediction depends on it.
+    """
+
+    components: tuple[Component, ...]
+    inputs_scaler: Standardizer
+    target_scaler: Standardizer
+    spread: Spread | None = None
+    excess: Excess | None = None
+    conformal: ConformalScores | None = None
+    record: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def fitted(self) -> FittedGP:
+        """The GP with the largest weight."""
+        return max(self.components, key=lambda component: component.weight).fitted
+
+    @property
+    def distribution(self) -> str:
+        """What the predictive distribution is called."""
+        if len(self.components) > 1 or self.spread is not None:
+            return "a mixture of Student's t"
+        freedom = self.components[0].degrees_of_freedom
+        if math.isinf(freedom):
+            return "a normal distribution"
+        return f"Student's t with {freedom:.3g} degrees of freedom"
+
+    @property
+    def num_data(self) -> float:
+        """The rows that the posterior has seen, counts respected."""
+        return self.fitted.posterior.statistics.num_data
+
+    def predict(self, inputs: Any, *, return_covariance: bool = False) -> Prediction:
+        """Predict new observations in the target's units; optionally with the covariance of the noise-free function."""
+        size = len(inputs) if return_covariance else self.fitted.chunk_size
+        # At least one part, so that no rows are refused by who can name what is wrong.
+        parts = []
+        for start in range(0, max(len(inputs), 1), max(size, 1)):
+            scaled = self.inputs_scaler.transform(inputs[start : start + size])
+            predicted = [
+                component.fitted.predict(scaled, return_covariance=return_covariance) for component in self.components
+            ]
+            parts.append(self._combine(scaled, predicted))
+        return self._in_target_units(Prediction.concatenate(parts))
+
+    def predict_mean(self, inputs: Any) -> Tensor:
+        """Only the mean in the target's units, at a fraction of the cost."""
+        scaled = self.inputs_scaler.transform(inputs)
+        means = [component.weight * component.fitted.predict_mean(scaled) for component in self.components]
+        return torch.stack(means).sum(dim=0) * float(self.target_scaler.scale) + float(self.target_scaler.mean)
+
+    def interval(self, inputs: Any, coverage: float = 0.9, *, method: str = "predictive") -> tuple[Tensor, Tensor]:
+        """Lower and upper ends of the intervals that hold new observations with this probability.
+
+        Args:
+            inputs: ``(rows, columns)``.
+            coverage: Between 0 and 1.
+            method: ``"predictive"``, as the predictive distribution has it; ``"gaussian"``, from mean and standard
+                deviation alone; or ``"conformal"``, the quantiles that held this share of rows which the model that
+                predicted them had not seen: see :class:`~finitegp.conformal.ConformalScores`.
+        """
+        return self.interval_of(self.predict(inputs), coverage, method=method)
+
+    def interval_of(
+        self, prediction: Prediction, coverage: float = 0.9, *, method: str = "predictive"
+    ) -> tuple[Tensor, Tensor]:
+        """:meth:`interval` of rows that have been predicted already."""
+        if method not in INTERVAL_METHODS:
+            raise ValueError(f"method must be one of {list(INTERVAL_METHODS)}, but is {method!r}.")
+        if method == "gaussian":
+            return replace(prediction, mixture=None).interval(coverage)
+        if method == "predictive":
+            return prediction.interval(coverage)
+        if self.conformal is None:
+            raise ValueError(
+                "Conformal intervals need a fit that left rows out to count on, and the noise of that fit: take those "
+                "of the predictive distribution instead."
+            )
+        score = self.conformal.at(check_coverage(coverage))
+        if self.conformal.in_deviations:
+            return prediction.mean - score * prediction.std, prediction.mean + score * prediction.std
+        below = float(torch.special.ndtr(torch.tensor(-score, dtype=torch.float64)))
+        return prediction.quantile(max(below, 1e-300)), prediction.quantile(min(1.0 - below, 1.0 - 1e-16))
+
+    def log_density(self, inputs: Any, targets: Any) -> Tensor:
+        """``(rows,)`` log predictive density of observed targets."""
+        return self.predict(inputs).log_density(torch.as_tensor(targets, dtype=torch.float64))
+
+    def outside(self, inputs: Any) -> Array | None:
+        """``(rows, columns)`` how far each value lies outside of the training rows, in standard deviations of its column.
+
+        Zero inside; None if the fit does not know.
+        """
+        if self.excess is None:
+            return None
+        return self.excess.outside(torch.from_numpy(self.inputs_scaler.transform(inputs))).numpy()
+
+    @torch.no_grad()
+    def sample(self, inputs: Any, num_samples: int = 1, *, seed: int = 0) -> Tensor:
+        """``(num_samples, rows)`` joint draws of new observations, noise included.
+
+        Each row by itself is distributed as :meth:`predict` says; rows are correlated as those of the GP are.
+        """
+        random = np.random.default_rng(seed)
+        scaled = self.inputs_scaler.transform(inputs)
+        predicted = [component.fitted.predict(scaled) for component in self.components]
+        together = self._combine(scaled, predicted)
+        weights = [component.weight for component in self.components]
+        mixture = together.mixture or _gaussian(together)
+        if len(mixture.weights) > len(weights):  # the component that the spread adds follows the heaviest GP
+            weights = [*((1.0 - mixture.weights[-1]) * np.array(weights)), mixture.weights[-1]]
+        chosen = random.choice(len(weights), size=num_samples, p=np.array(weights) / np.sum(weights))
+        draws = np.empty((num_samples, len(scaled)))
+        for index in np.unique(chosen):
+            rows = np.flatnonzero(chosen == index)
+            follows = int(index) if index < len(predicted) else int(np.argmax(weights[: len(predicted)]))
+            normal = self._normal_draws(scaled, follows, predicted[follows], len(rows), random)
+            for row, values in zip(rows, normal, strict=True):
+                draws[row] = mixture.draw(values, np.full(len(scaled), index))
+        scale, mean = float(self.target_scaler.scale), float(self.target_scaler.mean)
+        return torch.from_numpy(draws * scale + mean)
+
+    def leave_one_out(self, inputs: Any, targets: Any) -> Prediction:
+        """For each training row, the prediction of the posterior without it, in closed form."""
+        scaled, observed = self.inputs_scaler.transform(inputs), self.target_scaler.transform(targets)
+        predicted = [component.fitted.leave_one_out((scaled, observed)) for component in self.components]
+        return self._in_target_units(self._combine(scaled, predicted))
+
+    def update(self, inputs: Any, targets: Any, counts: Any = None) -> ScaledGP:
+        """The fit with more rows: exact posteriors of all rows, with features, noise and scaling kept."""
+        return self._change(lambda fitted, data: fitted.update(data), inputs, targets, counts)
+
+    def forget(self, inputs: Any, targets: Any, counts: Any = None) -> ScaledGP:
+        """The fit without these rows, as if the posteriors had never seen them."""
+        return self._change(lambda fitted, data: fitted.forget(data), inputs, targets, counts)
+
+    def merge(self, other: ScaledGP) -> ScaledGP:
+        """The fit with the rows of both, which must stem from one fit."""
+        same = len(self.components) == len(other.components) and all(
+            np.array_equal(getattr(one, name), getattr(two, name))
+            for one, two in ((self.inputs_scaler, other.inputs_scaler), (self.target_scaler, other.target_scaler))
+            for name in ("mean", "scale")
+        )
+        if not same:
+            raise DataError(
+                "Only fits that stem from one fit can be merged, but these scale inputs or targets differently: copy a "
+                "fitted regressor and use partial_fit on the copies."
+            )
+        pairs = zip(self.components, other.components, strict=True)
+        return self.with_fitted([mine.fitted.merge(theirs.fitted) for mine, theirs in pairs])
+
+    def evidence(self, inputs: Any = None, targets: Any = None, counts: Any = None) -> float:
+        """The log marginal likelihood of all rows seen, in the target's units; of several GPs, of their mixture.
+
+        Given the rows themselves it is computed from them, which is possible where row sums alone would cancel.
+
+        Raises:
+            NumericalError: If the noise is so small that the value would not be reliable in floating point.
+        """
+        data = None if inputs is None else self._scaled_source(inputs, targets, counts)
+        parts = [
+            math.log(component.weight)
+            + component.log_evidence(None if data is None else component.fitted.model.likelihood(data))
+            for component in self.components
+        ]
+        scaled = float(torch.logsumexp(torch.tensor(parts, dtype=torch.float64), dim=0))
+        return scaled - self.num_data * math.log(float(self.target_scaler.scale))
+
+    def with_fitted(self, fitted: Sequence[FittedGP]) -> ScaledGP:
+        """The same fit with these posteriors in place of its own."""
+        pairs = zip(self.components, fitted, strict=True)
+        changed = [replace(component, fitted=each, landmark_weights=None) for component, each in pairs]
+        return replace(self, components=tuple(changed))
+
+    def _change(
+        self, change: Callable[[FittedGP, ArraySource], FittedGP], inputs: Any, targets: Any, counts: Any
+    ) -> ScaledGP:
+        data = self._scaled_source(inputs, targets, counts)
+        return self.with_fitted([change(component.fitted, data) for component in self.components])
+
+    def _scaled_source(self, inputs: Any, targets: Any, counts: Any) -> ArraySource:
+        scaled = self.inputs_scaler.transform(inputs), self.target_scaler.transform(targets)
+        return ArraySource(*scaled, counts=counts, chunk_size=self.fitted.chunk_size)
+
+    def _combine(self, scaled: Array, predicted: Sequence[Prediction]) -> Prediction:
+        """One predictive distribution of scaled targets from those of the components."""
+        first = self.components[0]
+        plain = len(self.components) == 1 and first.variance_factor == 1.0 and math.isinf(first.degrees_of_freedom)
+        if plain and self.spread is None and self.excess is None:
+            return predicted[0]
+        weights = np.array([component.weight for component in self.components])
+        factors = np.array([component.variance_factor for component in self.components])[:, None]
+        freedom = np.array([[component.degrees_of_freedom] for component in self.components])
+        means = np.stack([part.mean.cpu().numpy() for part in predicted])
+        squares = factors * np.stack([part.variance.cpu().numpy() for part in predicted])
+        mixture = StudentMixture(weights, means, np.sqrt(squares), freedom)
+        spreads = variance_of_student(freedom)
+        noise = weights @ (factors * spreads * np.stack([part.noise_variance.cpu().numpy() for part in predicted]))
+        if self.spread is not None:
+            mean, variance = pooled(mixture)
+            share = noise / mixture.variance
+            deviations = (
+                self.spread.factor * np.sqrt(variance) * np.exp(0.5 * self.spread.log_factors(scaled, mean, variance))
+            )
+            mixture = mixture.with_component(self.spread.share, mean, deviations, self.spread.degrees_of_freedom)
+            noise = share * mixture.variance
+        if self.excess is not None:
+            mixture = widened(mixture, self.excess.variance(torch.from_numpy(scaled)).numpy())
+        mean, variance = torch.from_numpy(mixture.mean), torch.from_numpy(mixture.variance)
+        noise_variance = torch.from_numpy(noise)
+        return Prediction(
+            mean=mean,
+            epistemic_variance=(variance - noise_variance).clamp_min(0.0),
+            noise_variance=noise_variance,
+            covariance=self._covariance(predicted, means, weights, factors * spreads),
+            mixture=mixture,
+        )
+
+    def _covariance(
+        self, predicted: Sequence[Prediction], means: Array, weights: Array, factors: Array
+    ) -> Tensor | None:
+        parts = [part.covariance for part in predicted if part.covariance is not None]
+        if len(parts) < len(predicted):
+            return None
+        deviations = torch.from_numpy(means - weights @ means)
+        total = torch.einsum("k,kr,ks->rs", torch.from_numpy(weights), deviations, deviations)
+        for weight, factor, part in zip(weights, factors[:, 0], parts, strict=True):
+            total = total + float(weight * factor) * part.cpu()
+        return total
+
+    def _normal_draws(
+        self, scaled: Array, index: int, predicted: Prediction, count: int, random: np.random.Generator
+    ) -> Array:
+        """``(count, rows)`` standard normal values, correlated as new observations by this component are."""
+        fitted = self.components[index].fitted
+        functions = fitted.sample(count, seed=int(random.integers(2**31)))(scaled) - predicted.mean
+        features, _ = fitted.features(scaled)
+        lost = fitted.residual_covariance(torch.from_numpy(scaled), features)
+        if bool(lost.diagonal().any()):
+            lost.diagonal().add_(1e-9 * float(lost.diagonal().max()) + 1e-300)
+            factor = torch.linalg.cholesky_ex(lost)[0]
+            functions = functions + torch.from_numpy(random.normal(size=(count, len(scaled)))) @ factor.mT
+        noise = predicted.noise_variance.clone()
+        if self.excess is not None:
+            noise += self.excess.variance(torch.from_numpy(scaled)) / self.components[index].variance_factor
+        values = functions + noise.sqrt() * torch.from_numpy(random.normal(size=(count, len(scaled))))
+        return (values / (predicted.epistemic_variance + noise).sqrt()).numpy()
+
+    def _in_target_units(self, prediction: Prediction) -> Prediction:
+        return prediction.in_units(float(self.target_scaler.mean), float(self.target_scaler.scale))
+
+
+def pooled(mixture: StudentMixture) -> tuple[Array, Array]:
+    """Mean, and the squared scale that takes the disagreement of the components in."""
+    mean = mixture.mean
+    return mean, mixture.weights @ (np.square(mixture.scales) + np.square(mixture.means - mean))
+
+
+def widened(mixture: StudentMixture, variance: Array) -> StudentMixture:
+    r"""The mixture with an independent Gaussian error of this variance added to every component.
+
+    A sum of Student's t and a Gaussian has no density in closed form. It is taken as Student's t of the variance of the
+    sum, with :math:`1/\nu' = (1/\nu)\,(\sigma^2/(\sigma^2 + V))^2`, the rate at which the kurtosis of a sum falls.
+    """
+    if not variance.any():
+        return mixture
+    freedom = np.broadcast_to(mixture.degrees_of_freedom, mixture.means.shape)
+    before = np.square(mixture.scales) * variance_of_student(freedom)
+    after = before + variance
+    widened_freedom = freedom * np.square(after / before)
+    scales = np.sqrt(after / variance_of_student(widened_freedom))
+    return replace(mixture, scales=scales, degrees_of_freedom=widened_freedom)
+
+
+def _gaussian(prediction: Prediction) -> StudentMixture:
+    one = np.ones((1, 1))
+    return StudentMixture(
+        np.ones(1), prediction.mean.cpu().numpy()[None], prediction.std.cpu().numpy()[None], math.inf * one
+    )

@@ -75,7 +75,7 @@ class StudentMixture:
         # Far out in the upper tail one minus a probability has more digits than the probability.
         above = replace(self, means=-self.means).cumulative(-values)
         smaller = np.clip(np.minimum(below, above), 1e-300, 0.5)
-        return np.where(below < above, 1.0, -1.0) * ndtri(smaller)
+        return np.asarray(np.where(below < above, 1.0, -1.0) * ndtri(smaller))
 
     def quantile(self, probability: float | Array) -> Array:
         """``(rows,)`` values that are not exceeded with this probability, or with one per row."""
@@ -183,7 +183,7 @@ def normal_cumulative(values: Array) -> Array:
     """The distribution function of the standard normal, never quite 0 or 1."""
     from scipy.special import ndtr
 
-    return np.clip(ndtr(values), 1e-300, 1.0 - 1e-16)
+    return np.asarray(np.clip(ndtr(values), 1e-300, 1.0 - 1e-16))
 
 
 def student_cumulative(values: Array, degrees_of_freedom: Array) -> Array:
@@ -288,7 +288,8 @@ class Prediction:
         std = self._per_target(self.std)
         z = (targets - self.mean) / std
         density = torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
-        return std * (z * (2.0 * torch.special.ndtr(z) - 1.0) + 2.0 * density - 1.0 / math.sqrt(math.pi))
+        central: Tensor = z * (2.0 * torch.special.ndtr(z) - 1.0)
+        return std * (central + 2.0 * density - 1.0 / math.sqrt(math.pi))
 
     def in_units(self, shift: float, factor: float) -> Prediction:
         """The prediction of ``shift + factor`` times what this is a prediction of."""

@@ -19,6 +19,7 @@ from .errors import DataError
 from .likelihood import MarginalLikelihood, negative_log_marginal_likelihood
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage, variance_of_student
+from .spread import SpreadModel
 
 Array = npt.NDArray[np.float64]
 
@@ -87,17 +88,6 @@ def student_component(fitted: FittedGP, degrees_of_freedom: float | None) -> Com
     return Component(fitted, factor=factor, degrees_of_freedom=degrees_of_freedom)
 
 
-class Spread(Protocol):
-    """How much larger or smaller errors are than the components say."""
-
-    factor: float
-    degrees_of_freedom: float
-    share: float
-
-    def log_factors(self, inputs: Array, mean: Array, variance: Array) -> Array:
-        """The logarithm of the factor on the variance of each row."""
-
-
 class Excess(Protocol):
     """What is not known outside of the training rows."""
 
@@ -125,7 +115,7 @@ class ScaledGP:
     components: tuple[Component, ...]
     inputs_scaler: Standardizer
     target_scaler: Standardizer
-    spread: Spread | None = None
+    spread: SpreadModel | None = None
     excess: Excess | None = None
     conformal: ConformalScores | None = None
     record: dict[str, Any] = field(default_factory=dict)
@@ -207,7 +197,7 @@ class ScaledGP:
         return self.predict(inputs).log_density(torch.as_tensor(targets, dtype=torch.float64))
 
     def outside(self, inputs: Any) -> Array | None:
-        """``(rows, columns)`` how far each value lies outside of the training rows, in standard deviations of its column.
+        """``(rows, columns)`` how far each value lies outside of the training rows, in deviations of its column.
 
         Zero inside; None if the fit does not know.
         """
@@ -326,11 +316,10 @@ class ScaledGP:
             noise = share * mixture.variance
         if self.excess is not None:
             mixture = widened(mixture, self.excess.variance(torch.from_numpy(scaled)).numpy())
-        mean, variance = torch.from_numpy(mixture.mean), torch.from_numpy(mixture.variance)
         noise_variance = torch.from_numpy(noise)
         return Prediction(
-            mean=mean,
-            epistemic_variance=(variance - noise_variance).clamp_min(0.0),
+            mean=torch.from_numpy(mixture.mean),
+            epistemic_variance=(torch.from_numpy(mixture.variance) - noise_variance).clamp_min(0.0),
             noise_variance=noise_variance,
             covariance=self._covariance(predicted, means, weights, factors * spreads),
             mixture=mixture,

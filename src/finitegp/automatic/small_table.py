@@ -29,6 +29,7 @@ from ..kernel_gp import (
 from ..model import FeatureGP, FittedGP
 from ..predictive import StudentMixture, log_student
 from ..scaled import Component, pooled
+from ..spread import SpreadModel
 
 Groups = npt.NDArray[np.intp]
 
@@ -58,43 +59,6 @@ _FEWEST_FOR_SPREAD = 40
 _DEGREES = (2.2, 2.6, 3.2, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0)
 # Half the 90 % width is believed to shrink by a tenth, and to grow by three tenths, without much evidence.
 _NARROWER, _WIDER = 0.1, 0.3
-
-
-@dataclass(frozen=True, eq=False)
-class SpreadModel:
-    """How much larger or smaller errors are than predicted, by a kernel GP on the log of squared out-of-fold errors.
-
-    Attributes:
-        fitted: The GP of the standardised log squares, given inputs, log variance and mean of the prediction.
-        shift: Mean of the log squares.
-        unit: Their standard deviation.
-        centres: Of log variance and mean.
-        units: Of log variance and mean.
-        limits: Between which its values are kept.
-        strength: By what it is multiplied.
-        factor: On the scales.
-        degrees_of_freedom: Of the predictions.
-        share: Its weight beside the mixture without it.
-        landmark_weights: What each landmark weighs in the row sums of ``fitted``; see :class:`~finitegp.scaled.Component`.
-    """
-
-    fitted: FittedGP
-    shift: float
-    unit: float
-    centres: Array
-    units: Array
-    limits: tuple[float, float]
-    strength: float
-    factor: float
-    degrees_of_freedom: float
-    share: float
-    landmark_weights: Tensor | None = None
-
-    def log_factors(self, inputs: Array, mean: Array, variance: Array) -> Array:
-        """The logarithm of the factor on each row's variance."""
-        extra = np.clip((np.column_stack([np.log(variance), mean]) - self.centres) / self.units, -4.0, 4.0)
-        found = self.fitted.predict(np.column_stack([inputs, extra])).mean.numpy() * self.unit + self.shift
-        return self.strength * np.clip(found, *self.limits)
 
 
 @dataclass(frozen=True, eq=False)

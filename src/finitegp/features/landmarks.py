@@ -109,7 +109,8 @@ class LandmarkFeatures(nn.Module):
 
     def _apply(self, *arguments: Any, **options: Any) -> LandmarkFeatures:
         self._factor = None  # belongs to the tensors as they were
-        return super()._apply(*arguments, **options)
+        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
+        return self
 
 
 def residual_variance(feature_map: nn.Module, features: Tensor) -> Tensor | None:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
-from ..automatic.small_table import SpreadModel
 from ..conformal import ConformalScores
 from ..data.scaling import Standardizer
 from ..errors import DataError, ModelFileError
@@ -27,6 +26,7 @@ from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
 from ..scaled import Component, ScaledGP, student_component
+from ..spread import SpreadModel
 from ..statistics import FeatureStatistics
 from .container import read_container, write_container
 from .modules import build_module, check_grids, describe_module, load_tensors
@@ -158,7 +158,6 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
     if fit.conformal is not None:
         header["conformal"] = fit.conformal.to_json()
     if fit.spread is not None:
-        assert isinstance(fit.spread, SpreadModel)
         header["spread"], mine = _encode_spread(fit.spread, columns)
         tensors |= {f"spread.{name}": tensor for name, tensor in mine.items()}
     return header, {prefix + name: tensor for name, tensor in tensors.items()}

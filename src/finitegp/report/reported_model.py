@@ -42,8 +42,8 @@ class Predicted(NamedTuple):
     @classmethod
     def of(cls, prediction: Prediction) -> Predicted:
         """A prediction as arrays."""
-        parts = prediction.mean, prediction.std, prediction.noise_variance
-        return cls(*(part.cpu().numpy() for part in parts), prediction.mixture)
+        mean, std, noise = (part.cpu().numpy() for part in (prediction.mean, prediction.std, prediction.noise_variance))
+        return cls(mean, std, noise, prediction.mixture)
 
 
 @dataclass(frozen=True, eq=False)

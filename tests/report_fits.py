@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from finitegp import FeatureGP
-from finitegp.automatic.fit import AutoFit
+from finitegp import FeatureGP, ScaledGP
 from finitegp.data.scaling import Standardizer
 from finitegp.features import ConcatenatedFeatures, ConstantFeatures, FourierFeatures, LinearFeatures
+from finitegp.scaled import Component
 
 HOSTILE = "<script>alert(1)</script>"
 HOSTILE_TARGET = "price \"in\" <b>£</b> & 'more'"
@@ -25,7 +25,7 @@ def make_fit(inputs, targets, record=None):
     )
     model = FeatureGP(features, 0.1).double()
     model.optimize_noise(data)
-    return AutoFit(model.condition(data), inputs_scaler, target_scaler, record or {})
+    return ScaledGP((Component(model.condition(data)),), inputs_scaler, target_scaler, record=record or {})
 
 
 def make_rows(rows, seed, columns=3):

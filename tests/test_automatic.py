@@ -13,10 +13,10 @@ import torch
 from finitegp.algorithms import exact_gradient
 from finitegp.automatic import EFFORTS, AutoSettings, fit_auto, residual_noise
 from finitegp.automatic.calibration import LeftOutResiduals, calibrate
-from finitegp.automatic.conformal import conformal_multiplier, conformal_record
 from finitegp.automatic.members import make_folds, train_members
 from finitegp.automatic.residual_noise import _FLOORS, _choose_floor, fit_residual_noise
 from finitegp.automatic.table import Table
+from finitegp.conformal import ConformalScores
 from finitegp.errors import DataError
 from finitegp.features import LinearFeatures
 from finitegp.metrics import score
@@ -240,17 +240,17 @@ def test_conformal_intervals_cover_where_the_gaussian_does_not():
         assert abs(covered["conformal"] - 0.5) < 0.08 < covered["gaussian"] - 0.5
     with pytest.raises(ValueError, match="method must be"):
         fit.interval(inputs, method="exact")
-    with pytest.raises(ValueError, match=r"cannot be promised by 200 held-out rows: ask for at most 0\.995"):
+    with pytest.raises(ValueError, match=r"cannot be promised by 200 left-out rows: ask for at most 0\.995"):
         fit.interval(inputs, 0.999, method="conformal")
 
 
 def test_conformal_multiplier_has_its_rank_also_when_scores_are_thinned():
     scores = np.random.default_rng(0).permutation(np.arange(1.0, 20_000.0))
-    record = conformal_record(-scores, "validation rows")
-    assert len(record["scores"]) == 1000
-    assert record["rows"] == 19_999
+    record = ConformalScores.of(-scores, "validation rows")
+    assert len(record.scores) == 1000
+    assert record.rows == 19_999
     for coverage in (0.1, 0.5, 0.9, 0.99):
-        found = conformal_multiplier(record, coverage)
+        found = record.at(coverage)
         assert 20_000 * coverage <= found <= 20_000 * coverage + 30  # one thinned rank is 20 scores
 
 

@@ -19,8 +19,7 @@ from conftest import write_shop_table
 from pyarrow import csv
 from typer.testing import CliRunner
 
-from finitegp import DataError
-from finitegp.automatic.fit import AutoFit
+from finitegp import DataError, ScaledGP
 from finitegp.cli import app
 from finitegp.data.tables import TableReader
 from finitegp.metrics import Scores
@@ -88,7 +87,7 @@ def test_held_out_rows_are_predicted_once_and_the_baseline_is_fitted_once(here, 
         return call
 
     monkeypatch.setattr(evaluation, "predict_linear", counted("linear", evaluation.predict_linear))
-    monkeypatch.setattr(AutoFit, "predict", counted("predict", AutoFit.predict))
+    monkeypatch.setattr(ScaledGP, "predict", counted("predict", ScaledGP.predict))
     found = run_json("fit", shop / "train.csv", "-t", "price", "--effort", "low", "-o", "m.finitegp")
     assert counts == {"linear": 1, "predict": 1}
     # The page shows what the command prints, to its digits.

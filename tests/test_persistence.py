@@ -22,9 +22,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import finitegp.features
-from finitegp import DataError, FeatureGP
+from finitegp import DataError, FeatureGP, ScaledGP
 from finitegp.atomic import complete_or_absent
-from finitegp.automatic import AutoFit, fit_auto
+from finitegp.automatic import fit_auto
 from finitegp.automatic.residual_noise import MeanVariance, SmoothFloor
 from finitegp.data.scaling import Standardizer
 from finitegp.errors import ModelFileError
@@ -43,6 +43,7 @@ from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import read_container, write_container
 from finitegp.persistence.fits import decode_fits
 from finitegp.persistence.modules import build_module, check_grids, describe_module
+from finitegp.scaled import Component
 
 QUICK = {"small_rows": 100, "members": 2, "hidden": [16, 16], "epochs": 1, "min_steps": 60, "noise_epochs": 2}
 
@@ -58,7 +59,8 @@ def make_fit(feature_map, noise=None, *, columns=2):
     inputs_scaler, target_scaler = Standardizer.fit(inputs), Standardizer.fit(targets)
     model = FeatureGP(feature_map, noise_model=noise or ConstantNoise(0.3), output_scale=1.7)
     fitted = model.condition((inputs_scaler.transform(inputs), target_scaler.transform(targets)))
-    return AutoFit(fitted, inputs_scaler, target_scaler, {"path": "test", "seconds": 1.5, "steps": (1, 2)})
+    record = {"path": "test", "seconds": 1.5, "steps": (1, 2)}
+    return ScaledGP((Component(fitted),), inputs_scaler, target_scaler, record=record)
 
 
 def assert_same_predictions(one, other, columns=2):
@@ -312,7 +314,7 @@ def check_strange_headers(path, choose):
                 spot = spot[key]
             spot[("fits", *way)[-1]] = strange
             try:
-                assert isinstance(decode_fits(path, changed, tensors)[0], AutoFit)
+                assert isinstance(decode_fits(path, changed, tensors)[0], ScaledGP)
             except ModelFileError:
                 refused += 1
     assert refused > number / 2

@@ -1,18 +1,23 @@
 """Mixtures of Student's t: moments, quantiles, density and draws agree with each other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from scipy.integrate import quad
 from scipy.stats import t
 
-from finitegp.mixture import StudentMixture
+from finitegp.predictive import Prediction, StudentMixture
+
+WEIGHTS = np.array([0.5, 0.3, 0.2])
 
 
 @pytest.fixture
 def mixture():
     random = np.random.default_rng(0)
-    weights = np.array([0.5, 0.3, 0.2])
-    return StudentMixture(weights, random.normal(size=(3, 4)), 0.3 + random.random((3, 4)), np.array([3.5, 8.0, 40.0]))
+    freedom = np.array([[3.5], [8.0], [40.0]])
+    return StudentMixture(WEIGHTS, random.normal(size=(3, 4)), 0.3 + random.random((3, 4)), freedom)
 
 
 def test_density_integrates_to_the_moments(mixture):
@@ -34,17 +39,46 @@ def test_quantiles_are_the_inverse(mixture, probability):
 
 
 def test_one_component_is_student_t():
-    one = StudentMixture(np.ones(1), np.array([[2.0]]), np.array([[3.0]]), np.array([4.0]))
+    one = StudentMixture(np.ones(1), np.array([[2.0]]), np.array([[3.0]]), np.array([[4.0]]))
     assert float(one.quantile(0.9)[0]) == pytest.approx(t.ppf(0.9, 4.0, 2.0, 3.0))
     assert float(one.variance[0]) == pytest.approx(t.var(4.0, 2.0, 3.0))
 
 
 def test_draws_have_these_intervals(mixture):
-    draws = mixture.draw(np.random.default_rng(1), 20_000)
+    random = np.random.default_rng(1)
     low, high = mixture.quantile(0.05), mixture.quantile(0.95)
+    draws = np.array([mixture.draw(random.normal(size=4), random.choice(3, size=4, p=WEIGHTS)) for _ in range(20_000)])
     inside = ((draws > low) & (draws < high)).mean(axis=0)
     np.testing.assert_allclose(inside, 0.9, atol=0.01)
     np.testing.assert_allclose(draws.mean(axis=0), mixture.mean, atol=0.05)
+
+
+@pytest.mark.parametrize("value", [-40.0, -1.0, 0.3, 7.0])
+def test_crps_is_the_integral(mixture, value):
+    found = mixture.crps(np.full(4, value))
+    for row in range(4):
+
+        def squared(x, row=row):
+            return (mixture.cumulative(np.full(4, x))[row] - float(x >= value)) ** 2
+
+        points = [-3.0, 0.0, 3.0, value]
+        expected = quad(squared, -400, 400, limit=1000, points=sorted(points))[0]
+        assert found[row] == pytest.approx(expected, rel=1e-4)
+
+
+def test_crps_of_a_gaussian_is_that_of_a_mixture_of_one(mixture):
+    mean, std, targets = (torch.from_numpy(np.random.default_rng(0).random(6)) for _ in range(3))
+    plain = Prediction(mean, std.square(), torch.zeros(6, dtype=torch.float64))
+    one = StudentMixture(np.ones(1), mean.numpy()[None], std.numpy()[None], np.full((1, 1), np.inf))
+    same = replace(plain, mixture=one)
+    for name in ("crps", "log_density", "cumulative", "normal_scores"):
+        torch.testing.assert_close(getattr(plain, name)(targets), getattr(same, name)(targets), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(plain.interval(0.7), same.interval(0.7))
+
+
+def test_normal_scores_are_symmetric_far_out():
+    one = StudentMixture(np.ones(1), np.zeros((1, 2)), np.ones((1, 2)), np.full((1, 1), np.inf))
+    np.testing.assert_allclose(one.normal_scores(np.array([-20.0, 20.0])), [-20.0, 20.0], rtol=1e-9)
 
 
 def test_units(mixture):

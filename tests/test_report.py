@@ -15,7 +15,6 @@ import pytest
 from report_fits import HOSTILE, HOSTILE_TARGET, make_fit, make_rows
 
 from finitegp import GPRegressor
-from finitegp.automatic.fit import AutoFit
 from finitegp.errors import DataError
 from finitegp.report import Checkup, Finding, evaluate, gather_contents, render_page, write_report
 from finitegp.report.contents import Curve, Importance
@@ -277,7 +276,7 @@ def test_samples_are_named_as_such_and_reproducible(fit):
 def test_training_curves_of_one_run_and_of_several(contents, fit, held_out):
     assert [(curve.panel, curve.values[-1]) for curve in contents.curves] == [("exact NLML per row", 0.2)]
     runs = {f"network {k}": [{"epoch": e, "noise_variance": 1.0 / e} for e in (1, 2, 3)] for k in (1, 2)}
-    several = AutoFit(fit.fitted, fit.inputs_scaler, fit.target_scaler, {"history": runs})
+    several = dataclasses.replace(fit, record={"history": runs})
     found = gather_contents(several, *held_out)
     assert [(curve.panel, curve.name) for curve in found.curves] == [
         ("noise variance", "network 1"),

@@ -5,22 +5,34 @@ import pytest
 from scipy.stats import t
 
 from finitegp.automatic.small_table import (
+    FORMS,
+    are_copies,
     assign_folds,
     choose_shape,
+    condition_kernel,
     equal_rows,
     fit_small_table,
     stacking_weights,
-    without_copies,
 )
-from finitegp.kernel_gp import KernelRows
+from finitegp.automatic.table import merge_equal_rows
+from finitegp.data.scaling import Standardizer
+from finitegp.kernel_gp import KernelPosterior, KernelRows, fit_from_several_starts
+from finitegp.scaled import Component, ScaledGP
 
 
 def standardize(values):
     return (values - values.mean(axis=0)) / values.std(axis=0)
 
 
+def predict(fit, inputs):
+    """The distribution of the targets that were fitted."""
+    nothing = Standardizer(np.zeros(()), np.ones(()))
+    target = Standardizer(np.array(fit.target_shift), np.array(fit.target_unit))
+    return ScaledGP(fit.components, nothing, target, spread=fit.spread).predict(inputs).mixture
+
+
 def held(fit, inputs, targets, coverage=0.9):
-    inside = fit.predict(inputs).cumulative(targets)
+    inside = predict(fit, inputs).cumulative(targets)
     return float(np.mean(np.abs(inside - 0.5) < 0.5 * coverage))
 
 
@@ -46,7 +58,7 @@ def test_pure_noise():
         fit = fit_small_table(random.normal(size=(60, 8)), random.normal(size=60))
         new, targets = random.normal(size=(1000, 8)), random.normal(size=1000)
         shares.append(held(fit, new, targets))
-        assert fit.predict(new).mean.std() < 0.6
+        assert predict(fit, new).mean.std() < 0.6
     assert 0.82 < np.mean(shares) < 0.96
 
 
@@ -56,7 +68,7 @@ def test_spread_that_depends_on_the_input_is_found():
     deviation = lambda x: 0.05 + 0.5 * (x[:, 0] > 0)  # noqa: E731
     fit = fit_small_table(inputs, inputs[:, 1] + deviation(inputs) * random.normal(size=200))
     assert fit.spread is not None
-    width = fit.predict(new).quantile(0.95) - fit.predict(new).quantile(0.05)
+    width = predict(fit, new).quantile(0.95) - predict(fit, new).quantile(0.05)
     assert width[new[:, 0] > 0.3].mean() > 2.5 * width[new[:, 0] < -0.3].mean()
 
 
@@ -68,7 +80,7 @@ def test_one_wild_target_does_not_take_the_fit_down():
     scaled = standardize(targets)
     fit = fit_small_table(inputs, scaled)
     assert fit.notes["outliers"] == 1
-    found = fit.predict(new).in_units(targets.mean(), targets.std()).mean
+    found = predict(fit, new).in_units(targets.mean(), targets.std()).mean
     assert np.sqrt(np.mean((found - np.sin(new[:, 0])) ** 2)) < 0.12
 
 
@@ -76,14 +88,35 @@ def test_copies_are_recognised_and_repeated_measurements_are_not():
     random = np.random.default_rng(2)
     inputs = np.repeat(random.normal(size=(40, 2)), 2, axis=0)
     targets = np.repeat(random.normal(size=40), 2)
-    rows = KernelRows.of(inputs, targets)
-    assert len(without_copies(rows, equal_rows(inputs))) == 40
+    for rows in (KernelRows.of(inputs, targets), KernelRows.of(inputs[::2], targets[::2], counts=np.full(40, 2.0))):
+        assert are_copies(rows, equal_rows(rows.inputs))
     measured = KernelRows.of(inputs, targets + 0.1 * random.normal(size=80))
-    assert without_copies(measured, equal_rows(inputs)) is None
+    assert not are_copies(measured, equal_rows(inputs))
     # Targets with two values agree by chance.
     coins = KernelRows.of(inputs[:8], np.array([0.0, 0, 1, 1, 0, 0, 1, 1]))
-    assert without_copies(coins, equal_rows(inputs[:8])) is None
-    assert fit_small_table(inputs, targets).notes == {"copies": 40}
+    assert not are_copies(coins, equal_rows(inputs[:8]))
+    merged = merge_equal_rows(inputs, targets, None)
+    assert fit_small_table(*merged).notes == {"copies": 40}
+    assert fit_small_table(*merged, may_be_copies=False).notes == {}
+
+
+def test_features_on_landmarks_are_the_kernel():
+    """The same posterior in two ways: of the kernel matrix, and of weights of finite features."""
+    random = np.random.default_rng(3)
+    inputs, new = random.normal(size=(70, 3)), 2.0 * random.normal(size=(200, 3))
+    targets = np.sin(2.0 * inputs[:, 0]) + 0.1 * random.normal(size=70)
+    scales, counts = np.where(np.arange(70) % 7 == 0, 5.0, 1.0), 1.0 + np.arange(70) % 3
+    rows = KernelRows.of(inputs, targets, scales, counts)
+    for name, form in FORMS.items():
+        parameters = fit_from_several_starts(form, rows, (1.0, 0.3))
+        expected = KernelPosterior(form, parameters, rows)
+        fitted = condition_kernel(form, parameters, inputs, rows)
+        factor = Component(fitted, scale_degrees=form.prior.scale_degrees).variance_factor
+        mean, variance = expected.predict(new)
+        found = fitted.predict(new)
+        np.testing.assert_allclose(found.mean.numpy(), mean, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(factor * found.epistemic_variance.numpy(), variance, rtol=1e-5, err_msg=name)
+        assert factor == pytest.approx(expected.scale, rel=1e-6)
 
 
 def test_equal_rows_share_a_fold():
@@ -129,6 +162,6 @@ def test_very_few_rows(rows):
 def test_threads_make_no_difference():
     random = np.random.default_rng(0)
     inputs, targets = random.normal(size=(60, 3)), random.normal(size=60)
-    one, two = (fit_small_table(inputs, targets, threads=count).predict(inputs) for count in (1, 2))
+    one, two = (predict(fit_small_table(inputs, targets, threads=count), inputs) for count in (1, 2))
     np.testing.assert_array_equal(one.means, two.means)
     np.testing.assert_array_equal(one.scales, two.scales)

@@ -343,7 +343,7 @@ class FittedGP:
         return replace(found, epistemic_variance=variance, covariance=covariance)
 
     def residual_covariance(self, inputs: Tensor, features: Tensor) -> Tensor:
-        """``(rows, rows)`` covariance of what features on landmarks do not see of these rows; zero without landmarks."""
+        """``(rows, rows)`` covariance of what features on landmarks do not see; zero without landmarks."""
         scale = self.model.output_scale
         total = torch.zeros(len(inputs), len(inputs), dtype=torch.float64)
         for part, mine in landmark_parts(self.model.feature_map, features / math.sqrt(scale)):

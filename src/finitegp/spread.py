@@ -28,7 +28,7 @@ class SpreadModel:
         factor: On the scales.
         degrees_of_freedom: Of the predictions.
         share: Its weight beside the mixture without it.
-        landmark_weights: What each landmark weighs in the row sums of ``fitted``; see :class:`~finitegp.scaled.Component`.
+        landmark_weights: What each landmark weighs in the row sums of ``fitted``; see ``Component``.
     """
 
     fitted: FittedGP

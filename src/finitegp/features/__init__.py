@@ -7,6 +7,7 @@ from .embedding import PeriodicEmbedding
 from .fourier import FourierFeatures
 from .network import LinearFeatures, MLPFeatures
 from .quadrature import GaussLegendreFeatures
+from .soft_clip import SoftClip
 
 __all__ = [
     "ComposedFeatures",
@@ -17,5 +18,6 @@ __all__ = [
     "LinearFeatures",
     "MLPFeatures",
     "PeriodicEmbedding",
+    "SoftClip",
     "count_features",
 ]

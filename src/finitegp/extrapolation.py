@@ -224,7 +224,9 @@ def _runs(values: Array) -> tuple[Array, Array]:
         starts.append(seen[np.concatenate([[0], cuts + 1])])
         ends.append(seen[np.concatenate([cuts, [len(seen) - 1]])])
     most = max(len(each) for each in starts)
-    pad = [np.pad(np.stack(both), ((0, 0), (0, most - len(both[0]))), "edge") for both in zip(starts, ends, strict=True)]
+    pad = [
+        np.pad(np.stack(both), ((0, 0), (0, most - len(both[0]))), "edge") for both in zip(starts, ends, strict=True)
+    ]
     together = np.stack(pad)
     return np.ascontiguousarray(together[:, 0]), np.ascontiguousarray(together[:, 1])
 

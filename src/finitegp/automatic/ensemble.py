@@ -22,8 +22,10 @@ from .batched import BatchedNetworks
 from .large_settings import LargeTableSettings
 from .table import Array, Index, Table
 
-# Members of one group share each product. Groups are the same whatever the number of threads, so that results are.
-_GROUP = 2
+# Most members of one group, which share each product.
+_LARGEST_GROUP = 2
+# Steps grow with the rows beyond so many, to this power.
+_FEW_ROWS, _GROWTH = 2000, 0.4
 # As in Lagged: batches between refreshes, batches that the statistics cover, and rows that the noise comes from.
 _BLOCK, _WINDOW, _RESIDUAL_ROWS = 5, 100, 2000
 _SMALLEST_NOISE = 1e-8
@@ -100,11 +102,13 @@ def train_ensemble(
     networks = [
         make_network(inputs.shape[1], settings, seed=seed * 1000 + member) for member in range(settings.members)
     ]
+    # The same groups whatever the number of threads, so that the result is the same; at least two, for two cores.
+    size = min(_LARGEST_GROUP, max(1, settings.members // 2))
     finished = 0
 
     def train(first: int) -> list[_Member]:
         nonlocal finished
-        group = slice(first, first + _GROUP)
+        group = slice(first, first + size)
         batched = BatchedNetworks(networks[group])
         rows = [_others(len(inputs), fold) for fold in folds[group]]
         seeds = [seed * 1000 + first + member for member in range(len(rows))]
@@ -116,7 +120,7 @@ def train_ensemble(
             progress(f"network {finished} of {settings.members}")
         return found
 
-    members = [member for group in in_threads(train, range(0, settings.members, _GROUP), threads) for member in group]
+    members = [member for group in in_threads(train, range(0, settings.members, size), threads) for member in group]
     return Ensemble(
         clip=clip,
         networks=networks,
@@ -139,9 +143,7 @@ def fit_clip(inputs: Array) -> SoftClip:
     """Bounds inputs a little outside of the given rows."""
     free = SoftClip(inputs.shape[1])
     inside = free(torch.from_numpy(inputs).float())
-    return SoftClip(
-        inputs.shape[1], low=inside.min(dim=0).values - _MARGIN, high=inside.max(dim=0).values + _MARGIN
-    )
+    return SoftClip(inputs.shape[1], low=inside.min(dim=0).values - _MARGIN, high=inside.max(dim=0).values + _MARGIN)
 
 
 def make_folds(rows: int, members: int, *, seed: int) -> list[Index]:
@@ -168,13 +170,13 @@ def make_network(input_dim: int, settings: LargeTableSettings, *, seed: int) -> 
 
 
 def count_steps(rows: int, settings: LargeTableSettings) -> int:
-    """Steps of a member that is trained on so many rows.
+    """Steps of a member that is trained on so many rows: more rows are worth more steps, but ever fewer more.
 
     Example:
-        >>> [count_steps(rows, LargeTableSettings()) for rows in (2_000, 40_000, 1_000_000)]
-        [1500, 1875, 3000]
+        >>> [count_steps(rows, LargeTableSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]
+        [1500, 2855, 4971, 6000]
     """
-    return min(max(settings.min_steps, settings.epochs * rows // settings.batch_size), settings.max_steps)
+    return min(round(settings.steps * max(rows / _FEW_ROWS, 1.0) ** _GROWTH), settings.max_steps)
 
 
 def draw_batches(rows: Sequence[Index], batch_size: int, seeds: Sequence[int]) -> Iterator[Tensor]:
@@ -218,9 +220,7 @@ def train_lagged(
     batch_size = min(settings.batch_size, fewest)
     steps = count_steps(fewest, settings)
     factor = cosine_decay(steps, warmup_steps=max(1, int(_WARM_UP * steps)))
-    optimizer = FlatAdamW(
-        batched.parameters, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay
-    )
+    optimizer = FlatAdamW(batched.parameters, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
     heads = LaggedHeads(batched.members, batched.num_features, [len(numbers) for numbers in rows])
     batches = draw_batches(rows, batch_size, seeds)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from ..noise import NoiseModel
 from ..posterior import WeightPosterior
 from ..statistics import FeatureStatistics
 from .table import Array, Table
-from .tails import choose_error_shape
 
 # Of the two halves of the Fourier features, with all columns together weighted to one.
 _SHORT, _LONG = 0.5, 2.0
@@ -36,7 +35,12 @@ _NETWORK_RANGE, _FOURIER_RANGE = (-7.0, 0.5), (-5.0, 1.0)
 _START = (-3.0, -2.0)
 # Rows that a search looks at; the end of it looks at all.
 _SEARCH_ROWS = 2000
-_SETTLING = 3
+# The noise has settled when the factor on it is so close to one, or after so many rounds.
+_SETTLED, _SETTLING = 0.02, 3
+_ITERATIONS = 20
+# Shapes of errors that the search tries, and those that the end of it chooses from.
+_SHAPES = (GAUSSIAN, *(ErrorShape(nu) for nu in (8.0, 4.0, 2.6)))
+_FINE_SHAPES = tuple(ErrorShape(nu) for nu in (2.3, 2.6, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 25.0, 50.0))
 
 
 class Blocks(NamedTuple):
@@ -49,8 +53,8 @@ class Blocks(NamedTuple):
     def scales(self, prior: Prior) -> Tensor:
         """``(features,)`` standard deviations of the weights of features with unit priors."""
         values = (prior.network, prior.fourier, 1.0)
-        parts = [torch.full((size,), math.sqrt(value)) for size, value in zip(self, values, strict=True)]
-        return torch.cat(parts).double()
+        sizes = torch.tensor(list(self))
+        return torch.tensor(values, dtype=torch.float64).sqrt().repeat_interleave(sizes)
 
 
 class Prior(NamedTuple):
@@ -174,12 +178,19 @@ class LeftOut:
 
 
 class _Judged(NamedTuple):
-    """A prior on rows set aside: squared residuals, variances without the excess, and the best factor on these."""
+    """A prior on rows set aside: squared residuals, variances without the excess, and what fits these best."""
 
     prior: Prior
     squares: Array
     variance: Array
+    fit: _Fit
+
+
+class _Fit(NamedTuple):
+    """The factor on variances and the shape of errors with the best density, and this: the negative log of it."""
+
     factor: float
+    shape: ErrorShape
     density: float
 
 
@@ -232,87 +243,124 @@ def calibrate(
     few = held_out.first(_SEARCH_ROWS)
     # Networks' features come in a size of their own; priors are searched relative to it.
     size = float(held_out.features[:, : blocks.networks].square().sum(dim=1).mean())
+    shapes = _SHAPES if heavy_tails else _SHAPES[:1]
     judged: dict[tuple[float, float], _Judged] = {}
     noise = noise_variance
 
     def judge(place: tuple[float, float]) -> float:
         nonlocal noise
         if place not in judged:
-            judged[place] = _judge(statistics, blocks, few, Prior(10.0 ** place[0] / size, 10.0 ** place[1], noise))
+            prior = Prior(10.0 ** place[0] / size, 10.0 ** place[1], noise)
+            judged[place] = _judge(statistics, blocks, few, prior, shapes)
             # The next one begins where this one would end.
-            noise *= min(max(judged[place].factor, 0.1), 10.0)
-        return judged[place].density
+            noise *= min(max(judged[place].fit.factor, 0.1), 10.0)
+        return judged[place].fit.density
 
     best = _climb(judge)
-    found = judged[best]
-    prior = Prior(found.prior.network, found.prior.fourier, found.prior.noise * min(max(found.factor, 1e-3), 1e3))
+    prior, factor = judged[best].prior, judged[best].fit.factor
     for _ in range(_SETTLING):
-        whole = _judge(statistics, blocks, held_out, prior)
-        prior = prior._replace(noise=prior.noise * min(max(whole.factor, 0.1), 10.0))
-        if abs(math.log(whole.factor)) < 0.01:
+        # The pair stays; only the noise settles.
+        prior = prior._replace(noise=prior.noise * min(max(factor, 1e-3), 1e3))
+        whole = _judge(statistics, blocks, held_out, prior, shapes)
+        factor = whole.fit.factor
+        if abs(math.log(factor)) < _SETTLED:
             break
-    # What remains is a factor close to one.
-    squares, variance = whole.squares, whole.variance * whole.factor
-    relative = squares / (variance + held_out.excess)
-    held = held_out.rows
-    factor, every, every_rows = 1.0, relative, held
+    held, squares = held_out.rows, whole.squares
+    widened = 1.0
+    samples = [(squares / (whole.variance * factor + held_out.excess), held)]
     if left_out is not None:
-        log_variance = np.log(variance + held_out.excess)
-        offset = held.mean(log_variance - left_out.held_out_log_variance)
-        single = left_out.held_out_squares * np.exp(-left_out.held_out_log_variance - offset)
-        gain = _gain(relative, single)
-        left = gain * left_out.squares * np.exp(-left_out.log_variance - offset)
-        every = np.concatenate([relative, left])
-        every_rows = _together(held, left_out.rows)
-        factor = math.sqrt(max(every_rows.mean(every), 1.0))
-    prior = Prior(whole.prior.network * whole.factor * factor, whole.prior.fourier * whole.factor * factor,
-                  whole.prior.noise * whole.factor * factor)
-    standardized = np.sqrt(squares / (variance * factor + held_out.excess))
-    shape = GAUSSIAN
-    if heavy_tails:
-        # Each sample in its own units: how wide error bars are was settled above.
-        samples = [(standardized / math.sqrt(max(held.mean(standardized**2), 1e-12)), held.mean)]
-        if left_out is not None:
-            samples.append((np.sqrt(every / max(every_rows.mean(every), 1e-12)), every_rows.mean))
-        shape = choose_error_shape(samples, held.total)
-    scores = _cross_fitted(judged, few, standardized, factor)
+        left = _left_out_squares(whole, held_out, left_out)
+        every = _together(held, left_out.rows)
+        left = np.concatenate([samples[0][0], left])
+        # In the units of the rows set aside, whose mean square is not one where errors have heavy tails.
+        ratio = every.mean(left) / max(held.mean(samples[0][0]), 1e-12)
+        widened = math.sqrt(max(ratio, 1.0))
+        # Each sample in its own units: how wide error bars are is settled here, what shape errors have below.
+        samples.append((left / max(ratio, 1e-12), every))
+    shape = _choose_shape(samples) if heavy_tails else GAUSSIAN
+    final = _fit_scale([samples[0]], shape) * factor * widened
+    prior = Prior(*(value * final for value in prior))
+    variance = whole.variance * final + held_out.excess
     return Calibration(
         prior=prior,
         error_shape=shape,
-        scores=scores,
+        scores=_cross_fitted(judged, few, widened, shapes),
         record={
-            "network_prior": prior.network,
+            "network_prior": prior.network * size,
             "fourier_prior": prior.fourier,
             "noise_variance": prior.noise,
             "search": {"places": len(judged), "best": list(best)},
-            "widened": factor,
+            "widened": widened,
             "degrees_of_freedom": shape.degrees_of_freedom,
-            "validation_nlpd": _density(held, squares, variance * factor + held_out.excess, shape),
+            "validation_nlpd": _density(held, squares, variance, shape),
             "validation_rmse": math.sqrt(held.mean(squares)),
         },
     )
 
 
-def _judge(statistics: FeatureStatistics, blocks: Blocks, held_out: HeldOut, prior: Prior) -> _Judged:
+def _judge(
+    statistics: FeatureStatistics, blocks: Blocks, held_out: HeldOut, prior: Prior, shapes: Sequence[ErrorShape]
+) -> _Judged:
     scales = blocks.scales(prior)
     posterior = WeightPosterior(rescale(statistics, scales), prior.noise)
     prediction = posterior.predict(held_out.features * scales, held_out.log_scale)
     squares = (torch.from_numpy(held_out.rows.targets) - prediction.mean).square().numpy()
     variance = prediction.variance.numpy()
-    factor = _factor(held_out.rows, squares, variance, held_out.excess)
-    density = _density(held_out.rows, squares, factor * variance + held_out.excess, GAUSSIAN)
-    return _Judged(prior, squares, variance, factor, density)
+    return _Judged(prior, squares, variance, _fit(held_out.rows, squares, variance, held_out.excess, shapes))
 
 
-def _factor(rows: Table, squares: Array, variance: Array, excess: Array) -> float:
-    """On the variance, so that the mean of squared standardised residuals, with the excess, is one."""
+def _fit(rows: Table, squares: Array, variance: Array, excess: Array, shapes: Sequence[ErrorShape]) -> _Fit:
+    """The best of several shapes, each with its best factor on the variance (not on the excess)."""
+    fits = []
+    for shape in shapes:
+        factor = 1.0
+        for _ in range(_ITERATIONS):
+            relative = squares / (factor * variance + excess)
+            step = min(max(_fit_scale([(relative, rows)], shape, iterations=1), 1e-6), 1e6)
+            factor = min(max(factor * step, 1e-12), 1e12)
+            if abs(math.log(step)) < 1e-3:
+                break
+        fits.append(_Fit(factor, shape, _density(rows, squares, factor * variance + excess, shape)))
+    return min(fits, key=lambda fit: fit.density)
+
+
+def _fit_scale(samples: Sequence[tuple[Array, Table]], shape: ErrorShape, *, iterations: int = 30) -> float:
+    """The factor on variances with the best density of squared standardised errors, each sample counting the same.
+
+    For Student's t by expectation maximisation: rows far off count less.
+    """
+    nu = shape.degrees_of_freedom
+    if nu is None:
+        return max(sum(rows.mean(squares) for squares, rows in samples) / len(samples), 1e-12)
     factor = 1.0
-    for _ in range(20):
-        step = max(rows.mean(squares / (factor * variance + excess)), 1e-12)
-        factor = min(max(factor * step, 1e-12), 1e12)
-        if abs(step - 1.0) < 1e-3:
-            break
+    for _ in range(iterations):
+        means = [rows.mean((nu + 1.0) * squares / (nu - 2.0 + squares / factor)) for squares, rows in samples]
+        factor = max(sum(means) / len(means), 1e-12)
     return factor
+
+
+def _choose_shape(samples: Sequence[tuple[Array, Table]]) -> ErrorShape:
+    """The degrees of freedom with the best density, or the Gaussian if hardly worse."""
+    rows = samples[0][1].total
+
+    def loss(shape: ErrorShape) -> float:
+        factor = _fit_scale(samples, shape)
+        return sum(_density(table, squares, np.full(len(squares), factor), shape) for squares, table in samples)
+
+    best = min(_FINE_SHAPES, key=loss)
+    # One more parameter has to gain more than half the logarithm of the rows, in nats in all.
+    price = 0.5 * math.log(max(rows, 2.0)) / rows * len(samples)
+    return best if loss(best) < loss(GAUSSIAN) - price else GAUSSIAN
+
+
+def _left_out_squares(whole: _Judged, held_out: HeldOut, left_out: LeftOut) -> Array:
+    """Squared residuals of single networks as the whole model would have them, in units of its variances."""
+    variance = whole.variance * whole.fit.factor + held_out.excess
+    offset = held_out.rows.mean(np.log(variance) - left_out.held_out_log_variance)
+    single = left_out.held_out_squares * np.exp(-left_out.held_out_log_variance - offset)
+    gain = _gain(whole.squares / variance, single)
+    squares: Array = gain * left_out.squares * np.exp(-left_out.log_variance - offset)
+    return squares
 
 
 def _density(rows: Table, squares: Array, variance: Array, shape: ErrorShape) -> float:
@@ -353,29 +401,26 @@ def _gain(whole: Array, single: Array) -> float:
 def _together(first: Table, second: Table) -> Table:
     counts = None
     if first.counts is not None or second.counts is not None:
-        counts = np.concatenate([np.ones(len(part)) if part.counts is None else part.counts for part in (first, second)])
-    return Table(
-        np.concatenate([first.inputs, second.inputs]), np.concatenate([first.targets, second.targets]), counts
-    )
+        counts = np.concatenate(
+            [np.ones(len(part)) if part.counts is None else part.counts for part in (first, second)]
+        )
+    return Table(np.concatenate([first.inputs, second.inputs]), np.concatenate([first.targets, second.targets]), counts)
 
 
 def _cross_fitted(
-    judged: dict[tuple[float, float], _Judged], few: HeldOut, standardized: Array, factor: float
+    judged: Mapping[tuple[float, float], _Judged], few: HeldOut, widened: float, shapes: Sequence[ErrorShape]
 ) -> Array:
-    """Scores of each half of the rows under the prior that the other half would have chosen."""
-    scores = standardized.copy()
+    """Scores of each half of the rows under the prior and the factor that the other half would have chosen."""
+    scores = np.empty(len(few.rows))
     halves = np.arange(len(few.rows)) % 2
     for half in (0, 1):
         own, others = np.flatnonzero(halves == half), np.flatnonzero(halves != half)
-        rows = few.rows.take(others)
-        best: tuple[float, Array] | None = None
-        for each in judged.values():
-            excess = few.excess[others]
-            scale = _factor(rows, each.squares[others], each.variance[others], excess)
-            density = _density(rows, each.squares[others], scale * each.variance[others] + excess, GAUSSIAN)
-            if best is None or density < best[0]:
-                variance = scale * factor * each.variance[own] + few.excess[own]
-                best = density, np.sqrt(each.squares[own] / variance)
-        assert best is not None
-        scores[own] = best[1]
-    return scores[: len(few.rows)]
+        if len(others) == 0:
+            continue
+        rows, excess = few.rows.take(others), few.excess[others]
+        found = [
+            (_fit(rows, each.squares[others], each.variance[others], excess, shapes), each) for each in judged.values()
+        ]
+        fit, each = min(found, key=lambda both: both[0].density)
+        scores[own] = np.sqrt(each.squares[own] / (fit.factor * widened * each.variance[own] + few.excess[own]))
+    return scores

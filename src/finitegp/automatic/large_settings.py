@@ -17,9 +17,8 @@ class LargeTableSettings:
         num_frequencies: Cosines per column of its embedding; fewer where there are many columns.
         embedding_width: Outputs per column of its embedding; more where there are few columns.
         batch_size: Rows per step.
-        epochs: Passes over the rows ...
-        min_steps: ... but at least so many steps ...
-        max_steps: ... and no more than these.
+        steps: Steps on a table of 2,000 rows; larger ones get more, in proportion to the rows to the power of 0.4 ...
+        max_steps: ... but no more than these.
         learning_rate: Of Adam, after a tenth of the steps of linear warm-up, with cosine decay.
         weight_decay: Decoupled, of all parameters.
         max_sample: Rows that features are learned from; the exact pass takes in every row.
@@ -37,9 +36,8 @@ class LargeTableSettings:
     num_frequencies: int = 16
     embedding_width: int = 4
     batch_size: int = 256
-    epochs: int = 12
-    min_steps: int = 1500
-    max_steps: int = 3000
+    steps: int = 1500
+    max_steps: int = 6000
     learning_rate: float = 1e-2
     weight_decay: float = 0.03
     max_sample: int = 100_000
@@ -53,7 +51,7 @@ class LargeTableSettings:
 
     def __post_init__(self) -> None:
         """Check what a user can set wrongly."""
-        for name in ("batch_size", "epochs", "min_steps", "noise_steps", "max_sample", "max_validation_rows"):
+        for name in ("batch_size", "steps", "max_steps", "noise_steps", "max_sample", "max_validation_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}.")
         for name in ("members", "noise_networks"):
@@ -82,10 +80,10 @@ class LargeTableSettings:
 #: What each effort stands for.
 LARGE_EFFORTS: dict[str, LargeTableSettings] = {
     "low": LargeTableSettings(
-        members=2, epochs=2, min_steps=800, max_steps=1000, fourier_features=256, noise_steps=300, max_sample=40_000
+        members=2, steps=800, max_steps=800, fourier_features=256, noise_steps=300, max_sample=40_000
     ),
     "medium": LargeTableSettings(),
     "high": LargeTableSettings(
-        members=8, epochs=30, min_steps=4000, max_steps=12_000, learning_rate=5e-3, noise_networks=4, noise_steps=1500
+        members=8, steps=4000, max_steps=20_000, learning_rate=5e-3, noise_networks=4, noise_steps=1500
     ),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -72,6 +73,8 @@ class InputNoise(NoiseModel):
         variance: The initial common factor ``s``.
         max_log_scale: Bound on ``|log v|``: the output passes through ``bound * tanh(output / bound)``, so that no
             single row can claim a noise that dwarfs or drowns all others.
+        bounds: Smallest and largest ``log v``, for example those of the training rows: where no row was seen, a
+            network's noise is a guess, and may be no larger or smaller than what was seen. None bounds nothing.
 
     Example:
         >>> noise = InputNoise(nn.Linear(2, 1), reads="inputs", variance=0.1)
@@ -86,19 +89,24 @@ class InputNoise(NoiseModel):
         reads: str = "features",
         variance: float = 0.1,
         max_log_scale: float = 12.0,
+        bounds: Sequence[float] | None = None,
     ) -> None:
         super().__init__(variance)
         if reads not in ("inputs", "features"):
             raise ValueError(f"reads must be 'inputs' or 'features', but is {reads!r}.")
         if not max_log_scale > 0.0:
             raise ValueError(f"max_log_scale must be positive, but is {max_log_scale}.")
+        if bounds is not None and not (len(bounds) == 2 and -math.inf < bounds[0] <= bounds[1] < math.inf):
+            raise ValueError(f"bounds must be the smallest and the largest log scale, but are {bounds!r}.")
         self.module = module
         self.reads = reads
         self.max_log_scale = max_log_scale
+        self.bounds = None if bounds is None else (float(bounds[0]), float(bounds[1]))
 
     def config(self) -> dict[str, Any]:
         """The arguments that make this noise again, but for its variance and the module in it."""
-        return {"reads": self.reads, "max_log_scale": self.max_log_scale}
+        bounds = {} if self.bounds is None else {"bounds": list(self.bounds)}
+        return {"reads": self.reads, "max_log_scale": self.max_log_scale} | bounds
 
     def log_scale(self, inputs: Tensor, features: Tensor) -> Tensor:
         """``(rows,)`` logarithm of each row's noise scale."""
@@ -110,4 +118,5 @@ class InputNoise(NoiseModel):
                 f"The noise module must return one number per row ({len(inputs)},), "
                 f"but returned shape {tuple(output.shape)}."
             )
-        return self.max_log_scale * torch.tanh(output / self.max_log_scale)
+        log_scale = self.max_log_scale * torch.tanh(output / self.max_log_scale)
+        return log_scale if self.bounds is None else log_scale.clamp(*self.bounds)

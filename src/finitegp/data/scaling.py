@@ -11,6 +11,10 @@ import numpy.typing as npt
 from ..errors import DataError
 
 _Array = npt.NDArray[np.float64]
+# Values beyond this quantile, at either end, are moved to it before a column is measured.
+_WINSORIZED = 0.005
+# A column with a smaller range, relative to its magnitude, differs from a constant by rounding.
+_ROUNDING_RANGE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +61,49 @@ class Standardizer:
         """The values in their original units."""
         result: _Array = np.asarray(values, dtype=np.float64) * self.scale + self.mean
         return result
+
+
+def winsorized_standardizer(inputs: Any, counts: Any = None) -> Standardizer:
+    """Standardises columns by mean and standard deviation that a few wild values cannot move.
+
+    Both are those of the column with its values beyond the 0.5 % and 99.5 % quantiles moved to these. A column whose
+    range is less than 1e-9 of its magnitude varies by rounding only: it is constant.
+
+    Args:
+        inputs: ``(rows, columns)``.
+        counts: ``(rows,)`` how many equal rows each row stands for; None means one.
+
+    Example:
+        >>> column = np.append(np.linspace(-1.0, 1.0, 999), 1e9)[:, None]
+        >>> scaler = winsorized_standardizer(column)
+        >>> bool(abs(scaler.scale - 0.578) < 0.005)
+        True
+    """
+    array = np.asarray(inputs, dtype=np.float64)
+    if array.ndim != 2 or len(array) == 0:
+        raise DataError(f"inputs must be (rows, columns) with at least one row, but have shape {array.shape}.")
+    smallest, largest = array.min(axis=0), array.max(axis=0)
+    low, high = _quantiles(array, counts)
+    # A column that is nearly always the same value keeps what little it has.
+    same = low == high
+    low, high = np.where(same, smallest, low), np.where(same, largest, high)
+    found = Standardizer.fit(np.clip(array, low, high), counts)
+    magnitude = np.maximum(np.abs(smallest), np.abs(largest))
+    constant = largest - smallest <= _ROUNDING_RANGE * magnitude
+    return Standardizer(mean=found.mean, scale=np.where(constant, 1.0, found.scale))
+
+
+def _quantiles(array: _Array, counts: Any) -> tuple[_Array, _Array]:
+    if counts is None:
+        low, high = np.quantile(array, [_WINSORIZED, 1.0 - _WINSORIZED], axis=0)
+        return low, high
+    order = np.argsort(array, axis=0)
+    share = np.cumsum(np.asarray(counts, dtype=np.float64)[order], axis=0)
+    share /= share[-1]
+    columns = np.arange(array.shape[1])
+    rows = [np.minimum((share < level).sum(axis=0), len(array) - 1) for level in (_WINSORIZED, 1.0 - _WINSORIZED)]
+    low, high = (array[order[row, columns], columns] for row in rows)
+    return low, high
 
 
 @dataclass(frozen=True, eq=False)

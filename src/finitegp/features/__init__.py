@@ -8,6 +8,7 @@ from .fourier import FourierFeatures
 from .landmarks import LandmarkFeatures
 from .network import LinearFeatures, MLPFeatures
 from .quadrature import GaussLegendreFeatures
+from .soft_clip import SoftClip
 
 __all__ = [
     "ComposedFeatures",
@@ -19,5 +20,6 @@ __all__ = [
     "LinearFeatures",
     "MLPFeatures",
     "PeriodicEmbedding",
+    "SoftClip",
     "count_features",
 ]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .activations import WRITTEN_OUT, activation_name, make_activation
-from .arguments import check_size, check_width, log_of_number
+from .arguments import check_size, check_width, log_of_number, log_of_positive
 from .pullback import Pullback, accumulate
 
 
@@ -136,8 +136,10 @@ class LinearFeatures(nn.Module):
     Args:
         input_dim: Number of input columns.
         bias: Whether there is an intercept.
-        magnitude: The prior variance of each slope; learned, stored as ``log_magnitude``.
+        magnitude: The prior variance of each slope, one number, or with ``ard`` one per input; learned, stored as
+            ``log_magnitude``.
         bias_magnitude: The prior variance of the intercept; learned, stored as ``log_bias_magnitude``.
+        ard: Whether each slope has its own prior variance.
 
     Example:
         >>> feature_map = LinearFeatures(input_dim=2, magnitude=4.0, bias_magnitude=9.0)
@@ -150,17 +152,29 @@ class LinearFeatures(nn.Module):
     num_features: int
     log_bias_magnitude: nn.Parameter | None
 
-    def __init__(self, input_dim: int, bias: bool = True, magnitude: float = 1.0, bias_magnitude: float = 1.0) -> None:
+    def __init__(
+        self,
+        input_dim: int,
+        bias: bool = True,
+        magnitude: float | Sequence[float] | Tensor = 1.0,
+        bias_magnitude: float = 1.0,
+        ard: bool = False,
+    ) -> None:
         super().__init__()
         self.input_dim = check_size("input_dim", input_dim)
         self.num_features = self.input_dim + bool(bias)
-        self.log_magnitude = nn.Parameter(log_of_number("magnitude", magnitude))
+        log_magnitude = log_of_positive("magnitude", magnitude)
+        shape = (self.input_dim,) if ard else ()
+        if log_magnitude.shape not in ((), shape):
+            raise ValueError(f"magnitude must be one number, or one per input with ard=True, but is {magnitude!r}.")
+        self.log_magnitude = nn.Parameter(log_magnitude.expand(shape).clone())
         log_bias_magnitude = nn.Parameter(log_of_number("bias_magnitude", bias_magnitude))
         self.register_parameter("log_bias_magnitude", log_bias_magnitude if bias else None)
 
     def config(self) -> dict[str, Any]:
         """The arguments that make this map again, but for the values of its tensors."""
-        return {"input_dim": self.input_dim, "bias": self.log_bias_magnitude is not None}
+        ard = {"ard": True} if self.log_magnitude.ndim else {}
+        return {"input_dim": self.input_dim, "bias": self.log_bias_magnitude is not None} | ard
 
     @property
     def magnitude(self) -> Tensor:

@@ -1,0 +1,426 @@
+"""All features in one exact GP: networks, a Fourier kernel, a line; rows set aside choose how much each may say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..error_shape import GAUSSIAN, ErrorShape
+from ..features import (
+    ComposedFeatures,
+    ConcatenatedFeatures,
+    ConstantFeatures,
+    FourierFeatures,
+    LinearFeatures,
+    SoftClip,
+)
+from ..model import FeatureGP, FittedGP
+from ..noise import NoiseModel
+from ..posterior import WeightPosterior
+from ..statistics import FeatureStatistics
+from .table import Array, Table
+
+# Of the two halves of the Fourier features, with all columns together weighted to one.
+_SHORT, _LONG = 0.5, 2.0
+# What a column without any effect still counts, as a share of all effects.
+_LEAST_EFFECT = 0.01
+# Prior variances are searched in decades and then in halves of these, within these exponents of ten.
+_NETWORK_RANGE, _FOURIER_RANGE = (-7.0, 0.5), (-5.0, 1.0)
+_START = (-3.0, -2.0)
+# Rows that a search looks at; the end of it looks at all.
+_SEARCH_ROWS = 2000
+# The noise has settled when the factor on it is so close to one, or after so many rounds.
+_SETTLED, _SETTLING = 0.02, 3
+_ITERATIONS = 20
+# Shapes of errors that the search tries, and those that the end of it chooses from.
+_SHAPES = (GAUSSIAN, *(ErrorShape(nu) for nu in (8.0, 4.0, 2.6)))
+_FINE_SHAPES = tuple(ErrorShape(nu) for nu in (2.3, 2.6, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 25.0, 50.0))
+
+
+class Blocks(NamedTuple):
+    """How many features there are of each kind, in this order: networks, Fourier, and line with constant."""
+
+    networks: int
+    fourier: int
+    line: int
+
+    def scales(self, prior: Prior) -> Tensor:
+        """``(features,)`` standard deviations of the weights of features with unit priors."""
+        values = (prior.network, prior.fourier, 1.0)
+        sizes = torch.tensor(list(self))
+        return torch.tensor(values, dtype=torch.float64).sqrt().repeat_interleave(sizes)
+
+
+class Prior(NamedTuple):
+    """Prior variances of the weights of network and of Fourier features, and the noise variance."""
+
+    network: float
+    fourier: float
+    noise: float
+
+
+def column_weights(effects: Array) -> Array:
+    """Columns weighted by the root of their effect, none entirely absent; the squares add up to one."""
+    total = float(effects.sum())
+    squares = effects + _LEAST_EFFECT * total if total > 0.0 else np.ones(len(effects))
+    weights: Array = np.sqrt(squares / squares.sum())
+    return weights
+
+
+def join_features(
+    networks: list[nn.Module], effects: Array, num_fourier: int, *, seed: int
+) -> tuple[ConcatenatedFeatures, Blocks]:
+    """Networks beside Matérn-3/2 Fourier features of two length scales, weighted columns, and a constant.
+
+    The weights of all features have unit prior variance, but for the slopes, whose variance is that of their columns'
+    weights.
+    """
+    columns = len(effects)
+    weights = torch.from_numpy(column_weights(effects))
+    kernels = [
+        FourierFeatures(
+            columns,
+            num_fourier // 2,
+            "matern32",
+            length / weights,
+            magnitude=0.5,
+            learn_length_scales=False,
+            learn_magnitude=False,
+            seed=seed + number,
+        )
+        for number, length in enumerate((_SHORT, _LONG))
+    ]
+    line = LinearFeatures(columns, bias=False, magnitude=weights.square(), ard=True)
+    plain = ComposedFeatures(SoftClip(columns), ConcatenatedFeatures(*kernels, line, ConstantFeatures()))
+    joined = ConcatenatedFeatures(*networks, plain, input_dim=columns).double().requires_grad_(False)
+    return joined, Blocks(joined.num_features - plain.num_features, num_fourier, columns + 1)
+
+
+def rescale(statistics: FeatureStatistics, scales: Tensor) -> FeatureStatistics:
+    """The sums of features that are multiplied by these scales: no row is read again."""
+    return replace(
+        statistics,
+        gram=statistics.gram * scales[:, None] * scales,
+        projected_targets=statistics.projected_targets * scales[:, None],
+    )
+
+
+def with_prior(model: FeatureGP, statistics: FeatureStatistics, blocks: Blocks, prior: Prior) -> FittedGP:
+    """The posterior under this prior, from sums under the unit prior; the model itself gets the prior, too."""
+    model.noise.set_variance(prior.noise)
+    model.set_output_scale(prior.network)
+    features = model.feature_map
+    assert isinstance(features, ConcatenatedFeatures)
+    plain = features.maps[-1]
+    assert isinstance(plain, ComposedFeatures)
+    with torch.no_grad():
+        # The output scale multiplies everything; what is not a network has to be divided by it.
+        for part, variance in zip(plain.second.maps, (prior.fourier, prior.fourier, 1.0, 1.0), strict=True):  # type: ignore[union-attr, arg-type]
+            part.log_magnitude += math.log(variance) - model.log_output_scale
+    exact = model.exact_copy().requires_grad_(False)
+    return FittedGP(exact, WeightPosterior(rescale(statistics, blocks.scales(prior)), exact.noise_variance))
+
+
+def make_joined_model(
+    networks: list[nn.Module], effects: Array, num_fourier: int, noise: NoiseModel, *, seed: int
+) -> tuple[FeatureGP, Blocks]:
+    """A GP on joined features with unit priors."""
+    features, blocks = join_features(networks, effects, num_fourier, seed=seed)
+    return FeatureGP(features, noise_model=noise).double(), blocks
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Rows that nothing was trained on, as the joined model sees them.
+
+    Attributes:
+        rows: The rows.
+        features: ``(rows, features)`` under unit priors.
+        log_scale: ``(rows,)`` of the noise, or None.
+        excess: ``(rows,)`` variance from outside of what was seen.
+    """
+
+    rows: Table
+    features: Tensor
+    log_scale: Tensor | None
+    excess: Array
+
+    def first(self, count: int) -> HeldOut:
+        """The first rows."""
+        scale = None if self.log_scale is None else self.log_scale[:count]
+        kept = np.arange(min(count, len(self.rows)))
+        return HeldOut(self.rows.take(kept), self.features[:count], scale, self.excess[:count])
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Many more rows, seen only by a single network without them: they show what is rare.
+
+    Attributes:
+        squares: ``(rows,)`` squared residuals of rows that the network which predicts them was trained without.
+        log_variance: ``(rows,)`` their noise variances, by noise networks that did not see them either.
+        held_out_squares: ``(networks, held-out rows)`` squared residuals of the same single networks.
+        held_out_log_variance: ``(held-out rows,)`` noise variances.
+        rows: The rows, for their counts.
+    """
+
+    squares: Array
+    log_variance: Array
+    held_out_squares: Array
+    held_out_log_variance: Array
+    rows: Table
+
+
+class _Judged(NamedTuple):
+    """A prior on rows set aside: squared residuals, variances without the excess, and what fits these best."""
+
+    prior: Prior
+    squares: Array
+    variance: Array
+    fit: _Fit
+
+
+class _Fit(NamedTuple):
+    """The factor on variances and the shape of errors with the best density, and this: the negative log of it."""
+
+    factor: float
+    shape: ErrorShape
+    density: float
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What rows set aside have chosen.
+
+    Attributes:
+        prior: Prior variances and noise.
+        error_shape: Of predictive distributions.
+        scores: ``(rows,)`` absolute standardised residuals of the rows set aside, each under a prior that the other
+            half of them chose.
+        record: The same and more, as JSON.
+    """
+
+    prior: Prior
+    error_shape: ErrorShape
+    scores: Array
+    record: dict[str, Any]
+
+
+def calibrate(
+    statistics: FeatureStatistics,
+    blocks: Blocks,
+    held_out: HeldOut,
+    left_out: LeftOut | None,
+    *,
+    noise_variance: float,
+    heavy_tails: bool = True,
+) -> Calibration:
+    r"""Choose the prior variances of both blocks, the noise and the shape of errors.
+
+    With network prior a, Fourier prior b and noise s all multiplied by T, means stay what they are (the line's prior,
+    which is all but flat, aside) and variances are multiplied by T. So the pair (a, b) is searched, each with the
+    factor that makes the mean of :math:`r^2 / \sigma^2` one; sums of rows are rescaled by block and never read again.
+    The linear block is not shrunk.
+
+    Where one row in thousands lies far outside of its error bar, the rows set aside are too few to tell: left-out
+    residuals of single networks, scaled by how both compare on the rows set aside, may widen the error bars, half way
+    as a geometric mean. They never narrow them: single networks that err by more are no evidence for smaller errors.
+
+    Args:
+        statistics: Sums of all rows but those set aside, under unit priors.
+        blocks: Of the features.
+        held_out: The rows set aside.
+        left_out: Residuals of single networks, or None.
+        noise_variance: Where the search begins.
+        heavy_tails: Whether another shape than the Gaussian may be chosen.
+    """
+    few = held_out.first(_SEARCH_ROWS)
+    # Networks' features come in a size of their own; priors are searched relative to it.
+    size = float(held_out.features[:, : blocks.networks].square().sum(dim=1).mean())
+    shapes = _SHAPES if heavy_tails else _SHAPES[:1]
+    judged: dict[tuple[float, float], _Judged] = {}
+    noise = noise_variance
+
+    def judge(place: tuple[float, float]) -> float:
+        nonlocal noise
+        if place not in judged:
+            prior = Prior(10.0 ** place[0] / size, 10.0 ** place[1], noise)
+            judged[place] = _judge(statistics, blocks, few, prior, shapes)
+            # The next one begins where this one would end.
+            noise *= min(max(judged[place].fit.factor, 0.1), 10.0)
+        return judged[place].fit.density
+
+    best = _climb(judge)
+    prior, factor = judged[best].prior, judged[best].fit.factor
+    for _ in range(_SETTLING):
+        # The pair stays; only the noise settles.
+        prior = prior._replace(noise=prior.noise * min(max(factor, 1e-3), 1e3))
+        whole = _judge(statistics, blocks, held_out, prior, shapes)
+        factor = whole.fit.factor
+        if abs(math.log(factor)) < _SETTLED:
+            break
+    held, squares = held_out.rows, whole.squares
+    widened = 1.0
+    samples = [(squares / (whole.variance * factor + held_out.excess), held)]
+    if left_out is not None:
+        left = _left_out_squares(whole, held_out, left_out)
+        every = _together(held, left_out.rows)
+        left = np.concatenate([samples[0][0], left])
+        # In the units of the rows set aside, whose mean square is not one where errors have heavy tails.
+        ratio = every.mean(left) / max(held.mean(samples[0][0]), 1e-12)
+        widened = math.sqrt(max(ratio, 1.0))
+        # Each sample in its own units: how wide error bars are is settled here, what shape errors have below.
+        samples.append((left / max(ratio, 1e-12), every))
+    shape = _choose_shape(samples) if heavy_tails else GAUSSIAN
+    final = _fit_scale([samples[0]], shape) * factor * widened
+    prior = Prior(*(value * final for value in prior))
+    variance = whole.variance * final + held_out.excess
+    return Calibration(
+        prior=prior,
+        error_shape=shape,
+        scores=_cross_fitted(judged, few, widened, shapes),
+        record={
+            "network_prior": prior.network * size,
+            "fourier_prior": prior.fourier,
+            "noise_variance": prior.noise,
+            "search": {"places": len(judged), "best": list(best)},
+            "widened": widened,
+            "degrees_of_freedom": shape.degrees_of_freedom,
+            "validation_nlpd": _density(held, squares, variance, shape),
+            "validation_rmse": math.sqrt(held.mean(squares)),
+        },
+    )
+
+
+def _judge(
+    statistics: FeatureStatistics, blocks: Blocks, held_out: HeldOut, prior: Prior, shapes: Sequence[ErrorShape]
+) -> _Judged:
+    scales = blocks.scales(prior)
+    posterior = WeightPosterior(rescale(statistics, scales), prior.noise)
+    prediction = posterior.predict(held_out.features * scales, held_out.log_scale)
+    squares = (torch.from_numpy(held_out.rows.targets) - prediction.mean).square().numpy()
+    variance = prediction.variance.numpy()
+    return _Judged(prior, squares, variance, _fit(held_out.rows, squares, variance, held_out.excess, shapes))
+
+
+def _fit(rows: Table, squares: Array, variance: Array, excess: Array, shapes: Sequence[ErrorShape]) -> _Fit:
+    """The best of several shapes, each with its best factor on the variance (not on the excess)."""
+    fits = []
+    for shape in shapes:
+        factor = 1.0
+        for _ in range(_ITERATIONS):
+            relative = squares / (factor * variance + excess)
+            step = min(max(_fit_scale([(relative, rows)], shape, iterations=1), 1e-6), 1e6)
+            factor = min(max(factor * step, 1e-12), 1e12)
+            if abs(math.log(step)) < 1e-3:
+                break
+        fits.append(_Fit(factor, shape, _density(rows, squares, factor * variance + excess, shape)))
+    return min(fits, key=lambda fit: fit.density)
+
+
+def _fit_scale(samples: Sequence[tuple[Array, Table]], shape: ErrorShape, *, iterations: int = 30) -> float:
+    """The factor on variances with the best density of squared standardised errors, each sample counting the same.
+
+    For Student's t by expectation maximisation: rows far off count less.
+    """
+    nu = shape.degrees_of_freedom
+    if nu is None:
+        return max(sum(rows.mean(squares) for squares, rows in samples) / len(samples), 1e-12)
+    factor = 1.0
+    for _ in range(iterations):
+        means = [rows.mean((nu + 1.0) * squares / (nu - 2.0 + squares / factor)) for squares, rows in samples]
+        factor = max(sum(means) / len(means), 1e-12)
+    return factor
+
+
+def _choose_shape(samples: Sequence[tuple[Array, Table]]) -> ErrorShape:
+    """The degrees of freedom with the best density, or the Gaussian if hardly worse."""
+    rows = samples[0][1].total
+
+    def loss(shape: ErrorShape) -> float:
+        factor = _fit_scale(samples, shape)
+        return sum(_density(table, squares, np.full(len(squares), factor), shape) for squares, table in samples)
+
+    best = min(_FINE_SHAPES, key=loss)
+    # One more parameter has to gain more than half the logarithm of the rows, in nats in all.
+    price = 0.5 * math.log(max(rows, 2.0)) / rows * len(samples)
+    return best if loss(best) < loss(GAUSSIAN) - price else GAUSSIAN
+
+
+def _left_out_squares(whole: _Judged, held_out: HeldOut, left_out: LeftOut) -> Array:
+    """Squared residuals of single networks as the whole model would have them, in units of its variances."""
+    variance = whole.variance * whole.fit.factor + held_out.excess
+    offset = held_out.rows.mean(np.log(variance) - left_out.held_out_log_variance)
+    single = left_out.held_out_squares * np.exp(-left_out.held_out_log_variance - offset)
+    gain = _gain(whole.squares / variance, single)
+    squares: Array = gain * left_out.squares * np.exp(-left_out.log_variance - offset)
+    return squares
+
+
+def _density(rows: Table, squares: Array, variance: Array, shape: ErrorShape) -> float:
+    """The mean negative log density."""
+    standardized = torch.from_numpy(np.sqrt(squares / variance))
+    return rows.mean(0.5 * np.log(variance) - shape.log_density(standardized).numpy())
+
+
+def _climb(judge: Callable[[tuple[float, float]], float]) -> tuple[float, float]:
+    """Down the density from the usual place: in decades along both axes, then in half decades."""
+    place = _START
+    for step in (1.0, 0.5):
+        while True:
+            around = [
+                (min(max(place[0] + step * up, _NETWORK_RANGE[0]), _NETWORK_RANGE[1]), place[1]) for up in (-1, 1)
+            ]
+            around += [
+                (place[0], min(max(place[1] + step * up, _FOURIER_RANGE[0]), _FOURIER_RANGE[1])) for up in (-1, 1)
+            ]
+            best = min(around, key=judge)
+            if judge(best) >= judge(place):
+                break
+            place = best
+    return place
+
+
+def _gain(whole: Array, single: Array) -> float:
+    """How much smaller squared standardised residuals of the whole model are than those of single networks.
+
+    For typical rows, by geometric means, and for bad ones, by the 99 % quantile, whichever is less: averaging takes
+    more off the errors of networks that disagree than off those of rows that nothing could foresee.
+    """
+    typical = float(np.exp(np.mean(np.log(np.maximum(whole, 1e-20))) - np.mean(np.log(np.maximum(single, 1e-20)))))
+    bad = float(np.quantile(whole, 0.99) / max(float(np.quantile(single, 0.99)), 1e-20))
+    return min(typical, bad, 1.0)
+
+
+def _together(first: Table, second: Table) -> Table:
+    counts = None
+    if first.counts is not None or second.counts is not None:
+        counts = np.concatenate(
+            [np.ones(len(part)) if part.counts is None else part.counts for part in (first, second)]
+        )
+    return Table(np.concatenate([first.inputs, second.inputs]), np.concatenate([first.targets, second.targets]), counts)
+
+
+def _cross_fitted(
+    judged: Mapping[tuple[float, float], _Judged], few: HeldOut, widened: float, shapes: Sequence[ErrorShape]
+) -> Array:
+    """Scores of each half of the rows under the prior and the factor that the other half would have chosen."""
+    scores = np.empty(len(few.rows))
+    halves = np.arange(len(few.rows)) % 2
+    for half in (0, 1):
+        own, others = np.flatnonzero(halves == half), np.flatnonzero(halves != half)
+        if len(others) == 0:
+            continue
+        rows, excess = few.rows.take(others), few.excess[others]
+        found = [
+            (_fit(rows, each.squares[others], each.variance[others], excess, shapes), each) for each in judged.values()
+        ]
+        fit, each = min(found, key=lambda both: both[0].density)
+        scores[own] = np.sqrt(each.squares[own] / (fit.factor * widened * each.variance[own] + few.excess[own]))
+    return scores

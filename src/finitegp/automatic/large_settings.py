@@ -1,0 +1,89 @@
+"""What the automatic fit of a large table decides, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LargeTableSettings:
+    """The choices of :func:`~finitegp.automatic.large_table.fit_large_table`.
+
+    Attributes:
+        members: Networks, each trained without one fold of the rows.
+        hidden: Widths of each network.
+        num_frequencies: Cosines per column of its embedding; fewer where there are many columns.
+        embedding_width: Outputs per column of its embedding; more where there are few columns.
+        batch_size: Rows per step.
+        steps: Steps on a table of 2,000 rows; larger ones get more, in proportion to the rows to the power of 0.4 ...
+        max_steps: ... but no more than these.
+        learning_rate: Of Adam, after a tenth of the steps of linear warm-up, with cosine decay.
+        weight_decay: Decoupled, of all parameters.
+        max_sample: Rows that features are learned from; the exact pass takes in every row.
+        fourier_features: Random Fourier features beside the networks.
+        input_noise: Whether the noise depends on the input.
+        noise_networks: Networks for the noise.
+        noise_steps: Steps of each.
+        validation_fraction: Rows that nothing is trained on: they choose priors, noise and the shape of errors ...
+        max_validation_rows: ... no more than these.
+        heavy_tails: Whether the predictive distribution may be Student's t.
+    """
+
+    members: int = 4
+    hidden: tuple[int, ...] = (128, 128, 128)
+    num_frequencies: int = 16
+    embedding_width: int = 4
+    batch_size: int = 256
+    steps: int = 1500
+    max_steps: int = 6000
+    learning_rate: float = 1e-2
+    weight_decay: float = 0.03
+    max_sample: int = 100_000
+    fourier_features: int = 512
+    input_noise: bool = True
+    noise_networks: int = 2
+    noise_steps: int = 600
+    validation_fraction: float = 0.1
+    max_validation_rows: int = 4000
+    heavy_tails: bool = True
+
+    def __post_init__(self) -> None:
+        """Check what a user can set wrongly."""
+        for name in ("batch_size", "steps", "max_steps", "noise_steps", "max_sample", "max_validation_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}.")
+        for name in ("members", "noise_networks"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name} must be at least 2, but is {getattr(self, name)}: folds show the noise.")
+        if self.fourier_features < 4 or self.fourier_features % 4:
+            raise ValueError(f"fourier_features must be a multiple of four, but is {self.fourier_features}.")
+        if not 0.0 < self.validation_fraction < 0.5:
+            raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {self.validation_fraction}.")
+
+    def with_changes(self, changes: Mapping[str, Any]) -> LargeTableSettings:
+        """The same settings with some changed by name; an unknown name is an error."""
+        known = {field.name for field in fields(self)}
+        unknown = sorted(set(changes) - known)
+        if unknown:
+            raise ValueError(f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}.")
+        # JSON has no tuples.
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in changes.items()}
+        return replace(self, **values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings by name."""
+        return asdict(self)
+
+
+#: What each effort stands for.
+LARGE_EFFORTS: dict[str, LargeTableSettings] = {
+    "low": LargeTableSettings(
+        members=2, steps=800, max_steps=800, fourier_features=256, noise_steps=300, max_sample=40_000
+    ),
+    "medium": LargeTableSettings(),
+    "high": LargeTableSettings(
+        members=8, steps=4000, max_steps=20_000, learning_rate=5e-3, noise_networks=4, noise_steps=1500
+    ),
+}

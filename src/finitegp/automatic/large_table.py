@@ -1,0 +1,210 @@
+"""``fit_large_table``: networks on a sample of the rows, and one exact GP on their features that takes in every row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..data import ArraySource, Source
+from ..data.sources import Share
+from ..distributed import ALONE, Ranks
+from ..extrapolation import ExcessVariance, total_effects
+from ..model import FeatureGP, FittedGP
+from ..noise import ConstantNoise, NoiseModel
+from ..statistics import FeatureStatistics
+from .ensemble import Ensemble, in_threads, train_ensemble
+from .joined import HeldOut, LeftOut, calibrate, make_joined_model, with_prior
+from .large_settings import LargeTableSettings
+from .noise_networks import fit_noise_networks, log_noise_scale
+from .processes import count_processes, with_one_thread
+from .table import Array, Table
+
+# Each of so many shares of the rows in memory is summed on its own, whatever the number of threads.
+_SHARES = 2
+# Features of the kernel beside the networks: with many columns, fewer, and there is less to gain from them.
+_MANY_COLUMNS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class LargeTableFit:
+    """What :func:`fit_large_table` found, in standardised units.
+
+    Attributes:
+        fitted: The exact posterior given every row.
+        excess: Variance outside of what was seen, to be added to the epistemic variance.
+        degrees_of_freedom: Of predictive distributions; None for the Gaussian.
+        scores: ``(rows,)`` absolute residuals of rows that no model saw, in their predicted standard deviations.
+        record: What was chosen, and why, as JSON.
+    """
+
+    fitted: FittedGP
+    excess: ExcessVariance
+    degrees_of_freedom: float | None
+    scores: Array
+    record: dict[str, Any]
+
+
+def fit_large_table(
+    sample: Table,
+    everything: Source,
+    settings: LargeTableSettings,
+    *,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Callable[[str], None] | None = None,
+    ranks: Ranks = ALONE,
+) -> LargeTableFit:
+    """Learn features from a sample of the rows, and condition an exact GP on every row.
+
+    A tenth of the sample is set aside. Networks are trained on the rest, each without a fold of it; residuals of the
+    folds say how noisy which rows are. All features together, with a Fourier kernel and a line beside them, are those
+    of one exact GP, whose row sums are taken in one pass over everything. The rows set aside, whose sums are subtracted
+    again, choose how far each kind of feature is shrunk, how large the noise is and which shape errors have.
+
+    Args:
+        sample: Standardised rows, drawn at random from everything (or all of it).
+        everything: The source of all rows, standardised in the same way, the sample's among them.
+        settings: See :class:`~finitegp.automatic.large_settings.LargeTableSettings`.
+        seed: Determines everything.
+        threads: How many, which does not change the result; None means one per core, two at most.
+        progress: Called with a word on each finished part.
+        ranks: Processes that share the pass over everything; each of them trains the same networks.
+    """
+    threads = min(2, count_processes(2)) if threads is None else threads
+    result: LargeTableFit = with_one_thread(_fit, sample, everything, settings, seed, threads, progress, ranks)
+    return result
+
+
+def _fit(
+    sample: Table,
+    everything: Source,
+    settings: LargeTableSettings,
+    seed: int,
+    threads: int,
+    progress: Callable[[str], None] | None,
+    ranks: Ranks,
+) -> LargeTableFit:
+    stages = _Stages(progress)
+    record: dict[str, Any] = {"settings": settings.to_dict(), "rows": everything.num_data}
+    whole = everything.num_data == len(sample)
+    merged = sample.without_copies()
+    if merged is not None:
+        record["copies"] = f"{len(sample)} rows are repetitions of {len(merged)}, which were counted instead"
+        sample = merged
+        everything = merged.source() if whole else everything
+    rng = np.random.default_rng(seed + 1)
+    order = rng.permutation(len(sample))[: settings.max_sample]
+    count = min(max(1, int(settings.validation_fraction * len(order))), settings.max_validation_rows)
+    validation, training = sample.take(order[:count]), sample.take(order[count:])
+    ensemble = train_ensemble(training, settings, seed=seed, threads=threads, progress=progress)
+    for network in ensemble.networks:
+        ranks.copy_from_first(network.state_dict().values())
+    stages.finish("networks", tell=False)
+    effects = total_effects(lambda rows: ensemble.predict(rows).mean(axis=0), training.inputs, rng)
+    excess = ExcessVariance.fit(training.inputs, effects, validation.inputs, seed=seed)
+    stages.finish("effects")
+    noise, evidence = _find_noise(ensemble, training, validation, settings, seed, threads, record)
+    ranks.copy_from_first(noise.state_dict().values())
+    stages.finish("noise")
+    num_fourier = settings.fourier_features
+    if training.inputs.shape[1] > _MANY_COLUMNS:
+        num_fourier = max(4, num_fourier // 8 * 4)
+    model, blocks = make_joined_model(ensemble.feature_maps(), effects, num_fourier, noise, seed=seed)
+    held_out, held_out_sums = _look_at(model, validation, excess)
+    sums = _sum_rows(model, everything, threads, ranks)
+    stages.finish("exact pass")
+    calibration = calibrate(
+        sums - held_out_sums,
+        blocks,
+        held_out,
+        evidence,
+        noise_variance=noise.variance,
+        heavy_tails=settings.heavy_tails,
+    )
+    fitted = with_prior(model, sums, blocks, calibration.prior)
+    stages.finish("calibration")
+    left_out = training.take(ensemble.left_out)
+    record |= calibration.record
+    record["out_of_fold_rmse"] = left_out.mean((ensemble.out_of_fold - left_out.targets) ** 2) ** 0.5
+    record["effects"] = effects.tolist()
+    record["excess_factor"] = excess.factor
+    record["stages"] = stages.seconds
+    return LargeTableFit(fitted, excess, calibration.error_shape.degrees_of_freedom, calibration.scores, record)
+
+
+class _Stages:
+    """Seconds of each stage."""
+
+    def __init__(self, progress: Callable[[str], None] | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+        self._started = time.perf_counter()
+
+    def finish(self, name: str, *, tell: bool = True) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = now - self._started
+        self._started = now
+        if tell and self._progress is not None:
+            self._progress(name)
+
+
+def _find_noise(
+    ensemble: Ensemble,
+    training: Table,
+    validation: Table,
+    settings: LargeTableSettings,
+    seed: int,
+    threads: int,
+    record: dict[str, Any],
+) -> tuple[NoiseModel, LeftOut | None]:
+    left_out = training.take(ensemble.left_out)
+    residuals = ensemble.out_of_fold - left_out.targets
+    mean_square = max(left_out.mean(residuals**2), 1e-12)
+    held_out_squares = (ensemble.predict(validation.inputs) - validation.targets) ** 2
+    if not settings.input_noise:
+        log_variance = np.full(len(residuals), np.log(mean_square))
+        held_out = np.full(len(validation), np.log(mean_square))
+        return ConstantNoise(mean_square), LeftOut(residuals**2, log_variance, held_out_squares, held_out, left_out)
+    found = fit_noise_networks(left_out, residuals, ensemble.clip, settings, seed=seed, threads=threads)
+    record |= {"noise_looks": found.looks, "noise_floor": found.floor}
+    held_out = log_noise_scale(found.noise, validation.inputs) + np.log(found.noise.variance)
+    return found.noise, LeftOut(residuals**2, found.log_variance, held_out_squares, held_out, left_out)
+
+
+@torch.no_grad()
+def _look_at(model: FeatureGP, rows: Table, excess: ExcessVariance) -> tuple[HeldOut, FeatureStatistics]:
+    """Rows set aside as the model sees them, and their sums."""
+    parts = [model.checked_forward(part) for part in ArraySource(rows.inputs, chunk_size=4096)]
+    features = torch.cat([part[0] for part in parts])
+    scales = [part[1] for part in parts if part[1] is not None]
+    log_scale = torch.cat(scales) if scales else None
+    counts = None if rows.counts is None else torch.from_numpy(rows.counts)
+    sums = FeatureStatistics.from_batch(features, torch.from_numpy(rows.targets), log_scale, counts=counts)
+    return HeldOut(rows, features, log_scale, excess.variance(rows.inputs).numpy()), sums
+
+
+@torch.no_grad()
+def _sum_rows(model: FeatureGP, everything: Source, threads: int, ranks: Ranks) -> FeatureStatistics:
+    """One pass over everything; rows in memory are read in shares by several threads."""
+    if not everything.fits_memory:
+        return model.statistics(everything, ranks=ranks)
+    exact = model.exact_copy()
+    own = ranks.share
+
+    def read(number: int) -> list[FeatureStatistics]:
+        share = Share(own.index * _SHARES + number, own.count * _SHARES)
+        total: Any = 0
+        for part in exact.partial_statistics(everything, share=share):
+            total = part if isinstance(total, int) else total.accumulate(part)
+        return [] if isinstance(total, int) else [total]
+
+    def parts() -> Iterator[FeatureStatistics]:
+        for found in in_threads(read, range(_SHARES), threads):
+            yield from found
+
+    return ranks.sum_statistics(parts())

@@ -1,0 +1,184 @@
+"""How noisy is a row? Networks for the logarithm of the variance, from residuals of rows that were left out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
+from ..flat_adam import FlatAdamW
+from ..noise import InputNoise
+from ..schedules import cosine_decay
+from .batched import BatchedNetworks
+from .ensemble import draw_batches, in_threads
+from .large_settings import LargeTableSettings
+from .residual_noise import MeanVariance, SmoothFloor
+from .table import Array, Table
+
+# Candidates for the smallest variance of a row relative to the mean square of all residuals.
+_FLOORS: tuple[float, ...] = tuple(float(floor) for floor in np.logspace(-6, -1, 11))
+# What a higher floor may cost in nats per row.
+_PRICE_OF_SAFETY = 0.01
+_HIDDEN, _FREQUENCIES = (64, 64), 8
+_LEARNING_RATE, _WEIGHT_DECAY = 3e-3, 0.05
+# How often training looks at the rows that it was left out of, and at how many of them at most.
+_LOOKS, _LOOK_ROWS = 10, 4000
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualNoise:
+    """Noise that depends on the input, with what rows say of it that it was not trained on.
+
+    Attributes:
+        noise: The noise model, frozen; its variance is the mean square of the residuals.
+        looks: Which tenth of its training each network kept; 0 means that none was better than constant noise.
+        floor: The smallest relative variance.
+        log_variance: ``(rows,)`` for each residual, the logarithm of its variance by the network that did not see it.
+    """
+
+    noise: InputNoise
+    looks: list[int]
+    floor: float
+    log_variance: Array
+
+
+def fit_noise_networks(
+    rows: Table, residuals: Array, clip: SoftClip, settings: LargeTableSettings, *, seed: int, threads: int = 1
+) -> ResidualNoise:
+    r"""Networks for :math:`\log v(x)` that maximise the Gaussian density of left-out residuals.
+
+    The loss of a row is :math:`\tfrac12[\log v(x) + r^2 / v(x)]`. Each network is trained without its fold of the
+    residuals, which says when to stop; the variance is the mean of theirs, so that one network that is sure of too much
+    is outvoted. The folds also show which floor the variance needs: rows that seem to be hit exactly (repeated rows,
+    few distinct targets) promise a certainty that the next such row may not keep. It is the largest floor that costs
+    next to nothing in density. Outside of what was seen, the variance stays within its range on these rows.
+
+    Args:
+        rows: The rows, with their counts.
+        residuals: ``(rows,)`` of models that had not seen them.
+        clip: Bounds the inputs.
+        settings: Networks and steps.
+        seed: Determines everything.
+        threads: Networks trained at once, which does not change the result.
+    """
+    count = settings.noise_networks
+    folds = np.random.default_rng(seed).permutation(len(residuals)) % count
+    mean_square = max(rows.mean(residuals**2), 1e-12)
+    inputs = clip(torch.from_numpy(rows.inputs).float())
+    squares = torch.from_numpy(residuals**2 / mean_square).float()
+    counts = None if rows.counts is None else torch.from_numpy(rows.counts / rows.counts.mean()).float()
+
+    # Made here: the seeds of initial values are set in a generator that threads share.
+    networks = [_make_network(inputs.shape[1], seed * 100 + number) for number in range(count)]
+
+    def train(number: int) -> _Trained:
+        left_out = folds == number
+        return _train(networks[number], inputs, squares, counts, left_out, settings, seed * 100 + number)
+
+    found = in_threads(train, range(count), threads)
+    log_variance = np.empty(len(residuals))
+    for number, each in enumerate(found):
+        log_variance[folds == number] = each.log_variance
+    relative = squares.double().numpy()
+    floor = _choose_floor(rows, log_variance, relative)
+    module = nn.Sequential(clip, MeanVariance(*(each.network for each in found)), SmoothFloor(math.log(floor)))
+    noise = InputNoise(module.requires_grad_(False), reads="inputs", variance=mean_square)
+    scales = log_noise_scale(noise, rows.inputs)
+    noise.bounds = float(scales.min()), float(scales.max())
+    floored = np.logaddexp(log_variance, math.log(floor)) + math.log(mean_square)
+    return ResidualNoise(noise, [each.look for each in found], floor, floored)
+
+
+def _make_network(input_dim: int, seed: int) -> ComposedFeatures:
+    embedding = PeriodicEmbedding(input_dim, _FREQUENCIES, seed=seed)
+    return ComposedFeatures(embedding, MLPFeatures(embedding.num_features, hidden=_HIDDEN, seed=seed))
+
+
+@torch.no_grad()
+def log_noise_scale(noise: InputNoise, inputs: Array) -> Array:
+    """``(rows,)`` logarithm of the noise variance of each row up to a common factor, in float32."""
+    parts = torch.split(torch.from_numpy(inputs).float(), 4096)
+    scales: Array = torch.cat([noise.log_scale(part, part) for part in parts]).double().numpy()
+    return scales
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    network: nn.Module
+    look: int
+    log_variance: Array
+
+
+@torch.no_grad()
+def _train(
+    network: ComposedFeatures,
+    inputs: Tensor,
+    squares: Tensor,
+    counts: Tensor | None,
+    left_out: npt.NDArray[np.bool_],
+    settings: LargeTableSettings,
+    seed: int,
+) -> _Trained:
+    seen = np.flatnonzero(~left_out)
+    unseen = torch.from_numpy(np.flatnonzero(left_out))
+    looked_at = unseen[:_LOOK_ROWS]
+    floor = math.log(min(_FLOORS))
+    batched = BatchedNetworks([network], outputs=True)
+    optimizer = FlatAdamW(
+        batched.parameters, learning_rate=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY, max_gradient_norm=1.0
+    )
+    steps = settings.noise_steps
+    factor = cosine_decay(steps)
+    batches = draw_batches([seen], min(settings.batch_size, len(seen)), [seed])
+
+    def log_variance(rows: Tensor) -> Tensor:
+        outputs = [batched.forward(inputs[part][None])[0, :, 0] for part in torch.split(rows, 4096)]
+        return floor + functional.softplus(torch.cat(outputs).double() - floor)
+
+    def look() -> float:
+        """The mean loss at the best common factor, which is set in closed form later."""
+        found = log_variance(looked_at)
+        weights = torch.ones_like(found) if counts is None else counts[looked_at].double()
+        scaled = squares[looked_at].double() * torch.exp(-found)
+        mean = float((weights * scaled).sum() / weights.sum())
+        return 0.5 * (float((weights * found).sum() / weights.sum()) + math.log(max(mean, 1e-12)))
+
+    best, best_look, kept = look(), 0, [parameter.detach().clone() for parameter in batched.parameters]
+    for step in range(steps):
+        batch = next(batches)
+        above = batched.forward(inputs[batch]) - floor
+        slope = 1.0 - squares[batch][:, :, None] * torch.exp(-(floor + functional.softplus(above)))
+        slope.mul_(0.5 / batch.shape[1]).mul_(torch.sigmoid(above))
+        batched.backward(slope if counts is None else slope * counts[batch][:, :, None])
+        optimizer.param_groups[0]["lr"] = _LEARNING_RATE * factor(step)
+        optimizer.step()
+        if (step + 1) % max(1, steps // _LOOKS) == 0:
+            value = look()
+            if value < best:
+                best, best_look = value, (step + 1) // max(1, steps // _LOOKS)
+                kept = [parameter.detach().clone() for parameter in batched.parameters]
+    optimizer.release()
+    for parameter, value_kept in zip(batched.parameters, kept, strict=True):
+        parameter.copy_(value_kept)
+    left_out_log_variance = log_variance(unseen).numpy()
+    batched.write_back()
+    head = nn.Linear(_HIDDEN[-1], 1, device="meta")  # made on "meta", nothing is drawn from the global generator
+    weight, bias = batched.heads()[0]
+    head.weight, head.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return _Trained(nn.Sequential(network, head, SmoothFloor(floor)), best_look, left_out_log_variance)
+
+
+def _choose_floor(rows: Table, log_variance: Array, squares: Array) -> float:
+    losses = {}
+    for floor in _FLOORS:
+        floored: Array = np.logaddexp(log_variance, math.log(floor))
+        factor = max(rows.mean(squares * np.exp(-floored)), 1e-12)
+        losses[floor] = 0.5 * (rows.mean(floored) + math.log(factor))
+    lowest = min(losses.values())
+    return max(floor for floor, loss in losses.items() if loss <= lowest + _PRICE_OF_SAFETY)

@@ -1,0 +1,104 @@
+"""Members trained together are members trained alone, and see nothing of their folds."""
+
+import numpy as np
+import pytest
+import torch
+
+from finitegp import FeatureGP
+from finitegp.algorithms import Lagged
+from finitegp.automatic.batched import BatchedNetworks
+from finitegp.automatic.ensemble import LaggedHeads, fit_clip, make_folds, make_network, train_ensemble, train_lagged
+from finitegp.automatic.large_settings import LargeTableSettings
+from finitegp.automatic.table import Table
+from finitegp.data import Rows
+
+SETTINGS = LargeTableSettings(members=4, hidden=(16, 16), steps=30, batch_size=32)
+
+
+def make_table(rows=300, seed=0, counts=False):
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(rows, 3))
+    targets = np.sin(2.0 * inputs[:, 0]) + inputs[:, 1] + 0.1 * rng.normal(size=rows)
+    return Table(inputs, targets, rng.integers(1, 4, size=rows).astype(float) if counts else None)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_together_is_the_same_as_alone(counts):
+    table = make_table(counts=counts)
+    inputs, targets = torch.from_numpy(table.inputs).float(), torch.from_numpy(table.targets).float()
+    weights = None if table.counts is None else torch.from_numpy(table.counts / table.counts.mean()).float()
+    rows = [np.delete(np.arange(300), fold) for fold in make_folds(300, 2, seed=0)]
+    together = [make_network(3, SETTINGS, seed=seed) for seed in (0, 1)]
+    batched = BatchedNetworks(together)
+    train_lagged(batched, inputs, targets, weights, rows, SETTINGS, seeds=[5, 6])
+    batched.write_back()
+    for member in (0, 1):
+        network = make_network(3, SETTINGS, seed=member)
+        before = network(inputs).detach()
+        alone = BatchedNetworks([network])
+        train_lagged(alone, inputs, targets, weights, rows[member : member + 1], SETTINGS, seeds=[5 + member])
+        alone.write_back()
+        after = network(inputs).detach()
+        assert float((after - before).abs().max()) > 0.1
+        torch.testing.assert_close(together[member](inputs).detach(), after, rtol=1e-3, atol=1e-3)
+
+
+def test_heads_follow_lagged(generator):
+    """Gradients, weights and noise of one member are those of the algorithm ``Lagged``."""
+    network = make_network(3, SETTINGS, seed=0)
+    model = FeatureGP(network, noise_variance=0.1)
+    algorithm = Lagged(model, 300, block=5, window=100)
+    heads = LaggedHeads(1, 16, [300])
+    batches = [
+        Rows(torch.randn(32, 3, generator=generator), torch.randn(32, 1, generator=generator)) for _ in range(12)
+    ]
+    algorithm.initialize(batches[:2])
+    batched = BatchedNetworks([network])
+    for batch in batches[:2]:
+        heads.take_up(batched.forward(batch.inputs[None]), batch.observed.t(), None)
+    heads.refresh()
+    for number, batch in enumerate(batches[2:]):
+        model.zero_grad()
+        found = algorithm.gradient(batch)
+        features = batched.forward(batch.inputs[None])
+        batched.backward(heads.gradient(features, batch.observed.t(), None))
+        expected = network.second.layers[0].weight.grad
+        torch.testing.assert_close(batched.parameters[4].grad[0].t(), expected, rtol=1e-3, atol=1e-5)
+        algorithm.track(batch, found)
+        heads.take_up(features, batch.observed.t(), None)
+        if number % 5 == 4:
+            heads.refresh()
+            assert float(heads.noise_variance[0]) == pytest.approx(model.noise_variance, rel=1e-4)
+            torch.testing.assert_close(heads.weights[0], algorithm.weights.detach(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_folds_are_left_out(threads):
+    """Targets of a fold do not reach its predictions; those of other rows do, whatever the number of threads."""
+    table = make_table()
+    first = train_ensemble(table, SETTINGS, seed=3, threads=threads)
+    changed = Table(table.inputs, table.targets.copy())
+    fold = first.folds[0]
+    changed.targets[fold] += 100.0 * np.random.default_rng(1).normal(size=len(fold))
+    second = train_ensemble(changed, SETTINGS, seed=3, threads=1)
+    np.testing.assert_array_equal(first.out_of_fold[: len(fold)], second.out_of_fold[: len(fold)])
+    assert np.abs(first.out_of_fold[len(fold) :] - second.out_of_fold[len(fold) :]).min() > 0.0
+    # What is kept of each member predicts its fold as it did.
+    np.testing.assert_allclose(
+        first.predict(table.inputs)[0, fold], first.out_of_fold[: len(fold)], rtol=1e-3, atol=1e-4
+    )
+
+
+def test_weights_are_the_posterior_of_the_members_rows():
+    table = make_table(counts=True)
+    found = train_ensemble(table, SETTINGS, seed=0)
+    kept = np.delete(np.arange(len(table)), found.folds[1])
+    fitted = FeatureGP(found.feature_maps()[1], 0.1).condition(table.take(kept).source(), optimize_noise=True)
+    np.testing.assert_allclose(fitted.predict(table.inputs).mean, found.predict(table.inputs)[1], rtol=1e-3, atol=1e-3)
+    assert found.noise_variances[1] == pytest.approx(fitted.model.noise_variance, rel=1e-2)
+
+
+def test_clip_ends_one_deviation_outside():
+    table = make_table()
+    clip = fit_clip(table.inputs)
+    np.testing.assert_allclose(clip(torch.full((1, 3), 1e9)).numpy()[0], table.inputs.max(axis=0) + 1.0, rtol=1e-6)

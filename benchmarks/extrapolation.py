@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.ensemble import ExtraTreesRegressor
 
-from finitegp.automatic.large_settings import LARGE_EFFORTS
+from finitegp.automatic.settings import EFFORTS
 from paper.datasets import load_split
 
 from .large_table_scores import fit_new, fit_old
@@ -118,7 +118,7 @@ def measure(task: str, effort: str, recipe: str) -> Iterator[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
-    parser.add_argument("--effort", default="medium", choices=list(LARGE_EFFORTS))
+    parser.add_argument("--effort", default="medium", choices=list(EFFORTS))
     parser.add_argument("--recipes", nargs="+", default=["new"], choices=["old", "new"])
     arguments = parser.parse_args()
     rows = []

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from finitegp.automatic import AutoFit, fit_auto
-from finitegp.automatic.large_settings import LARGE_EFFORTS
+from finitegp.automatic.settings import EFFORTS
 from finitegp.automatic.large_table import LargeTableFit, fit_large_table
 from finitegp.automatic.table import Table
 from finitegp.data.scaling import Standardizer, winsorized_standardizer
@@ -80,7 +80,7 @@ class OldFit(NamedTuple):
 def fit_new(inputs: np.ndarray, targets: np.ndarray, *, effort: str, seed: int = 0, **changes: Any) -> NewFit:
     inputs_scaler, target_scaler = winsorized_standardizer(inputs), Standardizer.fit(targets)
     table = Table(inputs_scaler.transform(inputs), target_scaler.transform(targets))
-    settings = LARGE_EFFORTS[effort].with_changes(changes)
+    settings = EFFORTS[effort].with_changes(changes)
     return NewFit(fit_large_table(table, table.source(), settings, seed=seed), inputs_scaler, target_scaler)
 
 
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES)
     parser.add_argument("--splits", nargs="+", type=int, default=[0])
     parser.add_argument("--recipes", nargs="+", default=["old", "new"], choices=["old", "new"])
-    parser.add_argument("--effort", default="medium", choices=list(LARGE_EFFORTS))
+    parser.add_argument("--effort", default="medium", choices=list(EFFORTS))
     parser.add_argument("--most-rows", type=int)
     parser.add_argument("--dev", action="store_true")
     arguments = parser.parse_args()

@@ -43,14 +43,14 @@ class ConformalScores:
     in_deviations: bool = False
 
     @classmethod
-    def of(cls, normal_scores: Array, source: str) -> ConformalScores:
-        """From the normal scores of left-out rows; see :meth:`~finitegp.Prediction.normal_scores`."""
-        scores = np.sort(np.abs(normal_scores))
+    def of(cls, errors: Array, source: str, *, in_deviations: bool = False) -> ConformalScores:
+        """From the normal scores (:meth:`~finitegp.Prediction.normal_scores`) or standardised errors of left-out rows."""
+        scores = np.sort(np.abs(errors))
         if len(scores) > _MOST_SCORES:
             # The k-th of a thousand kept scores has the same rank, rounded up, among all of them.
             ranks = np.ceil(np.arange(1, _MOST_SCORES + 1) * (len(scores) + 1) / (_MOST_SCORES + 1)).astype(int)
             scores = scores[np.minimum(ranks, len(scores)) - 1]
-        return cls(scores, len(normal_scores), source)
+        return cls(scores, len(errors), source, in_deviations)
 
     def at(self, coverage: float) -> float:
         """The score that a new row does not exceed with at least this probability."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from .errors import DataError
 from .likelihood import check_noise_variance
@@ -120,3 +121,47 @@ class InputNoise(NoiseModel):
             )
         log_scale = self.max_log_scale * torch.tanh(output / self.max_log_scale)
         return log_scale if self.bounds is None else log_scale.clamp(*self.bounds)
+
+
+class MeanVariance(nn.Module):
+    """The logarithm of the mean of several variances, given by networks for their logarithms.
+
+    Example:
+        >>> mean = MeanVariance(nn.Identity(), nn.Identity())
+        >>> mean(torch.tensor([[0.5], [-3.0]])).tolist()
+        [[0.5], [-3.0]]
+    """
+
+    def __init__(self, *networks: nn.Module) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that make this module again, but for the networks in it: none."""
+        return {}
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(rows, 1)``."""
+        outputs = torch.stack([network(inputs) for network in self.networks])
+        return torch.logsumexp(outputs, dim=0) - math.log(len(self.networks))
+
+
+class SmoothFloor(nn.Module):
+    r"""Keeps its input above ``floor``, smoothly: :math:`f + \log(1 + e^{x - f})`.
+
+    Example:
+        >>> SmoothFloor(-1.0)(torch.tensor([-50.0, 50.0])).tolist()
+        [-1.0, 50.0]
+    """
+
+    def __init__(self, floor: float) -> None:
+        super().__init__()
+        self.floor = floor
+
+    def config(self) -> dict[str, Any]:
+        """The argument that makes this module again."""
+        return {"floor": self.floor}
+
+    def forward(self, output: Tensor) -> Tensor:
+        """The bounded values, in the shape of the input."""
+        return self.floor + nn.functional.softplus(output - self.floor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from .conformal import ConformalScores
 from .data import ArraySource
 from .data.scaling import Standardizer
 from .errors import DataError
+from .extrapolation import ExcessVariance
 from .likelihood import MarginalLikelihood, negative_log_marginal_likelihood
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage, variance_of_student
@@ -88,16 +89,6 @@ def student_component(fitted: FittedGP, degrees_of_freedom: float | None) -> Com
     return Component(fitted, factor=factor, degrees_of_freedom=degrees_of_freedom)
 
 
-class Excess(Protocol):
-    """What is not known outside of the training rows."""
-
-    def variance(self, inputs: Tensor) -> Tensor:
-        """``(rows,)``, zero inside."""
-
-    def outside(self, inputs: Tensor) -> Tensor:
-        """``(rows, columns)`` how far each value lies outside of what was seen, zero inside."""
-
-
 @dataclass(frozen=True, eq=False)
 class ScaledGP:
     """One or several exact GPs with the scaling around them: predictions, row updates and evidence in the user's units.
@@ -116,7 +107,7 @@ class ScaledGP:
     inputs_scaler: Standardizer
     target_scaler: Standardizer
     spread: SpreadModel | None = None
-    excess: Excess | None = None
+    excess: ExcessVariance | None = None
     conformal: ConformalScores | None = None
     record: dict[str, Any] = field(default_factory=dict)
 
@@ -203,7 +194,12 @@ class ScaledGP:
         """
         if self.excess is None:
             return None
-        return self.excess.outside(torch.from_numpy(self.inputs_scaler.transform(inputs))).numpy()
+        values = np.asarray(inputs, dtype=np.float64)
+        found = self.excess.outside(self.inputs_scaler.transform(values)).numpy()
+        # A column that never varied has no unit: any other value is as far out as can be.
+        constant = np.isinf(self.inputs_scaler.scale)
+        away = np.abs(values - self.inputs_scaler.mean) > 1e-9 * np.abs(self.inputs_scaler.mean)
+        return np.where(constant & away, np.inf, found)
 
     @torch.no_grad()
     def sample(self, inputs: Any, num_samples: int = 1, *, seed: int = 0) -> Tensor:

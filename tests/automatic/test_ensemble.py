@@ -8,11 +8,11 @@ from finitegp import FeatureGP
 from finitegp.algorithms import Lagged
 from finitegp.automatic.batched import BatchedNetworks
 from finitegp.automatic.ensemble import LaggedHeads, fit_clip, make_folds, make_network, train_ensemble, train_lagged
-from finitegp.automatic.large_settings import LargeTableSettings
+from finitegp.automatic.settings import AutoSettings
 from finitegp.automatic.table import Table
 from finitegp.data import Rows
 
-SETTINGS = LargeTableSettings(members=4, hidden=(16, 16), steps=30, batch_size=32)
+SETTINGS = AutoSettings(members=4, hidden=(16, 16), steps=30, batch_size=32)
 
 
 def make_table(rows=300, seed=0, counts=False):

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from finitegp.automatic.large_settings import LARGE_EFFORTS, LargeTableSettings
+from finitegp.automatic.settings import EFFORTS, AutoSettings
 from finitegp.automatic.large_table import fit_large_table
 from finitegp.automatic.table import Table
 from finitegp.data import IterableSource
 
-QUICK = LargeTableSettings(members=2, hidden=(24, 24), steps=150, fourier_features=32, noise_steps=60)
+QUICK = AutoSettings(members=2, hidden=(24, 24), steps=150, fourier_features=32, noise_steps=60)
 
 
 def make_table(rows, seed=0):
@@ -104,6 +104,6 @@ def test_scores_are_of_rows_set_aside(fit):
 )
 def test_settings_that_cannot_be(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
-        LARGE_EFFORTS["medium"].with_changes(changes)
+        EFFORTS["medium"].with_changes(changes)
     with pytest.raises(ValueError, match="no setting 'depth'"):
-        LARGE_EFFORTS["low"].with_changes({"depth": 3})
+        EFFORTS["low"].with_changes({"depth": 3})

@@ -19,7 +19,7 @@ from ..posterior import WeightPosterior
 from ..schedules import cosine_decay
 from ..statistics import FeatureStatistics
 from .batched import BatchedNetworks
-from .large_settings import LargeTableSettings
+from .settings import AutoSettings
 from .table import Array, Index, Table
 
 # Most members of one group, which share each product.
@@ -84,7 +84,7 @@ class Ensemble:
 
 def train_ensemble(
     training: Table,
-    settings: LargeTableSettings,
+    settings: AutoSettings,
     *,
     seed: int,
     threads: int = 1,
@@ -158,7 +158,7 @@ def make_folds(rows: int, members: int, *, seed: int) -> list[Index]:
     return [order[int(number * size) : int((number + 1) * size)] for number in range(members)]
 
 
-def make_network(input_dim: int, settings: LargeTableSettings, *, seed: int) -> ComposedFeatures:
+def make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> ComposedFeatures:
     """One network with its embedding of the columns, in float32."""
     width = max(settings.embedding_width, min(_EMBEDDED // input_dim, 16))
     frequencies = max(4, min(max(settings.num_frequencies, 2 * width), _COSINES // input_dim))
@@ -169,11 +169,11 @@ def make_network(input_dim: int, settings: LargeTableSettings, *, seed: int) -> 
     return ComposedFeatures(embedding, network)
 
 
-def count_steps(rows: int, settings: LargeTableSettings) -> int:
+def count_steps(rows: int, settings: AutoSettings) -> int:
     """Steps of a member that is trained on so many rows: more rows are worth more steps, but ever fewer more.
 
     Example:
-        >>> [count_steps(rows, LargeTableSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]
+        >>> [count_steps(rows, AutoSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]
         [1500, 2855, 4971, 6000]
     """
     return min(round(settings.steps * max(rows / _FEW_ROWS, 1.0) ** _GROWTH), settings.max_steps)
@@ -201,7 +201,7 @@ def train_lagged(
     targets: Tensor,
     counts: Tensor | None,
     rows: Sequence[Index],
-    settings: LargeTableSettings,
+    settings: AutoSettings,
     *,
     seeds: Sequence[int],
 ) -> None:

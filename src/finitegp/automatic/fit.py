@@ -1,20 +1,25 @@
-"""``fit_auto``: from arrays to calibrated predictions without a choice to make."""
+"""``fit_auto``: from rows to calibrated predictions without a choice to make."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..conformal import ConformalScores
-from ..data import ArraySource
-from ..data.scaling import Standardizer
+from ..data import ArraySource, ScaledSource, Scaling, Source, as_source
+from ..data.scaling import Standardizer, winsorized_standardizer
+from ..distributed import ALONE, Ranks
 from ..errors import DataError
+from ..extrapolation import ExcessVariance, left_out_kernel_factors, total_effects
 from ..scaled import ScaledGP, student_component
-from .network_fit import fit_networks
+from .large_table import fit_large_table
+from .processes import count_processes
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table
 from .table import Array, Table, merge_equal_rows
@@ -29,38 +34,16 @@ def fit_auto(
     targets: Any,
     *,
     counts: Any = None,
-    may_be_copies: bool = True,
-    effort: str = "medium",
-    noise: str = "auto",
-    center: bool = True,
-    settings: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    processes: int | None = None,
-    progress: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> ScaledGP:
-    """Fit an exact GP whose features, noise and calibration are found from the training rows alone.
-
-    Large tables: several small networks are trained, each without one fold of the rows; all their features together
-    are the features of one exact GP; the rows that each network has not seen tell how noisy which rows are; rows that
-    nothing was trained on set the scale of the error bars; a closing pass takes in all rows. Small tables: Fourier
-    features with a length scale per column, fitted full-batch.
+    """Fit exact GPs whose features, noise and calibration are found from the training rows alone.
 
     Args:
         inputs: ``(rows, columns)`` numbers.
         targets: ``(rows,)`` numbers.
         counts: ``(rows,)`` positive: how many equal rows each row stands for; None means one. Exact on small tables.
             On large ones networks are trained with counts relative to their mean, and noise and posterior are exact.
-        may_be_copies: Whether rows that occur or count several times may be copies, which say no more than one row. They
-            are taken as copies where their targets agree far more often than by chance.
-        effort: ``"low"``, ``"medium"`` or ``"high"``; see :data:`~finitegp.automatic.EFFORTS`.
-        noise: ``"constant"``; ``"input"``, which depends on the input: a network on large tables, log-linear in the
-            columns on small ones; or ``"auto"``: whichever of both the rows speak for.
-        center: Whether the prior mean is the mean target, or zero.
-        settings: Changes to the settings of the effort, by name; see :class:`~finitegp.automatic.AutoSettings`.
-        seed: Determines everything.
-        processes: Networks trained at once, which does not change the result; None means one per core on tables that
-            are worth it.
-        progress: Called with a word on each finished part.
+        options: Those of :func:`fit_source`.
 
     Example:
         >>> generator = np.random.default_rng(0)
@@ -71,76 +54,179 @@ def fit_auto(
         >>> fit.record["path"], abs(float(prediction.mean) - 108.4) < 3
         ('kernel', True)
     """
+    return fit_source(ArraySource(inputs, targets, counts=counts), **options)
+
+
+def fit_source(
+    data: Any,
+    *,
+    effort: str = "medium",
+    noise: str = "auto",
+    center: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    may_be_copies: bool = True,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Callable[[str], None] | None = None,
+    ranks: Ranks = ALONE,
+) -> ScaledGP:
+    """Fit the rows of any source, in memory or on disk.
+
+    Small tables: a stack of exact kernel GPs, from a line to a length scale per column, calibrated by hyperparameters
+    that were refitted in folds (:mod:`.small_table`). Large tables: networks learn features from a sample of the rows;
+    one exact GP on all their features takes in every row in one pass; rows set aside choose how much each kind of
+    feature may say and how wide error bars are (:mod:`.large_table`). Both add a variance where a row lies outside of
+    what was seen (:mod:`finitegp.extrapolation`).
+
+    Args:
+        data: ``(inputs, targets)``, or any :class:`~finitegp.data.Source` with one target.
+        effort: ``"low"``, ``"medium"`` or ``"high"``; see :data:`~finitegp.automatic.EFFORTS`.
+        noise: ``"constant"``, ``"input"`` (depends on the row where left-out rows gain by it) or ``"auto"``, the same.
+        center: Whether the prior mean is the mean target, or zero.
+        settings: Changes to the settings of the effort, by name; see :class:`~finitegp.automatic.AutoSettings`.
+        may_be_copies: Whether rows that occur or count several times may be copies, which say no more than one row.
+            They are taken as copies where their targets agree far more often than by chance.
+        seed: Determines everything.
+        threads: Networks or kernels fitted at once, which does not change the result; None means one per core.
+        progress: Called with a word on each finished part.
+        ranks: The processes that share the exact pass.
+    """
     if effort not in EFFORTS:
         raise ValueError(f"effort must be one of {list(EFFORTS)}, but is {effort!r}.")
     if noise not in ("auto", "constant", "input"):
         raise ValueError(f"noise must be 'auto', 'constant' or 'input', but is {noise!r}.")
     changes = {} if noise == "auto" else {"input_noise": noise == "input"}
     chosen = EFFORTS[effort].with_changes(changes | dict(settings or {}))
-    values, observed, counted = _check(inputs, targets, counts)
+    source = as_source(data)
     started = time.perf_counter()
-    total = len(values)
+    total = source.num_data if source.num_data is not None else source.measure().num_data
+    if total < _FEWEST_ROWS:
+        raise DataError(f"At least {_FEWEST_ROWS} rows are needed, but there are {total}.")
+    sample = draw_sample(source, total, max(chosen.max_sample, chosen.small_rows, _MOST_TO_MERGE), seed=seed)
+    if float(np.ptp(sample.targets)) == 0.0:
+        raise DataError(f"All targets are {sample.targets[0]}: there is nothing to learn.")
     if total <= _MOST_TO_MERGE:
-        values, observed, counted = merge_equal_rows(values, observed, counted)
+        sample = Table(*merge_equal_rows(sample.inputs, sample.targets, sample.counts))
     record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": total, "settings": chosen.to_dict()}
-    scalers = fit_inputs_scaler(values, counted), fit_target_scaler(observed, counted, center=center)
-    table = Table(scalers[0].transform(values), scalers[1].transform(observed), counted)
-    if len(values) <= chosen.small_rows:
-        record |= {"path": "kernel", "why": f"at most {chosen.small_rows} rows"}
-        fit = _fit_small(table, scalers, chosen, record, may_be_copies=may_be_copies, seed=seed, progress=progress)
+    options: dict[str, Any] = {
+        "seed": seed,
+        "threads": count_processes(4) if threads is None else threads,
+        "progress": progress,
+    }
+    if len(sample) <= chosen.small_rows:
+        record |= {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
+        fit = _fit_small(sample, chosen, record, center=center, may_be_copies=may_be_copies, **options)
     else:
-        record |= {"path": "networks", "why": f"more than {chosen.small_rows} rows"}
-        fitted = fit_networks(table, chosen, record, seed=seed, processes=processes, progress=progress)
-        scores = record.pop("conformal", None)
-        fit = ScaledGP(
-            (student_component(fitted, record.pop("degrees_of_freedom", None)),),
-            *scalers,
-            conformal=None if scores is None else ConformalScores.from_json(scores),
-            record=record,
-        )
+        record |= {"path": "networks", "why": f"more than {chosen.small_rows} different rows"}
+        fit = _fit_large(sample, source, chosen, record, center=center, ranks=ranks, **options)
     record["seconds"] = time.perf_counter() - started
     return fit
 
 
+def draw_sample(source: Source, total: int, most: int, *, seed: int) -> Table:
+    """At most so many rows, each as likely as any other, in float64; all of them where there are no more."""
+    wanted = np.arange(total)
+    if total > most:
+        wanted = np.sort(np.random.default_rng(seed).choice(total, most, replace=False))
+    if source.can_take:
+        parts = [source.take(wanted)]
+    else:
+        parts, first = [], 0
+        for rows in source:
+            inside = wanted[(wanted >= first) & (wanted < first + len(rows.inputs))] - first
+            parts += [rows.take(torch.from_numpy(inside))] if len(inside) else []
+            first += len(rows.inputs)
+    inputs = np.concatenate([part.inputs.double().numpy() for part in parts])
+    targets = np.concatenate([part.observed.numpy() for part in parts])
+    if targets.shape[1] != 1:
+        raise DataError(f"targets must be one column, but are {targets.shape[1]}: fit one model per column.")
+    counted = [part.counts for part in parts if part.counts is not None]
+    return Table(inputs, targets[:, 0], torch.cat(counted).numpy() if counted else None)
+
+
 def _fit_small(
     table: Table,
-    scalers: tuple[Standardizer, Standardizer],
     settings: AutoSettings,
     record: dict[str, Any],
     *,
+    center: bool,
     may_be_copies: bool,
     seed: int,
+    threads: int,
     progress: Callable[[str], None] | None,
 ) -> ScaledGP:
+    inputs_scaler = without_constant_columns(Standardizer.fit(table.inputs, table.counts), table.inputs)
+    target_scaler = fit_target_scaler(table.targets, table.counts, center=center)
+    scaled = inputs_scaler.transform(table.inputs)
+    targets = target_scaler.transform(table.targets)
     found = fit_small_table(
-        table.inputs,
-        table.targets,
+        scaled,
+        targets,
         table.counts,
         may_be_copies=may_be_copies,
         input_noise=settings.input_noise,
+        learning_rows=settings.learning_rows,
         seed=seed,
-        threads=min(torch.get_num_threads(), 4),
+        threads=threads,
         progress=progress,
     )
-    inputs_scaler, target_scaler = scalers
     record |= found.notes | {"kernels": {component.name: component.weight for component in found.components}}
-    return ScaledGP(
+    unit = found.target_unit * target_scaler.scale
+    fit = ScaledGP(
         found.components,
         inputs_scaler,
-        Standardizer(
-            target_scaler.mean + found.target_shift * target_scaler.scale, found.target_unit * target_scaler.scale
-        ),
+        Standardizer(target_scaler.mean + found.target_shift * target_scaler.scale, unit),
         spread=found.spread,
         conformal=ConformalScores.of(found.normal_scores, "out-of-fold rows") if len(found.normal_scores) else None,
         record=record,
     )
+    return replace(fit, excess=_excess_of_kernels(fit, scaled, fit.target_scaler.transform(table.targets), seed))
 
 
-def fit_inputs_scaler(inputs: Array, counts: Array | None = None) -> Standardizer:
-    """Standardises columns; one that does not vary is left out of account, whatever its value in new rows."""
-    found = Standardizer.fit(inputs, counts)
-    spread, size = np.ptp(inputs, axis=0), np.abs(inputs).max(axis=0)
-    return Standardizer(found.mean, np.where(spread <= 1e-12 * size, np.inf, found.scale))
+def _excess_of_kernels(fit: ScaledGP, scaled: Array, targets: Array, seed: int) -> ExcessVariance:
+    """What kernels do not know outside of the range; within it their own variance grows with the distance to rows."""
+
+    def mean(rows: Array) -> Array:
+        return sum(each.weight * each.fitted.predict_mean(rows).numpy() for each in fit.components)  # type: ignore[return-value]
+
+    heaviest = max(fit.components, key=lambda component: component.weight)
+
+    def without(outer: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
+        left = heaviest.fitted.forget((scaled[outer], targets[outer])).predict(scaled[outer])
+        return left.mean.numpy(), heaviest.variance_factor * left.variance.numpy()
+
+    effects = total_effects(mean, scaled, np.random.default_rng(seed))
+    factors = left_out_kernel_factors(scaled, targets, effects, without)
+    return ExcessVariance.fit(scaled, effects, factors=factors, range_only=True, seed=seed)
+
+
+def _fit_large(
+    sample: Table,
+    source: Source,
+    settings: AutoSettings,
+    record: dict[str, Any],
+    *,
+    center: bool,
+    seed: int,
+    threads: int,
+    progress: Callable[[str], None] | None,
+    ranks: Ranks,
+) -> ScaledGP:
+    inputs_scaler = without_constant_columns(winsorized_standardizer(sample.inputs, sample.counts), sample.inputs)
+    target_scaler = fit_target_scaler(sample.targets, sample.counts, center=center)
+    scaled = Table(inputs_scaler.transform(sample.inputs), target_scaler.transform(sample.targets), sample.counts)
+    everything = ScaledSource(source, Scaling(inputs_scaler, target_scaler))
+    found = fit_large_table(
+        scaled, everything, settings, seed=seed, threads=threads, progress=progress, ranks=ranks
+    )
+    return ScaledGP(
+        (student_component(found.fitted, found.degrees_of_freedom),),
+        inputs_scaler,
+        target_scaler,
+        excess=found.excess,
+        conformal=ConformalScores.of(found.scores, "rows set aside", in_deviations=True),
+        record=record | found.record,
+    )
 
 
 def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bool = True) -> Standardizer:
@@ -151,15 +237,10 @@ def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bo
     return Standardizer(mean=np.zeros(()), scale=np.where(scale > 0.0, scale, 1.0))
 
 
-def _check(inputs: Any, targets: Any, counts: Any) -> tuple[Array, Array, Array | None]:
-    """All rows as float64, every value checked by name, row and column."""
-    source = ArraySource(inputs, targets, counts=counts)
-    rows = source.rows(0, source.num_data)
-    if rows.observed.shape[1] != 1:
-        raise DataError(f"targets must be one column, but are {rows.observed.shape[1]}: fit one model per column.")
-    if source.num_data < _FEWEST_ROWS:
-        raise DataError(f"At least {_FEWEST_ROWS} rows are needed, but there are {source.num_data}.")
-    values, observed = rows.inputs.double().numpy(), rows.observed[:, 0].numpy()
-    if float(np.ptp(observed)) == 0.0:
-        raise DataError(f"All targets are {observed[0]}: there is nothing to learn.")
-    return values, observed, None if rows.counts is None else rows.counts.numpy()
+def without_constant_columns(scaler: Standardizer, inputs: Array) -> Standardizer:
+    """The scaler with infinite scales for columns that do not vary: whatever new rows have there, it counts for nothing.
+
+    Nobody can know what such a column does.
+    """
+    spread, size = np.ptp(inputs, axis=0), np.abs(inputs).max(axis=0)
+    return Standardizer(scaler.mean, np.where(spread <= 1e-9 * size, np.inf, scaler.scale))

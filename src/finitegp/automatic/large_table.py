@@ -19,7 +19,7 @@ from ..noise import ConstantNoise, NoiseModel
 from ..statistics import FeatureStatistics
 from .ensemble import Ensemble, in_threads, train_ensemble
 from .joined import HeldOut, LeftOut, calibrate, make_joined_model, with_prior
-from .large_settings import LargeTableSettings
+from .settings import AutoSettings
 from .noise_networks import fit_noise_networks, log_noise_scale
 from .processes import count_processes, with_one_thread
 from .table import Array, Table
@@ -52,7 +52,7 @@ class LargeTableFit:
 def fit_large_table(
     sample: Table,
     everything: Source,
-    settings: LargeTableSettings,
+    settings: AutoSettings,
     *,
     seed: int = 0,
     threads: int | None = None,
@@ -69,7 +69,7 @@ def fit_large_table(
     Args:
         sample: Standardised rows, drawn at random from everything (or all of it).
         everything: The source of all rows, standardised in the same way, the sample's among them.
-        settings: See :class:`~finitegp.automatic.large_settings.LargeTableSettings`.
+        settings: See :class:`~finitegp.automatic.settings.AutoSettings`.
         seed: Determines everything.
         threads: How many, which does not change the result; None means one per core, two at most.
         progress: Called with a word on each finished part.
@@ -83,7 +83,7 @@ def fit_large_table(
 def _fit(
     sample: Table,
     everything: Source,
-    settings: LargeTableSettings,
+    settings: AutoSettings,
     seed: int,
     threads: int,
     progress: Callable[[str], None] | None,
@@ -157,7 +157,7 @@ def _find_noise(
     ensemble: Ensemble,
     training: Table,
     validation: Table,
-    settings: LargeTableSettings,
+    settings: AutoSettings,
     seed: int,
     threads: int,
     record: dict[str, Any],

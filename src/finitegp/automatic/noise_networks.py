@@ -13,12 +13,11 @@ from torch.nn import functional
 
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
 from ..flat_adam import FlatAdamW
-from ..noise import InputNoise
+from ..noise import InputNoise, MeanVariance, SmoothFloor
 from ..schedules import cosine_decay
 from .batched import BatchedNetworks
 from .ensemble import draw_batches, in_threads
-from .large_settings import LargeTableSettings
-from .residual_noise import MeanVariance, SmoothFloor
+from .settings import AutoSettings
 from .table import Array, Table
 
 # Candidates for the smallest variance of a row relative to the mean square of all residuals.
@@ -49,7 +48,7 @@ class ResidualNoise:
 
 
 def fit_noise_networks(
-    rows: Table, residuals: Array, clip: SoftClip, settings: LargeTableSettings, *, seed: int, threads: int = 1
+    rows: Table, residuals: Array, clip: SoftClip, settings: AutoSettings, *, seed: int, threads: int = 1
 ) -> ResidualNoise:
     r"""Networks for :math:`\log v(x)` that maximise the Gaussian density of left-out residuals.
 
@@ -122,7 +121,7 @@ def _train(
     squares: Tensor,
     counts: Tensor | None,
     left_out: npt.NDArray[np.bool_],
-    settings: LargeTableSettings,
+    settings: AutoSettings,
     seed: int,
 ) -> _Trained:
     seen = np.flatnonzero(~left_out)

@@ -50,7 +50,7 @@ _SPREAD_FORM = KernelForm(
         scale_degrees=1000.0,
     ),
 )
-# Rows that hyperparameters are learned from: more make them hardly better, and cost grows with the cube.
+# Rows that outliers and the spread are learned from: more make them hardly better, and cost grows with the cube.
 _LEARNING_ROWS = 600
 _FEWEST_FOR_FOLDS = 5
 _FEWEST_FOR_OUTLIERS = 8
@@ -126,6 +126,7 @@ def fit_small_table(
     *,
     may_be_copies: bool = True,
     input_noise: bool = True,
+    learning_rows: int = _LEARNING_ROWS,
     seed: int = 0,
     threads: int = 1,
     progress: Callable[[str], None] | None = None,
@@ -138,6 +139,7 @@ def fit_small_table(
         counts: How many equal rows each row stands for.
         may_be_copies: Whether rows that stand for several may be copies, which say no more than one row.
         input_noise: Whether the spread of errors may depend on the row.
+        learning_rows: Rows that hyperparameters are learned from.
         seed: Determines folds and subsets.
         threads: Kernels that are fitted at once; makes no difference to the result.
         progress: Called with the name of each finished part.
@@ -159,7 +161,7 @@ def fit_small_table(
             notes |= {"outliers": int((noise_scales > 1.0).sum())} if unit != 1.0 else {}
             rows = replace(rows, targets=(rows.targets - shift) / unit, noise_scales=noise_scales)
         with ThreadPoolExecutor(threads) as pool:
-            stack = _Stack(inputs, rows, groups, seed, pool, progress)
+            stack = _Stack(inputs, rows, groups, learning_rows, seed, pool, progress)
             components, spread, scores = stack.fit(input_noise=input_noise)
     return SmallTableFit(components, spread, scores, shift, unit, notes)
 
@@ -171,6 +173,7 @@ class _Stack:
     inputs: Array
     rows: KernelRows
     groups: Groups
+    learning_rows: int
     seed: int
     pool: ThreadPoolExecutor
     progress: Callable[[str], None] | None
@@ -182,7 +185,7 @@ class _Stack:
         forms = {name: form for name, form in FORMS.items() if num_rows >= _FEWEST_FOR_FOLDS or "column" not in name}
         starts = (1.0, 0.3, 0.1, 3.0) + ((0.03, 0.01) if num_columns <= 2 else ())
         random = np.random.default_rng(seed)
-        learning = np.sort(random.permutation(num_rows)[:_LEARNING_ROWS])
+        learning = np.sort(random.permutation(num_rows)[: self.learning_rows])
 
         def learn(name: str) -> Array:
             found = fit_from_several_starts(FORMS[name], rows.take(learning), starts, seed=seed)
@@ -208,7 +211,10 @@ class _Stack:
         assigned = assign_folds(self.groups, folds, random)
         jobs = [(name, fold) for fold in range(folds) for name in forms]
         left_out = self.pool.map(
-            lambda job: _leave_out(rows, assigned == job[1], FORMS[job[0]], parameters[job[0]], seed), jobs
+            lambda job: _leave_out(
+                rows, assigned == job[1], FORMS[job[0]], parameters[job[0]], self.learning_rows, seed
+            ),
+            jobs,
         )
         means, scales = np.zeros((len(forms), num_rows)), np.zeros((len(forms), num_rows))
         for (name, fold), (mean, scale) in zip(jobs, left_out, strict=True):
@@ -238,12 +244,12 @@ class _Stack:
 
 
 def _leave_out(
-    rows: KernelRows, out: npt.NDArray[np.bool_], form: KernelForm, parameters: Array, seed: int
+    rows: KernelRows, out: npt.NDArray[np.bool_], form: KernelForm, parameters: Array, learning_rows: int, seed: int
 ) -> tuple[Array, Array]:
     """Means and scales of rows that neither hyperparameters nor posterior have seen."""
     rest = rows.take(~out)
     count = len(rest.targets)
-    learning = np.sort(np.random.default_rng(seed + 1).permutation(count)[:_LEARNING_ROWS])
+    learning = np.sort(np.random.default_rng(seed + 1).permutation(count)[:learning_rows])
     refitted = KernelGP(form, rest.take(learning)).fit(parameters, steps=25 if count <= 400 else 12)[0]
     posterior = KernelPosterior(form, refitted, rest)
     mean, variance = posterior.predict(rows.inputs[out])

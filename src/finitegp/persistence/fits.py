@@ -21,6 +21,7 @@ from .. import __version__
 from ..conformal import ConformalScores
 from ..data.scaling import Standardizer
 from ..errors import DataError, ModelFileError
+from ..extrapolation import ExcessVariance
 from ..features.landmarks import landmarks_of
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
@@ -160,6 +161,9 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
     if fit.spread is not None:
         header["spread"], mine = _encode_spread(fit.spread, columns)
         tensors |= {f"spread.{name}": tensor for name, tensor in mine.items()}
+    if fit.excess is not None:
+        header["excess"] = fit.excess.config()
+        tensors |= {f"excess.{name}": tensor for name, tensor in fit.excess.tensors().items()}
     return header, {prefix + name: tensor for name, tensor in tensors.items()}
 
 
@@ -233,11 +237,17 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
         raise ModelFileError(f"the weights of its GPs sum to {total}")
     scores = header.get("conformal")
     spread = header.get("spread")
+    excess = None
+    if "excess" in header:
+        excess = ExcessVariance.from_tensors(header["excess"], _with_prefix(tensors, "excess."))
+        if len(excess.effects) != columns:
+            raise ModelFileError(f"its variance outside of the training rows is not for {columns} columns")
     return ScaledGP(
         tuple(components),
         inputs_scaler,
         target_scaler,
         spread=None if spread is None else _decode_spread(spread, _with_prefix(tensors, "spread."), columns),
+        excess=excess,
         conformal=None if scores is None else ConformalScores.from_json(scores),
         record=record,
     )

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..automatic.residual_noise import MeanVariance, SmoothFloor
 from ..errors import DataError, ModelFileError
 from ..features import (
     ComposedFeatures,
@@ -29,8 +28,9 @@ from ..features import (
     LinearFeatures,
     MLPFeatures,
     PeriodicEmbedding,
+    SoftClip,
 )
-from ..noise import ConstantNoise, InputNoise
+from ..noise import ConstantNoise, InputNoise, MeanVariance, SmoothFloor
 
 _MAX_DEPTH = 50
 # Numbers that the quadrature maps of one file may compute with in all: half a gigabyte, and as much again for cosines.
@@ -39,7 +39,7 @@ _GRID = ("nodes_per_dimension", "input_dim", "frequency_cutoff")
 
 _OWN = (
     *(ComposedFeatures, ConcatenatedFeatures, ConstantFeatures, FourierFeatures, GaussLegendreFeatures, LinearFeatures),
-    *(LandmarkFeatures, MLPFeatures, PeriodicEmbedding, ConstantNoise, InputNoise, MeanVariance, SmoothFloor),
+    *(LandmarkFeatures, MLPFeatures, PeriodicEmbedding, SoftClip, ConstantNoise, InputNoise, MeanVariance, SmoothFloor),
 )
 # The arguments of torch's modules, which have no config(). Not the device: nothing is made outside of "meta".
 _TORCH: dict[type[nn.Module], tuple[str, ...]] = {

@@ -58,6 +58,7 @@ class NewFit(NamedTuple):
     targets: Standardizer
 
     def scores(self, inputs: np.ndarray, targets: np.ndarray) -> dict:
+        """Of these rows, in the target's deviations."""
         rows = self.inputs.transform(inputs)
         found = self.fit.fitted.predict(rows)
         excess = self.fit.excess.variance(rows).numpy()
@@ -71,6 +72,7 @@ class OldFit(NamedTuple):
     fit: AutoFit
 
     def scores(self, inputs: np.ndarray, targets: np.ndarray) -> dict:
+        """Of these rows, in the target's deviations."""
         found = self.fit.fitted.predict(self.fit.inputs_scaler.transform(inputs))
         observed = self.fit.target_scaler.transform(targets)
         nu = self.fit.record["degrees_of_freedom"]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from finitegp.errors import ModelFileError
-from finitegp.extrapolation import ExcessVariance, growth, total_effects
+from finitegp.extrapolation import ExcessVariance, growth, left_out_factors, total_effects
 
 
 def make_rows(count=2000, seed=0):
@@ -104,6 +104,29 @@ def test_small_tables(count):
     found = ExcessVariance.fit(rows, np.ones(4))
     assert bool(torch.isfinite(found.variance(10.0 * rows)).all())
     assert float(found.variance(10.0 * rows).min()) > 0.0
+
+
+def test_factors_tell_lines_from_curves():
+    """A line goes on as it was; where it bends at the ends, nobody knows."""
+    rows = make_rows(3000)
+    rng = np.random.default_rng(1)
+    targets = rows[:, 0] + np.sin(3.0 * rows[:, 1]) + 0.1 * rng.normal(size=3000)
+    targets /= targets.std()
+    effects = total_effects(lambda x: x[:, 0] + np.sin(3.0 * x[:, 1]), rows, rng)
+    factors = left_out_factors(rows, targets, effects)
+    assert factors[0].max() < 0.5 * factors[1].min()
+    # Columns without effect, and small tables, get what is usual.
+    assert factors[2:].min() == factors[2:].max() == left_out_factors(rows[:100], targets[:100], effects).max()
+
+
+def test_sides_have_their_own_factors():
+    factors = np.array([[2.0, 8.0], [6.0, 6.0], [6.0, 6.0], [6.0, 6.0]])
+    found = ExcessVariance.fit(make_rows(), np.array([1.0, 0.0, 0.0, 0.0]), make_rows(500, seed=1), factors=factors)
+    rows = np.zeros((2, 4))
+    rows[:, 0] = [-5.0, 5.0]
+    low, high = found.by_column(rows)[:, 0].tolist()
+    expected = factors[0] * growth(found.outside(rows)[:, 0]).numpy()
+    np.testing.assert_allclose([low, high], expected)
 
 
 def test_growth_slows_down():

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .errors import ModelFileError
 from .features import SoftClip
+from .linalg import cholesky
 
 Array = npt.NDArray[np.float64]
 
@@ -38,7 +39,14 @@ _FARTHEST = 1e300
 # Clusters of fewer rows are dropped: a centre is the mean of several rows, never a row.
 _FEWEST_IN_CLUSTER = 3
 _EFFECT_ROWS = 400
-_TENSORS = ("effects", "units", "run_starts", "run_ends", "centres")
+_TENSORS = ("effects", "factors", "units", "run_starts", "run_ends", "centres")
+# The factor where rows say nothing, and the limits where they do; what they ask for is multiplied by the safety.
+_USUAL_FACTOR, _FACTOR_LIMITS, _SAFETY = 6.0, (2.0, 12.0), 4.0
+# Left-out extrapolation: how many rows, the share of them at an end of a column, and how many there must be; columns that
+# are tested, the share of all effects that they need, and models whose geometric mean counts.
+_TESTED_ROWS, _MODELS = 3000, 3
+_OUTER, _FEWEST_OUTER, _TESTED_COLUMNS, _LEAST_SHARE = 0.1, 20, 8, 0.02
+_CHEAP_FREQUENCIES, _CHEAP_NOISES = 128, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
 def total_effects(
@@ -75,35 +83,45 @@ def total_effects(
 class ExcessVariance:
     r"""Variance of rows outside of what was seen, in squared units of the standardised target.
 
-    .. math:: V(x) = \kappa \sum_j t_j\, g(e_j) + \max(0, d^2(x) - q)
+    .. math:: V(x) = \sum_j \kappa_j\, t_j\, g(e_j) + \nu \max(0, d^2(x) - q)
 
     :math:`e_j` is how far the value of column j lies outside of the values that were seen, in units of the column, zero
     inside: outside of its range or within a gap. :math:`t_j` is the total effect of the column on the prediction,
-    :math:`g` grows with the cube of the distance at first and slows down later, and :math:`d` is the distance to the
-    nearest of some centres of the rows, with columns weighted by their effect, which sees rows whose columns are each
-    within their range, but not together; :math:`q` is what nearly all rows that were set aside had.
+    :math:`\kappa_j` how badly the column is extrapolated (:func:`left_out_factors`), and :math:`g` grows with the cube
+    of the distance at first and slows down later. :math:`d` is the distance to the nearest of some centres of the rows,
+    with columns weighted by their effect, which sees rows whose columns are each within their range, but not together;
+    :math:`q` is what nearly all rows that were set aside had. A column that never varied adds nothing, as nobody can
+    know what it does, but :meth:`outside` tells of it.
 
     Attributes:
         effects: ``(columns,)`` total effects; zero where a column was constant.
-        units: ``(columns,)`` what distances are measured in: the larger of standard deviation and an eighth of the range.
+        factors: ``(columns, 2)`` below and above the range; within gaps their geometric mean holds.
+        units: ``(columns,)`` of distances: the larger of standard deviation and an eighth of the range.
         run_starts: ``(columns, runs)`` where stretches of values begin, in increasing order.
         run_ends: ``(columns, runs)`` where they end.
         centres: ``(centres, columns)`` of rows, softly clipped and weighted; means of several rows each.
         threshold: The squared distance to centres that is still inside.
-        factor: On the sum over columns.
+        nearness: The factor on what is beyond.
     """
 
     effects: Tensor
+    factors: Tensor
     units: Tensor
     run_starts: Tensor
     run_ends: Tensor
     centres: Tensor
     threshold: float
-    factor: float
+    nearness: float = 1.0
 
     @classmethod
     def fit(
-        cls, inputs: Array, effects: Array, held_out: Array | None = None, *, factor: float = 6.0, seed: int = 0
+        cls,
+        inputs: Array,
+        effects: Array,
+        held_out: Array | None = None,
+        *,
+        factors: Array | None = None,
+        seed: int = 0,
     ) -> ExcessVariance:
         """Measure what was seen.
 
@@ -111,66 +129,52 @@ class ExcessVariance:
             inputs: ``(rows, columns)`` standardised rows that a model was fitted to.
             effects: ``(columns,)`` from :func:`total_effects`, of the standardised target.
             held_out: Further rows like these, which say what is still inside; None takes a fifth of ``inputs``.
-            factor: On the sum over columns.
+            factors: ``(columns, 2)`` from :func:`left_out_factors`; None takes what is usual.
             seed: Determines the centres.
         """
         if held_out is None:
             order = np.random.default_rng(seed).permutation(len(inputs))
             few = max(1, len(inputs) // 5)
-            clustered, measured = inputs[order[few:]], inputs[order[:few]]
+            clustered, held_out = inputs[order[few:]], inputs[order[:few]]
         else:
-            clustered, measured = inputs, held_out
-        spread = np.ptp(inputs, axis=0)
-        constant = spread < _SMALLEST_RANGE
-        units = np.where(constant, 1.0, np.maximum(inputs.std(axis=0), spread / 8.0))
-        starts, ends = _runs(inputs / units)
-        found = cls(
-            effects=torch.from_numpy(np.where(constant, 0.0, effects)),
-            units=torch.from_numpy(units),
-            run_starts=torch.from_numpy(starts),
-            run_ends=torch.from_numpy(ends),
-            centres=torch.zeros(1, inputs.shape[1], dtype=torch.float64),
-            threshold=0.0,
-            factor=factor,
-        )
-        centres = _centres(found._coordinates(torch.from_numpy(clustered)).numpy(), seed)
-        found = cls(*(getattr(found, name) for name in _TENSORS[:-1]), torch.from_numpy(centres), 0.0, factor)
-        distances = found._nearest(torch.from_numpy(measured))
-        threshold = float(torch.quantile(distances[:100_000], _INSIDE))
-        return cls(*(getattr(found, name) for name in _TENSORS), threshold, factor)
+            clustered = inputs
+        if factors is None:
+            factors = np.full((len(effects), 2), _USUAL_FACTOR)
+        units, starts, ends = _seen(inputs)
+        effects = np.where(np.ptp(inputs, axis=0) < _SMALLEST_RANGE, 0.0, effects)
+        centres = _centres(_coordinates(clustered, effects), seed)
+        distances = _nearest(_coordinates(held_out[:_CLUSTERED_ROWS], effects), centres)
+        threshold = float(np.quantile(distances, _INSIDE))
+        arrays = (effects, factors, units, starts, ends, centres)
+        return cls(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays), threshold=threshold)
 
     def outside(self, inputs: Tensor | Array) -> Tensor:
         """``(rows, columns)`` how far each value lies outside of what was seen, in units of its column; 0 inside."""
-        values = (torch.as_tensor(inputs, dtype=torch.float64) / self.units).t().contiguous()
-        after = torch.searchsorted(self.run_starts, values, right=True)
-        last = self.run_starts.shape[1] - 1
-        # The run that begins at or before a value, and the next one.
-        behind = values - self.run_ends.gather(1, (after - 1).clamp(min=0))
-        behind = torch.where(after == 0, torch.inf, behind).clamp(min=0.0)
-        ahead = self.run_starts.gather(1, after.clamp(max=last)) - values
-        ahead = torch.where(after > last, torch.inf, ahead).clamp(min=0.0)
-        return torch.minimum(behind, ahead).clamp(max=_FARTHEST).t()
+        values = torch.as_tensor(inputs, dtype=torch.float64)
+        return _distance((values / self.units).t().contiguous(), self.run_starts, self.run_ends).t()
 
     def variance(self, inputs: Tensor | Array) -> Tensor:
         """``(rows,)`` to be added to the epistemic variance."""
+        return self.by_column(inputs).sum(dim=1) + self.nearness * self.beyond_centres(inputs)
+
+    def by_column(self, inputs: Tensor | Array) -> Tensor:
+        """``(rows, columns)`` the part of the variance that comes of each column alone."""
         rows = torch.as_tensor(inputs, dtype=torch.float64)
-        by_column = growth(self.outside(rows)) @ self.effects
-        return self.factor * by_column + (self._nearest(rows) - self.threshold).clamp(min=0.0)
+        scaled = rows / self.units
+        below, above = scaled < self.run_starts[:, 0], scaled > self.run_ends[:, -1]
+        low, high = self.factors.unbind(dim=1)
+        factors = torch.where(below, low, torch.where(above, high, (low * high).sqrt()))
+        return factors * growth(self.outside(rows)) * self.effects
 
-    def _coordinates(self, rows: Tensor) -> Tensor:
-        return SoftClip(rows.shape[1]).double()(rows) * self.effects.sqrt()
-
-    def _nearest(self, rows: Tensor) -> Tensor:
-        """Squared distances to the nearest centre."""
-        parts = [
-            torch.cdist(self._coordinates(part), self.centres).min(dim=1).values.square()
-            for part in torch.split(rows, 4096)
-        ]
-        return torch.cat(parts) if parts else rows.new_zeros(0)
+    def beyond_centres(self, inputs: Tensor | Array) -> Tensor:
+        """``(rows,)`` by how much squared distances to the nearest centre exceed what is still inside."""
+        rows = torch.as_tensor(inputs, dtype=torch.float64).numpy()
+        distances = _nearest(_coordinates(rows, self.effects.numpy()), self.centres.numpy())
+        return torch.from_numpy(distances - self.threshold).clamp(min=0.0)
 
     def config(self) -> dict[str, Any]:
         """What is not in the tensors, as JSON."""
-        return {"threshold": self.threshold, "factor": self.factor}
+        return {"threshold": self.threshold, "nearness": self.nearness}
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""
@@ -180,21 +184,58 @@ class ExcessVariance:
     def from_tensors(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ExcessVariance:
         """What :meth:`config` and :meth:`tensors` were taken of; shapes and values are checked."""
         try:
-            found = [tensors[name].to(torch.float64) for name in _TENSORS]
-            threshold, factor = float(config["threshold"]), float(config["factor"])
+            found = {name: tensors[name].to(torch.float64).contiguous() for name in _TENSORS}
+            threshold, nearness = float(config["threshold"]), float(config["nearness"])
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"The variance outside of the training rows is incomplete: {error}") from None
-        effects, units, starts, ends, centres = found
-        columns = len(effects)
-        shapes = effects.shape == units.shape == (columns,) and starts.shape == ends.shape and starts.ndim == 2
-        if not (shapes and len(starts) == columns and centres.ndim == 2 and centres.shape[1] == columns):
+        columns, starts, ends = found["effects"].numel(), found["run_starts"], found["run_ends"]
+        shapes = {"effects": (columns,), "factors": (columns, 2), "units": (columns,), "run_ends": starts.shape}
+        fits = all(found[name].shape == shape for name, shape in shapes.items())
+        wide = all(each.ndim == 2 and each.numel() > 0 for each in (starts, found["centres"]))
+        if not (fits and wide and len(starts) == columns == found["centres"].shape[1]):
             raise ModelFileError("The variance outside of the training rows has tensors whose shapes do not fit.")
-        finite = all(bool(torch.isfinite(tensor).all()) for tensor in found)
-        sorted_runs = bool((starts.diff(dim=1) >= 0).all()) and bool((starts <= ends).all())
-        positive = bool((units > 0).all()) and bool((effects >= 0).all())
-        if not (finite and sorted_runs and positive and 0.0 <= threshold < np.inf and 0.0 <= factor < np.inf):
+        finite = all(bool(torch.isfinite(tensor).all()) for tensor in found.values())
+        ordered = bool((starts.diff(dim=1) >= 0).all()) and bool((starts <= ends).all())
+        positive = bool((found["units"] > 0).all()) and all(bool((found[k] >= 0).all()) for k in ("effects", "factors"))
+        if not (finite and ordered and positive and 0.0 <= threshold < np.inf and 0.0 <= nearness < np.inf):
             raise ModelFileError("The variance outside of the training rows has values that make no sense.")
-        return cls(*found, threshold, factor)
+        return cls(**found, threshold=threshold, nearness=nearness)
+
+
+def left_out_factors(inputs: Array, targets: Array, effects: Array, *, seed: int = 0) -> Array:
+    r"""``(columns, 2)`` how badly each column is extrapolated, below and above, by what the rows themselves show.
+
+    A Bayesian linear model on random Fourier features and the columns themselves is fitted without the outer tenth of a
+    column's values, which it then predicts; the factor is the one with which squared errors there are what
+    :class:`ExcessVariance` says, times a safety of four: the next step outside is farther than the last one inside.
+    Leaving rows out only subtracts their sums. Columns of little effect, and all columns of small tables, get the usual
+    factor; no factor leaves the limits.
+
+    Args:
+        inputs: ``(rows, columns)`` standardised.
+        targets: ``(rows,)`` standardised.
+        effects: ``(columns,)`` from :func:`total_effects`.
+        seed: Determines features and rows.
+    """
+    factors = np.full((len(effects), 2), _USUAL_FACTOR)
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(len(inputs))[:_TESTED_ROWS]
+    inputs, targets = inputs[chosen], targets[chosen]
+    if len(inputs) * _OUTER < _FEWEST_OUTER:
+        return factors
+    models = [_CheapModel(inputs, targets, effects, rng) for _ in range(_MODELS)]
+    for column in np.argsort(-effects, kind="stable")[:_TESTED_COLUMNS]:
+        values = inputs[:, column]
+        low, high = np.quantile(values, [_OUTER, 1.0 - _OUTER])
+        for side, outer in enumerate((values < low, values > high)):
+            if effects[column] < _LEAST_SHARE * effects.sum() or outer.sum() < _FEWEST_OUTER:
+                continue
+            units, starts, ends = (torch.from_numpy(each) for each in _seen(inputs[~outer]))
+            rows = torch.from_numpy(inputs[outer]) / units
+            said = (growth(_distance(rows.t().contiguous(), starts, ends)).t() @ torch.from_numpy(effects)).numpy()
+            asked = [_factor_needed(model.squared_errors(outer), model.mean_square, said) for model in models]
+            factors[column, side] = np.clip(_SAFETY * np.exp(np.mean(np.log(asked))), *_FACTOR_LIMITS)
+    return factors
 
 
 def growth(distance: Tensor) -> Tensor:
@@ -212,23 +253,96 @@ def growth(distance: Tensor) -> Tensor:
     return slowed * (0.25 + slowed * (1.0 + slowed))
 
 
-def _runs(values: Array) -> tuple[Array, Array]:
-    """``(columns, runs)`` starts and ends of stretches without gaps, padded by repeating the last one."""
+class _CheapModel:
+    """A Bayesian linear model on Fourier features of the weighted columns and these themselves, without any rows."""
+
+    def __init__(self, inputs: Array, targets: Array, effects: Array, rng: np.random.Generator) -> None:
+        weights = np.sqrt(effects + 0.01 * effects.sum() + 1e-12)
+        rows = _clip(inputs) * weights / np.linalg.norm(weights)
+        normal = rng.normal(size=(rows.shape[1], _CHEAP_FREQUENCIES))
+        lengths = np.repeat([0.5, 2.0], _CHEAP_FREQUENCIES // 2)
+        # Matern 3/2: Student's t with three degrees of freedom.
+        angles = rows @ (normal / np.sqrt(rng.chisquare(3, size=_CHEAP_FREQUENCIES) / 3.0) / lengths)
+        waves = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / np.sqrt(_CHEAP_FREQUENCIES)
+        self._features = np.concatenate([waves, rows, np.ones((len(rows), 1))], axis=1)
+        self._targets = targets
+        self._gram = self._features.T @ self._features
+        self._projected = self._features.T @ targets
+        fifth = np.arange(len(rows)) % 5 == 0
+        found = {}
+        for noise in _CHEAP_NOISES:
+            self._noise = noise
+            found[noise] = float(np.mean(self.squared_errors(fifth)))
+        self._noise = min(found, key=lambda noise: found[noise])
+        self.mean_square = found[self._noise]
+
+    def squared_errors(self, left_out: npt.NDArray[np.bool_]) -> Array:
+        """Of the rows that are left out."""
+        features, targets = self._features[left_out], self._targets[left_out]
+        gram = torch.from_numpy(self._gram - features.T @ features)
+        gram.diagonal().add_(self._noise)
+        projected = torch.from_numpy(self._projected - features.T @ targets)[:, None]
+        weights = cholesky(gram, noise_variance=self._noise).solve(projected)[:, 0].numpy()
+        errors: Array = (features @ weights - targets) ** 2
+        return errors
+
+
+def _factor_needed(squares: Array, variance: float, said: Array) -> float:
+    """On what is said, so that the mean of squares over variances is one; between 1e-3 and 1e3."""
+    low, high = -3.0, 3.0
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        wide = np.mean(squares / (variance + 10.0**middle * said)) < 1.0
+        low, high = (low, middle) if wide else (middle, high)
+    return float(10.0**high)
+
+
+def _clip(inputs: Array) -> Array:
+    clipped: Array = SoftClip(inputs.shape[1]).double()(torch.from_numpy(inputs)).numpy()
+    return clipped
+
+
+def _coordinates(inputs: Array, effects: Array) -> Array:
+    weighted: Array = _clip(inputs) * np.sqrt(effects)
+    return weighted
+
+
+def _nearest(coordinates: Array, centres: Array) -> Array:
+    """``(rows,)`` squared distances to the nearest centre."""
+    parts = torch.split(torch.from_numpy(coordinates), 4096)
+    near = [torch.cdist(part, torch.from_numpy(centres)).min(dim=1).values.square() for part in parts if len(part)]
+    return torch.cat(near).numpy() if near else np.zeros(0)
+
+
+def _seen(inputs: Array) -> tuple[Array, Array, Array]:
+    """Units ``(columns,)``, and starts and ends ``(columns, runs)`` of stretches without gaps in these units."""
+    spread = np.ptp(inputs, axis=0)
+    units = np.where(spread < _SMALLEST_RANGE, 1.0, np.maximum(inputs.std(axis=0), spread / 8.0))
     starts, ends = [], []
-    for column in values.T:
-        seen = np.unique(column)
-        gaps = np.diff(seen)
+    for column in (inputs / units).T:
+        values = np.unique(column)
+        gaps = np.diff(values)
         cuts = np.flatnonzero(gaps >= _GAP)
         if len(cuts) >= _MOST_RUNS:
             cuts = np.sort(cuts[np.argsort(-gaps[cuts], kind="stable")[: _MOST_RUNS - 1]])
-        starts.append(seen[np.concatenate([[0], cuts + 1])])
-        ends.append(seen[np.concatenate([cuts, [len(seen) - 1]])])
+        starts.append(values[np.concatenate([[0], cuts + 1])])
+        ends.append(values[np.concatenate([cuts, [len(values) - 1]])])
     most = max(len(each) for each in starts)
-    pad = [
-        np.pad(np.stack(both), ((0, 0), (0, most - len(both[0]))), "edge") for both in zip(starts, ends, strict=True)
-    ]
-    together = np.stack(pad)
-    return np.ascontiguousarray(together[:, 0]), np.ascontiguousarray(together[:, 1])
+    # Where there are fewer, the last one is repeated.
+    padded = [[np.pad(each, (0, most - len(each)), "edge") for each in side] for side in (starts, ends)]
+    return units, np.stack(padded[0]), np.stack(padded[1])
+
+
+def _distance(values: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
+    """``(columns, rows)`` distance of each value to the nearest stretch of its column."""
+    after = torch.searchsorted(starts, values, right=True)
+    last = starts.shape[1] - 1
+    # The stretch that begins at or before a value, and the next one.
+    behind = (values - ends.gather(1, (after - 1).clamp(min=0))).clamp(min=0.0)
+    ahead = (starts.gather(1, after.clamp(max=last)) - values).clamp(min=0.0)
+    behind = torch.where(after == 0, torch.inf, behind)
+    ahead = torch.where(after > last, torch.inf, ahead)
+    return torch.minimum(behind, ahead).clamp(max=_FARTHEST)
 
 
 def _centres(coordinates: Array, seed: int) -> Array:

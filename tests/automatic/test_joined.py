@@ -35,7 +35,8 @@ def make_model(noise=None):
 
 def look(model, rows, excess=None):
     features, log_scale = model.checked_forward(next(iter(rows.source())))
-    return HeldOut(rows, features, log_scale, np.zeros(len(rows)) if excess is None else excess)
+    nothing = np.zeros(len(rows))
+    return HeldOut(rows, features, log_scale, nothing if excess is None else excess, nothing)
 
 
 @pytest.mark.parametrize("noise", [ConstantNoise(0.1), InputNoise(nn.Linear(3, 1), reads="inputs", bounds=(-0.5, 0.5))])

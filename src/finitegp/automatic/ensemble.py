@@ -176,7 +176,8 @@ def count_steps(rows: int, settings: AutoSettings) -> int:
         >>> [count_steps(rows, AutoSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]
         [1500, 2855, 4971, 6000]
     """
-    return min(round(settings.steps * max(rows / _FEW_ROWS, 1.0) ** _GROWTH), settings.max_steps)
+    wanted: float = settings.steps * max(rows / _FEW_ROWS, 1.0) ** _GROWTH
+    return min(round(wanted), settings.max_steps)
 
 
 def draw_batches(rows: Sequence[Index], batch_size: int, seeds: Sequence[int]) -> Iterator[Tensor]:

@@ -38,6 +38,9 @@ _SEARCH_ROWS = 2000
 # The noise has settled when the factor on it is so close to one, or after so many rounds.
 _SETTLED, _SETTLING = 0.02, 3
 _ITERATIONS = 20
+# Factors on the variance of rows far from what was seen together, and what a larger one may cost in nats per row.
+_NEARNESS = (0.0, *(10.0 ** (0.5 * power) for power in range(-8, 1)))
+_PRICE_OF_NEARNESS = 0.01
 # Shapes of errors that the search tries, and those that the end of it chooses from.
 _SHAPES = (GAUSSIAN, *(ErrorShape(nu) for nu in (8.0, 4.0, 2.6)))
 _FINE_SHAPES = tuple(ErrorShape(nu) for nu in (2.3, 2.6, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 25.0, 50.0))
@@ -121,7 +124,7 @@ def with_prior(model: FeatureGP, statistics: FeatureStatistics, blocks: Blocks, 
     assert isinstance(plain, ComposedFeatures)
     with torch.no_grad():
         # The output scale multiplies everything; what is not a network has to be divided by it.
-        for part, variance in zip(plain.second.maps, (prior.fourier, prior.fourier, 1.0, 1.0), strict=True):  # type: ignore[union-attr, arg-type]
+        for part, variance in zip(plain.second.maps, (prior.fourier, prior.fourier, 1.0, 1.0), strict=True):  # type: ignore[arg-type]
             part.log_magnitude += math.log(variance) - model.log_output_scale
     exact = model.exact_copy().requires_grad_(False)
     return FittedGP(exact, WeightPosterior(rescale(statistics, blocks.scales(prior)), exact.noise_variance))
@@ -143,19 +146,25 @@ class HeldOut:
         rows: The rows.
         features: ``(rows, features)`` under unit priors.
         log_scale: ``(rows,)`` of the noise, or None.
-        excess: ``(rows,)`` variance from outside of what was seen.
+        excess: ``(rows,)`` variance from columns outside of what was seen.
+        beyond: ``(rows,)`` how far rows are from what was seen together, in squared units of the target.
     """
 
     rows: Table
     features: Tensor
     log_scale: Tensor | None
     excess: Array
+    beyond: Array
+
+    def with_nearness(self, factor: float) -> HeldOut:
+        """With the variance of rows far from what was seen together."""
+        return replace(self, excess=self.excess + factor * self.beyond)
 
     def first(self, count: int) -> HeldOut:
         """The first rows."""
         scale = None if self.log_scale is None else self.log_scale[:count]
         kept = np.arange(min(count, len(self.rows)))
-        return HeldOut(self.rows.take(kept), self.features[:count], scale, self.excess[:count])
+        return HeldOut(self.rows.take(kept), self.features[:count], scale, self.excess[:count], self.beyond[:count])
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,6 +210,7 @@ class Calibration:
     Attributes:
         prior: Prior variances and noise.
         error_shape: Of predictive distributions.
+        nearness: The factor on the variance of rows far from what was seen together.
         scores: ``(rows,)`` absolute standardised residuals of the rows set aside, each under a prior that the other
             half of them chose.
         record: The same and more, as JSON.
@@ -208,6 +218,7 @@ class Calibration:
 
     prior: Prior
     error_shape: ErrorShape
+    nearness: float
     scores: Array
     record: dict[str, Any]
 
@@ -266,7 +277,10 @@ def calibrate(
         if abs(math.log(factor)) < _SETTLED:
             break
     held, squares = held_out.rows, whole.squares
-    widened = 1.0
+    nearness = _choose_nearness(whole, held_out, shapes)
+    held_out, few = held_out.with_nearness(nearness), few.with_nearness(nearness)
+    whole = whole._replace(fit=_fit(held, squares, whole.variance, held_out.excess, shapes))
+    factor, widened = whole.fit.factor, 1.0
     samples = [(squares / (whole.variance * factor + held_out.excess), held)]
     if left_out is not None:
         left = _left_out_squares(whole, held_out, left_out)
@@ -284,6 +298,7 @@ def calibrate(
     return Calibration(
         prior=prior,
         error_shape=shape,
+        nearness=nearness,
         scores=_cross_fitted(judged, few, widened, shapes),
         record={
             "network_prior": prior.network * size,
@@ -291,6 +306,7 @@ def calibrate(
             "noise_variance": prior.noise,
             "search": {"places": len(judged), "best": list(best)},
             "widened": widened,
+            "nearness": nearness,
             "degrees_of_freedom": shape.degrees_of_freedom,
             "validation_nlpd": _density(held, squares, variance, shape),
             "validation_rmse": math.sqrt(held.mean(squares)),
@@ -351,6 +367,16 @@ def _choose_shape(samples: Sequence[tuple[Array, Table]]) -> ErrorShape:
     # One more parameter has to gain more than half the logarithm of the rows, in nats in all.
     price = 0.5 * math.log(max(rows, 2.0)) / rows * len(samples)
     return best if loss(best) < loss(GAUSSIAN) - price else GAUSSIAN
+
+
+def _choose_nearness(whole: _Judged, held_out: HeldOut, shapes: Sequence[ErrorShape]) -> float:
+    """The largest factor on distances that costs the rows set aside next to nothing: they are not outside."""
+    found = {}
+    for factor in _NEARNESS:
+        excess = held_out.with_nearness(factor).excess
+        found[factor] = _fit(held_out.rows, whole.squares, whole.variance, excess, shapes).density
+    lowest = min(found.values())
+    return max(factor for factor, density in found.items() if density <= lowest + _PRICE_OF_NEARNESS)
 
 
 def _left_out_squares(whole: _Judged, held_out: HeldOut, left_out: LeftOut) -> Array:

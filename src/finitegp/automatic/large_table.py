@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from ..data import ArraySource, Source
 from ..data.sources import Share
 from ..distributed import ALONE, Ranks
-from ..extrapolation import ExcessVariance, total_effects
+from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
 from ..statistics import FeatureStatistics
@@ -106,7 +106,8 @@ def _fit(
         ranks.copy_from_first(network.state_dict().values())
     stages.finish("networks", tell=False)
     effects = total_effects(lambda rows: ensemble.predict(rows).mean(axis=0), training.inputs, rng)
-    excess = ExcessVariance.fit(training.inputs, effects, validation.inputs, seed=seed)
+    factors = left_out_factors(training.inputs, training.targets, effects, seed=seed)
+    excess = ExcessVariance.fit(training.inputs, effects, validation.inputs, factors=factors, seed=seed)
     stages.finish("effects")
     noise, evidence = _find_noise(ensemble, training, validation, settings, seed, threads, record)
     ranks.copy_from_first(noise.state_dict().values())
@@ -132,8 +133,9 @@ def _fit(
     record |= calibration.record
     record["out_of_fold_rmse"] = left_out.mean((ensemble.out_of_fold - left_out.targets) ** 2) ** 0.5
     record["effects"] = effects.tolist()
-    record["excess_factor"] = excess.factor
+    record["extrapolation_factors"] = factors.tolist()
     record["stages"] = stages.seconds
+    excess = replace(excess, nearness=calibration.nearness)
     return LargeTableFit(fitted, excess, calibration.error_shape.degrees_of_freedom, calibration.scores, record)
 
 
@@ -185,7 +187,8 @@ def _look_at(model: FeatureGP, rows: Table, excess: ExcessVariance) -> tuple[Hel
     log_scale = torch.cat(scales) if scales else None
     counts = None if rows.counts is None else torch.from_numpy(rows.counts)
     sums = FeatureStatistics.from_batch(features, torch.from_numpy(rows.targets), log_scale, counts=counts)
-    return HeldOut(rows, features, log_scale, excess.variance(rows.inputs).numpy()), sums
+    columns = excess.by_column(rows.inputs).sum(dim=1).numpy()
+    return HeldOut(rows, features, log_scale, columns, excess.beyond_centres(rows.inputs).numpy()), sums
 
 
 @torch.no_grad()

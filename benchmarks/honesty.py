@@ -139,9 +139,9 @@ def made_names() -> list[str]:
 def _read(folder: str, name: str) -> tuple[Array, Array, list[npt.NDArray[np.bool_]]]:
     import pyarrow.parquet as pq
 
-    from paper.datasets import data_directory
+    from paper.datasets import default_directory
 
-    table = pq.read_table(data_directory().parent / folder / f"{name}.parquet")
+    table = pq.read_table(default_directory().parent / folder / f"{name}.parquet")
     columns = [each for each in table.column_names if each[0] == "x" and each[1:].isdigit()]
     inputs = np.column_stack([table[each].to_numpy() for each in columns]).astype(np.float64)
     masks = [table[each].to_numpy(zero_copy_only=False) for each in table.column_names if each.startswith("test")]

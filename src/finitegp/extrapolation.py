@@ -155,7 +155,8 @@ class ExcessVariance:
 
     def variance(self, inputs: Tensor | Array) -> Tensor:
         """``(rows,)`` to be added to the epistemic variance."""
-        return self.by_column(inputs).sum(dim=1) + self.nearness * self.beyond_centres(inputs)
+        found = self.by_column(inputs).sum(dim=1)
+        return found + self.nearness * self.beyond_centres(inputs) if self.nearness > 0.0 else found
 
     def by_column(self, inputs: Tensor | Array) -> Tensor:
         """``(rows, columns)`` the part of the variance that comes of each column alone."""

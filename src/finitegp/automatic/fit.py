@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from ..conformal import ConformalScores
@@ -16,8 +15,8 @@ from ..data import ArraySource, ScaledSource, Scaling, Source, as_source
 from ..data.scaling import Standardizer, winsorized_standardizer
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
-from ..extrapolation import ExcessVariance, left_out_kernel_factors, total_effects
 from ..scaled import ScaledGP, student_component
+from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
 from .processes import count_processes
 from .settings import EFFORTS, AutoSettings
@@ -180,24 +179,8 @@ def _fit_small(
         conformal=ConformalScores.of(found.normal_scores, "out-of-fold rows") if len(found.normal_scores) else None,
         record=record,
     )
-    return replace(fit, excess=_excess_of_kernels(fit, scaled, fit.target_scaler.transform(table.targets), seed))
-
-
-def _excess_of_kernels(fit: ScaledGP, scaled: Array, targets: Array, seed: int) -> ExcessVariance:
-    """What kernels do not know outside of the range; within it their own variance grows with the distance to rows."""
-
-    def mean(rows: Array) -> Array:
-        return sum(each.weight * each.fitted.predict_mean(rows).numpy() for each in fit.components)  # type: ignore[return-value]
-
-    heaviest = max(fit.components, key=lambda component: component.weight)
-
-    def without(outer: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-        left = heaviest.fitted.forget((scaled[outer], targets[outer])).predict(scaled[outer])
-        return left.mean.numpy(), heaviest.variance_factor * left.variance.numpy()
-
-    effects = total_effects(mean, scaled, np.random.default_rng(seed))
-    factors = left_out_kernel_factors(scaled, targets, effects, without)
-    return ExcessVariance.fit(scaled, effects, factors=factors, range_only=True, seed=seed)
+    targets = fit.target_scaler.transform(table.targets)
+    return replace(fit, excess=excess_of_kernels(found.components, scaled, targets, seed=seed))
 
 
 def _fit_large(
@@ -216,9 +199,7 @@ def _fit_large(
     target_scaler = fit_target_scaler(sample.targets, sample.counts, center=center)
     scaled = Table(inputs_scaler.transform(sample.inputs), target_scaler.transform(sample.targets), sample.counts)
     everything = ScaledSource(source, Scaling(inputs_scaler, target_scaler))
-    found = fit_large_table(
-        scaled, everything, settings, seed=seed, threads=threads, progress=progress, ranks=ranks
-    )
+    found = fit_large_table(scaled, everything, settings, seed=seed, threads=threads, progress=progress, ranks=ranks)
     return ScaledGP(
         (student_component(found.fitted, found.degrees_of_freedom),),
         inputs_scaler,
@@ -238,7 +219,7 @@ def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bo
 
 
 def without_constant_columns(scaler: Standardizer, inputs: Array) -> Standardizer:
-    """The scaler with infinite scales for columns that do not vary: whatever new rows have there, it counts for nothing.
+    """The scaler with infinite scales for columns that do not vary: what new rows have there counts for nothing.
 
     Nobody can know what such a column does.
     """

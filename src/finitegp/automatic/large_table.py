@@ -19,9 +19,9 @@ from ..noise import ConstantNoise, NoiseModel
 from ..statistics import FeatureStatistics
 from .ensemble import Ensemble, in_threads, train_ensemble
 from .joined import HeldOut, LeftOut, calibrate, make_joined_model, with_prior
-from .settings import AutoSettings
 from .noise_networks import fit_noise_networks, log_noise_scale
 from .processes import count_processes, with_one_thread
+from .settings import AutoSettings
 from .table import Array, Table
 
 # Each of so many shares of the rows in memory is summed on its own, whatever the number of threads.
@@ -194,7 +194,7 @@ def _look_at(model: FeatureGP, rows: Table, excess: ExcessVariance) -> tuple[Hel
 @torch.no_grad()
 def _sum_rows(model: FeatureGP, everything: Source, threads: int, ranks: Ranks) -> FeatureStatistics:
     """One pass over everything; rows in memory are read in shares by several threads."""
-    if not everything.fits_memory:
+    if not everything.can_take:  # shares of it would each read all rows
         return model.statistics(everything, ranks=ranks)
     exact = model.exact_copy()
     own = ranks.share

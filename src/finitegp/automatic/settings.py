@@ -55,7 +55,15 @@ class AutoSettings:
 
     def __post_init__(self) -> None:
         """Check what a user can set wrongly."""
-        for name in ("batch_size", "steps", "max_steps", "noise_steps", "max_sample", "max_validation_rows", "learning_rows"):
+        for name in (
+            "batch_size",
+            "steps",
+            "max_steps",
+            "noise_steps",
+            "max_sample",
+            "max_validation_rows",
+            "learning_rows",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}.")
         for name in ("members", "noise_networks"):
@@ -88,6 +96,12 @@ EFFORTS: dict[str, AutoSettings] = {
     ),
     "medium": AutoSettings(),
     "high": AutoSettings(
-        learning_rows=1000, members=8, steps=4000, max_steps=20_000, learning_rate=5e-3, noise_networks=4, noise_steps=1500
+        learning_rows=1000,
+        members=8,
+        steps=4000,
+        max_steps=20_000,
+        learning_rate=5e-3,
+        noise_networks=4,
+        noise_steps=1500,
     ),
 }

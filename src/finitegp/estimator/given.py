@@ -15,14 +15,12 @@ from torch import nn
 
 from ..algorithms import BSGD, SCGD, Lagged, Minimax
 from ..algorithms.base import Algorithm
-from ..automatic import EFFORTS
 from ..automatic.fit import fit_target_scaler
-from ..automatic.kernel_fit import kernel_features, start_kernel
 from ..automatic.processes import with_one_thread
 from ..callbacks import Callback, ProgressBar, Validation
 from ..data import ArraySource
 from ..data.scaling import Standardizer
-from ..features import MLPFeatures
+from ..features import ConcatenatedFeatures, ConstantFeatures, FourierFeatures, LinearFeatures, MLPFeatures
 from ..full_batch import fit_full_batch
 from ..model import FeatureGP
 from ..noise import ConstantNoise, InputNoise, NoiseModel
@@ -39,6 +37,12 @@ _FEWEST_ROWS_TO_HOLD_OUT = 100
 # Features trained on few rows can reproduce them exactly, which says nothing about new rows: the noise deviation stays
 # above a thousandth of the target's.
 _LEARNING_RATE = 1e-2  # of Adam with cosine decay
+_HIDDEN, _NOISE_HIDDEN, _BATCH_SIZE = (128, 128, 128), 64, 128
+# Of Lagged: batches between refreshes, and batches that its statistics cover.
+_BLOCK, _WINDOW = 5, 100
+# By effort: passes over the rows, and at least so many steps.
+_EPOCHS_AND_STEPS = {"low": (6, 1500), "medium": (12, 4000), "high": (40, 6000)}
+_FOURIER_FEATURES = {"low": 256, "medium": 512, "high": 512}
 _SMALLEST_NOISE_VARIANCE = 1e-6
 _MEASUREMENTS, _PATIENCE = 20, 5
 
@@ -130,11 +134,11 @@ def fit_without_learning(
     inputs: Array, targets: Array, counts: Array | None, *, effort: str, center: bool, seed: int, why: str
 ) -> ScaledGP:
     """A kernel as it is before any fitting, conditioned on the rows: for rows that nothing can be learned from."""
-    settings = EFFORTS[effort]
     inputs_scaler = Standardizer.fit(inputs, counts)
     target_scaler = fit_target_scaler(targets, counts, center=center)
     data = ArraySource(inputs_scaler.transform(inputs), target_scaler.transform(targets), counts=counts)
-    fitted = start_kernel(data.input_dim, settings.kernels[0], settings, seed=seed).condition(data)
+    features = _kernel_features(data.input_dim, _FOURIER_FEATURES[effort], seed=seed)
+    fitted = FeatureGP(features, noise_variance=0.1).double().condition(data)
     record = {"path": "prior", "why": why, "rows": len(data), "seed": seed}
     return ScaledGP((Component(fitted),), inputs_scaler, target_scaler, record=record)
 
@@ -156,15 +160,24 @@ def refit_noise(inputs: Array, targets: Array, counts: Array | None, start: Scal
 
 
 def _make_features(input_dim: int, settings: GivenSettings) -> nn.Module:
-    chosen = EFFORTS[settings.effort]
     if settings.feature_map == "mlp":
-        return MLPFeatures(
-            input_dim, hidden=chosen.hidden, activation=chosen.activation, initialization="he", seed=settings.seed
-        )
+        return MLPFeatures(input_dim, hidden=_HIDDEN, activation="mish", initialization="he", seed=settings.seed)
     if settings.feature_map == "fourier":
-        return kernel_features(input_dim, "rbf", chosen.fourier_features, seed=settings.seed)
+        return _kernel_features(input_dim, _FOURIER_FEATURES[settings.effort], seed=settings.seed)
     assert isinstance(settings.feature_map, nn.Module)
     return copy.deepcopy(settings.feature_map)
+
+
+def _kernel_features(input_dim: int, num_features: int, *, seed: int) -> nn.Module:
+    """Fourier features of a Gaussian kernel, a linear trend and an intercept, for standardised inputs and targets."""
+    fourier = FourierFeatures(
+        input_dim,
+        num_features,
+        length_scales=math.sqrt(input_dim),  # distances of standardised rows grow like this
+        sampling="orthogonal",
+        seed=seed,
+    )
+    return ConcatenatedFeatures(fourier, LinearFeatures(input_dim, magnitude=0.1), ConstantFeatures())
 
 
 def _float_type(settings: GivenSettings) -> torch.dtype:
@@ -177,8 +190,7 @@ def _float_type(settings: GivenSettings) -> torch.dtype:
 def _make_noise(data: ArraySource, settings: GivenSettings) -> NoiseModel:
     if settings.noise == "constant":
         return ConstantNoise(0.1)
-    width = EFFORTS[settings.effort].noise_hidden
-    layers = nn.Linear(data.input_dim, width), nn.Tanh(), nn.Linear(width, 1)
+    layers = nn.Linear(data.input_dim, _NOISE_HIDDEN), nn.Tanh(), nn.Linear(_NOISE_HIDDEN, 1)
     nn.init.zeros_(layers[-1].weight)  # starts as constant noise
     nn.init.zeros_(layers[-1].bias)
     return InputNoise(nn.Sequential(*layers), reads="inputs", variance=0.1)
@@ -196,7 +208,7 @@ def _train_exact(model: FeatureGP, data: ArraySource, settings: GivenSettings, r
 
 
 def _train_batches(model: FeatureGP, data: ArraySource, settings: GivenSettings, record: dict[str, Any]) -> None:
-    chosen = EFFORTS[settings.effort]
+    fewest_epochs, fewest_steps = _EPOCHS_AND_STEPS[settings.effort]
     holds_out = settings.early_stopping
     if holds_out is None:
         holds_out = len(data) >= _FEWEST_ROWS_TO_HOLD_OUT
@@ -206,9 +218,9 @@ def _train_batches(model: FeatureGP, data: ArraySource, settings: GivenSettings,
     if len(kept) < 2:
         raise ValueError(f"early_stopping leaves {len(kept)} of {len(data)} rows to train on: set it to False.")
     training = _subset(data, kept)
-    batch_size = min(settings.batch_size or chosen.batch_size, len(training))
+    batch_size = min(settings.batch_size or _BATCH_SIZE, len(training))
     steps_per_epoch = -(-len(training) // batch_size)
-    epochs = settings.epochs or max(chosen.epochs, -(-chosen.min_steps // steps_per_epoch))
+    epochs = settings.epochs or max(fewest_epochs, -(-fewest_steps // steps_per_epoch))
     algorithm = _make_algorithm(model, training, settings)
     callbacks: list[Callback] = []
     if holds_out:
@@ -250,8 +262,7 @@ def _calibrate(model: FeatureGP, training: ArraySource, held_out: ArraySource) -
 def _make_algorithm(model: FeatureGP, training: ArraySource, settings: GivenSettings) -> Algorithm:
     rows, columns = len(training), training.input_dim
     if settings.algorithm == "lagged":
-        chosen = EFFORTS[settings.effort]
-        return Lagged(model, rows, block=chosen.block, window=chosen.window, input_dim=columns)
+        return Lagged(model, rows, block=_BLOCK, window=_WINDOW, input_dim=columns)
     kinds: dict[str, Any] = {"scgd": SCGD, "minimax": Minimax, "bsgd": BSGD}
     algorithm: Algorithm = kinds[settings.algorithm](model, rows, input_dim=columns)
     return algorithm

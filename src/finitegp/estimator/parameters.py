@@ -12,6 +12,9 @@ from ..automatic import EFFORTS
 from ..memory import parse_bytes
 from .given import ALGORITHMS, FEATURE_MAPS, GivenSettings
 
+# Up to so many rows Fourier features are fitted full-batch.
+_MOST_ROWS_FOR_EXACT = 1500
+
 
 def is_automatic(regressor: Any) -> bool:
     """Whether neither features nor algorithm were chosen."""
@@ -87,7 +90,7 @@ def given_settings(regressor: Any, rows: int, seed: int) -> GivenSettings:
     if _is_auto(feature_map):
         feature_map = "fourier" if algorithm == "exact" else "mlp"
     if _is_auto(algorithm):
-        small = rows <= EFFORTS[regressor.effort].small_rows
+        small = rows <= _MOST_ROWS_FOR_EXACT
         algorithm = "exact" if small and isinstance(feature_map, str) and feature_map == "fourier" else "lagged"
     return GivenSettings(
         feature_map=feature_map,
@@ -106,13 +109,15 @@ def given_settings(regressor: Any, rows: int, seed: int) -> GivenSettings:
     )
 
 
-def chosen_settings(regressor: Any) -> dict[str, Any]:
+def chosen_settings(regressor: Any, rows: int) -> dict[str, Any]:
     """The changes to the automatic fit's settings that the parameters ask for."""
-    changes = {name: _chosen(getattr(regressor, name)) for name in ("batch_size", "epochs", "learning_rate")}
+    changes = {name: _chosen(getattr(regressor, name)) for name in ("batch_size", "learning_rate")}
     changes["validation_fraction"] = regressor.validation_fraction
-    if changes["epochs"] is not None:
-        # So many epochs were asked for, not so many and the limits that go with an effort.
-        changes |= {"min_steps": 1, "max_epochs": changes["epochs"], "max_steps": 10**12}
+    epochs = _chosen(regressor.epochs)
+    if epochs is not None:
+        # So many epochs were asked for, whatever an effort's own steps.
+        batch_size = changes["batch_size"] or EFFORTS[regressor.effort].batch_size
+        changes["steps"] = changes["max_steps"] = max(1, epochs * -(-rows // batch_size))
     return {name: value for name, value in changes.items() if value is not None}
 
 

@@ -327,7 +327,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             "effort": self.effort,
             "noise": self.noise,
             "center": self.normalize_y,
-            "settings": chosen_settings(self),
+            "settings": chosen_settings(self, len(inputs)),
             "seed": seed,
         }
         with stage_progress(label, shown=bool(self.verbose)) as progress:

@@ -1,0 +1,81 @@
+"""What stacked kernels do not know outside of the range of the rows, by what they say of outer rows left out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ..extrapolation import ExcessVariance, total_effects
+from ..scaled import Component
+from .table import Array
+
+# The factor where rows say nothing, the limits where they do, and the factor on what they ask for: the next step
+# outside may be worse than the last one inside.
+_USUAL, _LIMITS, _SAFETY = 1.0, (1.0, 12.0), 2.0
+# What outer rows ask for is weighed with so many of the usual.
+_PRIOR_ROWS = 10
+# The share of rows at an end of a column; columns that are tested, and the share of all effects that they need.
+_OUTER, _TESTED_COLUMNS, _LEAST_SHARE = 0.1, 6, 0.02
+
+
+def excess_of_kernels(components: Sequence[Component], inputs: Array, targets: Array, *, seed: int) -> ExcessVariance:
+    """Variance outside of the range of each column; within it kernels' own variance grows with the distance to rows.
+
+    A kernel returns to its prior outside, at the pace of its length scale, which is long where a column is smooth. The
+    outer tenth of a column's rows, at either end, is forgotten and predicted from the rest, and what is missing from
+    the GP's own variance there says how much to add. The hyperparameters stay, so it says too little; hence a factor.
+
+    Args:
+        components: The kernels with their posteriors.
+        inputs: ``(rows, columns)`` standardised.
+        targets: ``(rows,)`` standardised.
+        seed: Of the rows that effects are measured on.
+    """
+
+    def mean(rows: Array) -> Array:
+        parts = [each.weight * each.fitted.predict_mean(rows).numpy() for each in components]
+        return np.asarray(np.sum(parts, axis=0))
+
+    effects = total_effects(mean, inputs, np.random.default_rng(seed))
+    factors = np.full((inputs.shape[1], 2), _USUAL)
+    count = max(3, int(_OUTER * len(inputs)))
+    heaviest = max(components, key=lambda component: component.weight)
+    for column in np.argsort(-effects, kind="stable")[:_TESTED_COLUMNS]:
+        if effects[column] < _LEAST_SHARE * effects.sum() or len(inputs) < 4 * count:
+            continue
+        order = np.argsort(inputs[:, column], kind="stable")
+        for side, outer in enumerate((order[:count], order[-count:])):
+            said = _range_only(np.delete(inputs, outer, axis=0), effects).variance(inputs[outer]).numpy()
+            left = heaviest.fitted.forget((inputs[outer], targets[outer])).predict(inputs[outer])
+            squares = np.square(targets[outer] - left.mean.numpy())
+            asked = _SAFETY * _factor_needed(squares, heaviest.variance_factor * left.variance.numpy(), said)
+            share = count / (count + _PRIOR_ROWS)
+            factors[column, side] = np.exp(share * np.log(asked) + (1.0 - share) * np.log(_USUAL))
+    return _range_only(inputs, effects, np.clip(factors, *_LIMITS))
+
+
+def _range_only(inputs: Array, effects: Array, factors: Array | None = None) -> ExcessVariance:
+    spread = np.ptp(inputs, axis=0)
+    units = np.where(spread < 1e-9, 1.0, np.maximum(inputs.std(axis=0), spread / 8.0))
+    return ExcessVariance(
+        effects=torch.from_numpy(np.where(spread < 1e-9, 0.0, effects)),
+        factors=torch.from_numpy(np.ones((len(effects), 2)) if factors is None else factors),
+        units=torch.from_numpy(units),
+        run_starts=torch.from_numpy((inputs.min(axis=0) / units)[:, None]),
+        run_ends=torch.from_numpy((inputs.max(axis=0) / units)[:, None]),
+        centres=torch.zeros(1, len(effects), dtype=torch.float64),
+        threshold=0.0,
+        nearness=0.0,
+    )
+
+
+def _factor_needed(squares: Array, variance: Array, said: Array) -> float:
+    """On what is said, so that the mean of squares over variances is one; between 1e-3 and 1e3."""
+    low, high = -3.0, 3.0
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        wide = np.mean(squares / (variance + 10.0**middle * said)) < 1.0
+        low, high = (low, middle) if wide else (middle, high)
+    return float(10.0**high)

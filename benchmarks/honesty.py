@@ -91,7 +91,11 @@ FAMILIES: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array], tu
         lambda x: np.full(len(x), 0.5),
         ((15, 10), (50, 20), (100, 20), (200, 40), (500, 50), (300, 130), (5000, 20)),
     ),
-    "noise": (lambda x: np.zeros(len(x)), lambda x: np.ones(len(x)), ((10, 3), (20, 3), (50, 20), (100, 5), (5000, 10))),
+    "noise": (
+        lambda x: np.zeros(len(x)),
+        lambda x: np.ones(len(x)),
+        ((10, 3), (20, 3), (50, 20), (100, 5), (5000, 10)),
+    ),
     "smooth": (
         _smooth,
         lambda x: np.full(len(x), 0.2),
@@ -132,8 +136,18 @@ def made(name: str, seed: int) -> Task:
 
 
 def made_names() -> list[str]:
-    sizes = [f"{family} {rows}x{columns}" for family, (*_, all_sizes) in FAMILIES.items() for rows, columns in all_sizes]
-    return [*sizes, "outliers 80x3", "outliers 500x5", "outliers 4000x5", "copies 60x2", "copies 300x4", "copies 3000x4"]
+    sizes = [
+        f"{family} {rows}x{columns}" for family, (*_, all_sizes) in FAMILIES.items() for rows, columns in all_sizes
+    ]
+    return [
+        *sizes,
+        "outliers 80x3",
+        "outliers 500x5",
+        "outliers 4000x5",
+        "copies 60x2",
+        "copies 300x4",
+        "copies 3000x4",
+    ]
 
 
 def _read(folder: str, name: str) -> tuple[Array, Array, list[npt.NDArray[np.bool_]]]:

@@ -13,7 +13,7 @@ from .table import Array
 
 # The factor where rows say nothing, the limits where they do, and the factor on what they ask for: the next step
 # outside may be worse than the last one inside.
-_USUAL, _LIMITS, _SAFETY = 1.0, (1.0, 12.0), 2.0
+_USUAL, _LIMITS, _SAFETY = 2.0, (2.0, 12.0), 2.0
 # What outer rows ask for is weighed with so many of the usual.
 _PRIOR_ROWS = 10
 # The share of rows at an end of a column; columns that are tested, and the share of all effects that they need.

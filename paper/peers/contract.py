@@ -79,7 +79,7 @@ class Elapsed(NamedTuple):
 
 
 class Stopwatch:
-    """Seconds since it was made: of the processor, over all threads of this process and its ended children; of the clock.
+    """Seconds since it was made: of the processor, for all threads and ended child processes; and of the clock.
 
     With one thread processor seconds are the seconds on an idle machine. On a busy one, wall-clock limits would cut a
     method short for what others do.

@@ -61,8 +61,8 @@ class StudentFit(NamedTuple):
 def with_treatment(peer: PeerFunction) -> PeerFunction:
     """The peer with error bars and tails from left-out rows.
 
-    The peer is fitted without each of ``folds`` parts of the training rows; the mean of these fits is the prediction. Of
-    each training row there is then a residual by a fit that had not seen it, divided by that fit's own standard
+    The peer is fitted without each of ``folds`` parts of the training rows; the mean of these fits is the prediction.
+    Of each training row there is then a residual by a fit that had not seen it, divided by that fit's own standard
     deviation. Two scales compete for the largest density of these under Student's t: the peer's own deviations times a
     constant, and these times what boosted trees make of the logarithm of the squared residuals, given inputs,
     prediction and own deviation; each row is judged by trees that had not seen it. The residuals are those of single
@@ -148,7 +148,7 @@ def fit_without_folds(
 def cross_fit_log_variance(
     columns: Array, errors: Array, folds: Sequence[Index], test_columns: Array, *, seed: int
 ) -> tuple[Array, Array]:
-    """The expected log square of each error by trees without its fold, and the mean of all of them for the test rows."""
+    """The expected log square of each error by trees without its fold; and of test rows, the mean of all these trees."""
     squares = errors**2
     logs = np.log(np.maximum(squares, _FLOOR * max(float(squares.mean()), np.finfo(float).tiny)))
     found, tests = np.empty(len(errors)), []

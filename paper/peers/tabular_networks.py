@@ -85,9 +85,7 @@ def tabm(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outc
     return _fit_and_predict(split, seed, used, make)
 
 
-def _fit_and_predict(
-    split: DatasetSplit, seed: int, used: Mapping[str, Any], make: Callable[[int], Any]
-) -> Outcome:
+def _fit_and_predict(split: DatasetSplit, seed: int, used: Mapping[str, Any], make: Callable[[int], Any]) -> Outcome:
     scaled = ScaledSplit.of(split)
     stopwatch = Stopwatch()
     _, held_out = hold_out(len(scaled.targets), used["validation_fraction"], seed)

@@ -148,7 +148,7 @@ def fit_without_folds(
 def cross_fit_log_variance(
     columns: Array, errors: Array, folds: Sequence[Index], test_columns: Array, *, seed: int
 ) -> tuple[Array, Array]:
-    """The expected log square of each error by trees without its fold; and of test rows, the mean of all these trees."""
+    """The expected log square of each error by trees without its fold; of test rows, the mean of all these trees."""
     squares = errors**2
     logs = np.log(np.maximum(squares, _FLOOR * max(float(squares.mean()), np.finfo(float).tiny)))
     found, tests = np.empty(len(errors)), []

@@ -164,6 +164,47 @@ def test_shortened_plan_decays_to_the_end():
     assert plan.factor == pytest.approx(0.0, abs=1e-6)
 
 
+def test_a_plan_is_kept_when_the_machine_slows_down():
+    class Clock(Stopwatch):
+        seconds = 0.0
+
+    clock = Clock()
+    plan = StepPlan(10_000, max_seconds=100.0, stopwatch=clock)
+    while not plan.finished:
+        clock.seconds += 0.1 if plan.step < 500 else 10.0
+        plan.advance()
+    assert plan.step == plan.steps >= 950  # not cut at a learning rate that is still high
+    assert plan.factor == pytest.approx(0.0, abs=1e-6)
+    assert not StepPlan(10, max_seconds=None, stopwatch=clock).shortened
+
+
+@pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost", "ngboost"])
+def test_a_cap_on_trees_is_recorded(name):
+    skip_without_package(name)
+    few = {"trees": 3, "learning_rate": 0.01}
+    assert PEERS[name](make_split(), seed=0, settings=few).details["shortened"]
+    enough = {"trees": 300, "learning_rate": 0.5, "early_stopping_rounds": 3}
+    found = PEERS[name](make_split(), seed=0, settings=enough)
+    assert not found.details["shortened"]
+    assert found.details["trees"] < 300
+
+
+def test_seconds_are_of_all_threads_and_children_and_of_the_clock(monkeypatch):
+    from types import SimpleNamespace
+
+    from paper.peers import contract
+
+    now = {"own": 5.0, "children": 1.0, "wall": 100.0}
+    monkeypatch.setattr(contract.time, "process_time", lambda: now["own"])
+    monkeypatch.setattr(contract.time, "perf_counter", lambda: now["wall"])
+    times = lambda: SimpleNamespace(children_user=now["children"], children_system=0.5)  # noqa: E731
+    monkeypatch.setattr(contract.os, "times", times)
+    stopwatch = Stopwatch()
+    now |= {"own": 7.0, "children": 4.0, "wall": 130.0}
+    assert stopwatch.elapsed == (5.0, 30.0)
+    assert stopwatch.seconds == 5.0
+
+
 @pytest.mark.parametrize("rows", [2, 3, 23, 1000])
 def test_hold_out(rows):
     kept, held_out = hold_out(rows, 0.1, seed=3)

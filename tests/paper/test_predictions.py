@@ -9,11 +9,19 @@ from scipy import stats
 
 from finitegp.error_shape import ErrorShape
 from finitegp.errors import DataError
+from finitegp.metrics import score
 from paper import worker
 from paper.cells import Cell
 from paper.datasets import load_split
 from paper.outcome import Outcome
-from paper.predictions import PREDICTIONS, Predictions, load_predictions, paired_difference, save_predictions
+from paper.predictions import (
+    PAIRED_METRICS,
+    PREDICTIONS,
+    Predictions,
+    load_predictions,
+    paired_difference,
+    save_predictions,
+)
 from paper.store import ResultStore
 
 CELL = Cell("yacht", 0, "bayesridge")
@@ -115,6 +123,20 @@ def test_paired_difference_is_that_of_the_rows(tmp_path):
     assert paired_difference(CELL, Cell("yacht", 0, "mlp"), tmp_path) is None
     with pytest.raises(ValueError, match="different test rows"):
         paired_difference(CELL, Cell("yacht", 1, "lightgbm"), tmp_path)
+
+
+@pytest.mark.parametrize("shape", [ErrorShape(), ErrorShape(3.5)])
+def test_contributions_of_rows_have_the_scores_as_their_means(shape):
+    generator = np.random.default_rng(0)
+    mean, targets = generator.normal(size=(2, 200))
+    outcome = Outcome(mean, generator.uniform(0.5, 2.0, size=200), 1.0, error_shape=shape)
+    found, scores = Predictions.of(outcome, targets), score(mean, outcome.std, targets, error_shape=shape)
+    for metric in PAIRED_METRICS:
+        assert found.contributions(metric).mean() == pytest.approx(getattr(scores, metric), rel=1e-5)
+    # The standard error of the RMSE is that of the delta method.
+    assert np.std(found.contributions("rmse")) / math.sqrt(200) == pytest.approx(scores.rmse_error, rel=1e-5)
+    with pytest.raises(ValueError, match="metric must be one of"):
+        found.contributions("mae")
 
 
 def test_methods_of_the_paper_store_none(uci_dir, tmp_path):

@@ -56,7 +56,7 @@ def test_density_and_intervals_are_those_of_the_truth():
     for level in (0.5, 0.9, 0.95):
         inside = np.abs(split.test_targets - treated.mean) <= treated.error_shape.deviations(level) * treated.std
         assert inside.mean() == pytest.approx(level, abs=0.025)  # three standard errors of 4000 rows
-        # Quiet and noisy rows by themselves, of which one width for all holds 71 and 29 % where it holds 50 of all; trees smooth.
+        # Quiet and noisy rows by themselves; one width that holds half of all rows holds 71 and 29 % of these.
         for rows in (split.test_inputs[:, 1] < 0, split.test_inputs[:, 1] > 0):
             assert inside[rows].mean() == pytest.approx(level, abs=0.05)
 

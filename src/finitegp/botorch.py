@@ -51,7 +51,7 @@ class _BatchRows(NamedTuple):
     residuals: Tensor
     noise: Tensor
 
-    def __add__(self, other: tuple[Any, ...]) -> _BatchRows:  # type: ignore[override]
+    def __add__(self, other: tuple[Any, ...]) -> _BatchRows:
         """The rows of both, one after the other, with batch dimensions broadcast."""
         pairs = zip(self, other, (2, 2, 1), strict=True)
         return _BatchRows(*(_concatenate(mine, theirs, kept) for mine, theirs, kept in pairs))
@@ -153,7 +153,7 @@ class FeatureGPModel(Model, FantasizeMixin):
         """The batch dimensions of the observations: none, unless the model was conditioned on batches of rows."""
         if self._batch_rows is None:
             return torch.Size()
-        return torch.broadcast_shapes(self._batch_rows.whitened.shape[:-2], self._batch_rows.residuals.shape[:-2])
+        return _broadcast(self._batch_rows.whitened.shape[:-2], self._batch_rows.residuals.shape[:-2])
 
     def posterior(
         self,
@@ -273,10 +273,11 @@ class FeatureGPModel(Model, FantasizeMixin):
         return flat.reshape(*inputs.shape[:-1], flat.shape[-1]), noise.reshape(inputs.shape[:-1])
 
     def _whiten(self, features: Tensor) -> Tensor:
-        """:math:`h = \\sqrt{s} L^{-1} z`, whose inner products are the posterior covariance that the row sums give."""
+        r""":math:`h = \sqrt{s} L^{-1} z`, whose inner products are the posterior covariance that the row sums give."""
         posterior = self.fitted.posterior
         flat = posterior.factor.half_solve(features.reshape(-1, features.shape[-1]).mT).mT
-        return posterior.noise_variance**0.5 * flat.reshape(features.shape)
+        whitened: Tensor = posterior.noise_variance**0.5 * flat.reshape(features.shape)
+        return whitened
 
     def _moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``(*batch, q, outcomes)`` and covariance ``(*batch, q, q)`` of the noise-free function."""
@@ -310,8 +311,8 @@ class _WeightPath(SamplePath):
         if not hasattr(self.model, "outcome_transform"):
             return values
         single = self.model.num_outputs == 1
-        untransformed, _ = self.model.outcome_transform.untransform(values.unsqueeze(-1) if single else values.mT)
-        return untransformed.squeeze(-1) if single else untransformed.mT
+        values, _ = self.model.outcome_transform.untransform(values.unsqueeze(-1) if single else values.mT)
+        return values.squeeze(-1) if single else values.mT
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         """Nothing: the model is no ensemble."""
@@ -344,5 +345,9 @@ def _one_noise(noise: Tensor) -> Tensor:
 
 def _concatenate(first: Tensor, second: Tensor, kept: int) -> Tensor:
     """Both along their rows, the first of the last ``kept`` dimensions, with the dimensions before broadcast."""
-    batch = torch.broadcast_shapes(first.shape[:-kept], second.shape[:-kept])
+    batch = _broadcast(first.shape[:-kept], second.shape[:-kept])
     return torch.cat([part.expand(*batch, *part.shape[-kept:]) for part in (first, second)], dim=-kept)
+
+
+def _broadcast(first: torch.Size, second: torch.Size) -> torch.Size:
+    return torch.Size(torch.broadcast_shapes(first, second))  # type: ignore[no-untyped-call]

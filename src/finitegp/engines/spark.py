@@ -80,7 +80,10 @@ class SparkRows(PartitionedRows):
         )
         self.num_inputs, self.num_targets = len(self.columns.inputs), len(self.columns.targets)
         self.max_tasks = max_tasks
-        self._frame = frame
+        self._schema = frame.schema
+        # mapInArrow fails on names with dots: columns go by their numbers until they come back.
+        self._places = {name: f"c{number}" for number, name in enumerate(frame.columns)}
+        self._numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
 
     def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> Any:
         """Predictions for all rows, made when Spark is asked for them.
@@ -95,23 +98,23 @@ class SparkRows(PartitionedRows):
         """
         check_coverage(coverage)
         check_on_cpu(fitted.model)
-        names = check_new_names(self._frame.columns, fitted.posterior.statistics.num_targets)
-        fields = [*self._frame.schema.fields, *(StructField(name, DoubleType(), False) for name in names)]
-        columns = Columns(self.columns.inputs)
+        names = check_new_names(self._schema.names, fitted.posterior.statistics.num_targets)
+        fields = [*self._schema.fields, *(StructField(name, DoubleType(), False) for name in names)]
+        columns, places, all_names = Columns(self.columns.inputs), self._places, [*self._schema.names, *names]
 
         def predict_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                values = predict_block(fitted, _block(batch, columns).inputs, coverage)
-                arrays = [*batch.columns, *(pa.array(values[:, column]) for column in range(len(names)))]
-                yield pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names, *names])
+                values = predict_block(fitted, _block(batch, columns, places).inputs, coverage)
+                arrays = [*batch.columns, *map(pa.array, values.T)]
+                yield pa.RecordBatch.from_arrays(arrays, names=all_names)
 
-        return self._frame.mapInArrow(predict_batches, StructType(fields))
+        return self._numbered.mapInArrow(predict_batches, StructType(fields))
 
     def _sum(self, work: StatisticsWork | ResidualWork, num_bytes: int) -> PartialSum:
         tasks = self.max_tasks or max(_RESULT_BYTES // num_bytes, 1)
-        quoted = ["`{}`".format(name.replace("`", "``")) for name in dict.fromkeys(self.columns.names)]
-        read = self._frame.select(*quoted).coalesce(tasks)
-        found = read.mapInArrow(_sum_batches(work, self.columns), _PARTIAL_SUM).toArrow().sort_by("part")
+        read = self._numbered.select(*dict.fromkeys(self._places[name] for name in self.columns.names)).coalesce(tasks)
+        summing = _sum_batches(work, self.columns, self._places)
+        found = read.mapInArrow(summing, _PARTIAL_SUM).toArrow().sort_by("part")
         total = PartialSum(None)
         for sums, problem in zip(found["sums"], found["problem"], strict=True):
             total = total + PartialSum(np.frombuffer(sums.as_buffer()) if sums.is_valid else None, problem.as_py())
@@ -119,10 +122,10 @@ class SparkRows(PartitionedRows):
 
 
 def _sum_batches(
-    work: StatisticsWork | ResidualWork, columns: Columns
+    work: StatisticsWork | ResidualWork, columns: Columns, places: dict[str, str]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def sum_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        blocks = (_block(batch, columns) for batch in batches)
+        blocks = (_block(batch, columns, places) for batch in batches)
         values, problem = sum_blocks(work, blocks, list(columns.inputs))
         part = pa.array([TaskContext.get().partitionId()], pa.int32())
         sums = pa.array([None if values is None else values.tobytes()], pa.binary())
@@ -131,6 +134,6 @@ def _sum_batches(
     return sum_batches
 
 
-def _block(batch: pa.RecordBatch, columns: Columns) -> Block:
+def _block(batch: pa.RecordBatch, columns: Columns, places: dict[str, str]) -> Block:
     # Nulls become NaN, which is refused by name.
-    return columns.block(lambda name: batch.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False))
+    return columns.block(lambda name: batch.column(places[name]).cast(pa.float64()).to_numpy(zero_copy_only=False))

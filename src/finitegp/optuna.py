@@ -156,6 +156,7 @@ class FeatureGPSampler(BaseSampler):
             columns,
             self.num_features,
             kernel="matern52",
+            sampling="orthogonal",
             length_scales=0.5 * math.sqrt(columns),
             ard=len(inputs) >= _TRIALS_PER_LENGTH_SCALE * columns,
             seed=int(self._generator.integers(2**31)),

@@ -1,6 +1,7 @@
 """Rows and models that the engines are tested with, and feature maps that fail once, for the workers to import."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -44,6 +45,19 @@ def assert_same_statistics(found, expected):
     for name in ("gram", "projected_targets", "target_sum_of_squares", "log_scale_sum"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-10, atol=1e-10)
     assert found.num_data == expected.num_data
+
+
+def run_block_of_page(number, names, directory, monkeypatch):
+    """Run a Python block of the page on engines beside a folder of Parquet files; gives its names."""
+    page = (Path(__file__).parents[1] / "docs" / "engines.md").read_text()
+    block = re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[number]
+    monkeypatch.chdir(directory)
+    table = make_table(200)[["width", "depth", "price"]].set_axis(["flow", "pressure", "power"], axis=1)
+    (directory / "sensors").mkdir()
+    table.to_parquet(directory / "sensors" / "0.parquet")
+    found = {"model": FeatureGP(FourierFeatures(2, 32), 0.1), **names}
+    exec(block, found)
+    return found
 
 
 class FailsOnce(nn.Module):

@@ -1,5 +1,8 @@
 """``FeatureGPModel`` against BoTorch's exact GP with the same kernel, which factorises all rows."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -359,3 +362,13 @@ def test_refusals_say_what_to_do(model):
     fantasy = model.fantasize(X[None, :2], SobolQMCNormalSampler(torch.Size([2])))
     with pytest.raises(DataError, match=r"draw them from a model of plain rows"):
         get_matheron_path_model(fantasy)
+
+
+def test_the_block_of_the_page_runs():
+    page = (Path(__file__).parents[1] / "docs" / "botorch.md").read_text()
+    block = re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+    X = torch.rand(100, 6, dtype=torch.float64)
+    names = {"X": X, "Y": X.sum(dim=1, keepdim=True), "best_rows": X[:3], "new_Y": torch.ones(3, 1)}
+    names["bounds"] = torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.float64)
+    exec(block, names)
+    assert names["model"].fitted.posterior.statistics.num_data == 103

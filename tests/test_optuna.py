@@ -7,9 +7,10 @@ import torch
 
 from finitegp import DataError
 
-optuna = pytest.importorskip("optuna", reason="needs the extra 'optuna'", exc_type=ImportError)
+pytest.importorskip("optuna", reason="needs the extra 'optuna'", exc_type=ImportError)
 pytest.importorskip("botorch", reason="needs the extra 'optuna'", exc_type=ImportError)
 
+import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from finitegp import optuna as module

@@ -12,16 +12,18 @@ from engine_rows import (
     make_noisy_model,
     make_table,
     parts_of,
+    run_block_of_page,
 )
 
 from finitegp import DataError
 
 pytest.importorskip("dask.dataframe", reason="needs the extra 'dask'", exc_type=ImportError)
-distributed = pytest.importorskip("distributed", reason="needs the extra 'dask'", exc_type=ImportError)
+pytest.importorskip("distributed", reason="needs the extra 'dask'", exc_type=ImportError)
 
 import dask
 import dask.array
 import dask.dataframe
+import distributed
 
 from finitegp.engines.dask import DaskRows
 
@@ -178,3 +180,9 @@ def test_refusals_say_what_to_do(frame, table):
         DaskRows.from_arrays(inputs, targets[:2000])
     with pytest.raises(DataError, match="reshape"):
         DaskRows.from_arrays(inputs[:, 0], targets)
+
+
+def test_the_block_of_the_page_runs(client, tmp_path, monkeypatch):
+    inputs, targets = arrays_of(parts_of(make_table(200)))
+    names = {"dask": dask, "inputs": inputs, "targets": targets}
+    assert run_block_of_page(1, names, tmp_path, monkeypatch)["rows"].num_inputs == 3

@@ -16,13 +16,14 @@ from engine_rows import (
     make_noisy_model,
     make_table,
     parts_of,
+    run_block_of_page,
 )
 
 from finitegp import DataError
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'", exc_type=ImportError)
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameWriter, SparkSession
 
 from finitegp.engines.spark import SparkRows
 
@@ -173,3 +174,15 @@ def test_refusals_say_what_to_do(spark, frame, table):
         SparkRows(frame, INPUTS).predict(fitted, coverage=90)
     with pytest.raises(ValueError, match="max_tasks must be at least 1"):
         SparkRows(frame, INPUTS, max_tasks=0)
+
+
+def test_the_block_of_the_page_runs(spark, tmp_path, monkeypatch):
+    """The driver's directory is that where Java started: paths of the page become those of a temporary folder."""
+    table = make_table(50)[["width", "depth"]].set_axis(["flow", "pressure"], axis=1)
+    kind, read, write = type(spark.read), type(spark.read).parquet, DataFrameWriter.parquet
+    monkeypatch.setattr(kind, "parquet", lambda reader, path: read(reader, str(tmp_path / path)))
+    monkeypatch.setattr(DataFrameWriter, "parquet", lambda writer, path: write(writer, str(tmp_path / path)))
+    names = {"spark": spark, "new_frame": spark.createDataFrame(table)}
+    found = run_block_of_page(0, names, tmp_path, monkeypatch)
+    assert found["fitted"].posterior.statistics.num_data == 200
+    assert spark.read.parquet("predicted/").count() == 50

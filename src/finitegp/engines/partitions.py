@@ -80,7 +80,9 @@ class Columns:
     counts: str | None = None
 
     @classmethod
-    def of(cls, inputs: Sequence[str], targets: str | Sequence[str], weights: str | None, counts: str | None) -> Columns:
+    def of(
+        cls, inputs: Sequence[str], targets: str | Sequence[str], weights: str | None, counts: str | None
+    ) -> Columns:
         """Names as users give them."""
         if isinstance(inputs, str):
             raise DataError(f"inputs must be a list of column names, but is the text {inputs!r}:", "put it in a list.")

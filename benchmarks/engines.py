@@ -3,11 +3,11 @@
     python -m benchmarks.engines            # on two quiet cores about five minutes
     python -m benchmarks.engines --quick    # a look that is not for the record
 
-200,000 rows of 8 columns in 8 Parquet files, 256 Fourier features, one thread per worker. Every engine runs in a process
-of its own that stays, and they take turns; the others are idle meanwhile. Medians over rounds, after one round that
-warms up; how long the first pass takes, with the start of the workers, is given apart. Seconds on the clock depend on
-who else uses the machine; processor seconds, of all processes of an engine together, do not. Needs the extras ``dask`` and
-``spark``, and Java. Writes ``benchmarks/results/engines.jsonl`` and the tables of ``docs/engines.md``.
+200,000 rows of 8 columns in 8 Parquet files, 256 Fourier features, one thread per worker. Every engine runs in a
+process of its own that stays, and they take turns; the others are idle meanwhile. Medians over rounds, after one round
+that warms up; how long the first pass takes, with the start of the workers, is given apart. Seconds on the clock depend
+on who else uses the machine; processor seconds, of all processes of an engine together, hardly do. Needs the extras
+``dask`` and ``spark``, and Java. Writes ``benchmarks/results/engines.jsonl`` and the tables of ``docs/engines.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An exact posterior of rows in a Dask cluster, and predictions there: two worker processes on this machine.
 
-``python examples/dask_rows.py`` (``--small`` for a quick look); needs ``pip install 'finitegp[dask]'``. On a real cluster
-only the first line of ``main`` changes. With Spark it is ``SparkRows`` of ``finitegp.engines.spark``.
+``python examples/dask_rows.py`` (``--small`` for a quick look); needs ``pip install 'finitegp[dask]'``. On a real
+cluster only the first line of ``main`` changes. With Spark it is ``SparkRows`` of ``finitegp.engines.spark``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``FeatureGPSampler``: an Optuna sampler whose cost per trial grows slowly with the trials. Needs the extra ``optuna``.
+"""``FeatureGPSampler``: an Optuna sampler for studies of many trials. Needs the extra ``optuna``.
 
 The hyperparameters are fitted again whenever the trials have grown by a fifth. In between, a new trial is one row more
 in the row sums of the model.

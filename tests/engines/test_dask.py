@@ -145,7 +145,7 @@ def test_without_a_cluster(table):
 def test_bad_rows_are_named(table, client):
     bad = table.astype({"times": "Int64"})
     bad.loc[1234, "the.height"] = np.nan
-    with pytest.raises(DataError, match="the.height"):
+    with pytest.raises(DataError, match=r"the\.height"):
         DaskRows(dask.dataframe.from_pandas(bad, npartitions=5), INPUTS, "price").statistics(make_model())
     bad = table.astype({"times": "Int64"})
     bad.loc[7, "times"] = pd.NA

@@ -107,7 +107,7 @@ class Columns:
         if text := [name for name in self.names if not numeric[name]]:
             raise DataError(
                 f"Column {text[0]!r} does not hold numbers:",
-                "encode it with the engine first (casts, one-hot columns, parts of dates); a feature map takes numbers.",
+                "encode it with the engine first (casts, one-hot columns, parts of dates): feature maps take numbers.",
             )
 
     def block(self, column: Any) -> Block:

@@ -39,8 +39,8 @@ _PARTIAL_SUM = "part int, sums binary, problem string"
 class SparkRows(PartitionedRows):
     """The rows of a Spark data frame.
 
-    Each task sums its rows with ``mapInArrow`` and sends one partial sum of 8 d² bytes to the driver, which adds them in
-    the order of the partitions.
+    Each task sums its rows with ``mapInArrow`` and sends one partial sum of 8 d² bytes to the driver, which adds them
+    in the order of the partitions.
 
     Args:
         frame: A ``pyspark.sql.DataFrame``.
@@ -49,7 +49,7 @@ class SparkRows(PartitionedRows):
         weights: The column of row weights, which divide the row's noise variance.
         counts: The column that says how many equal rows each row stands for.
         max_tasks: Partitions are joined (``coalesce``) until there are so many at most. By default, so many that their
-            partial sums are 512 MB: 1024 for 256 features, 64 for 1024.
+            partial sums are 512 MB: about 1000 for 256 features, 60 for 1024.
     """
 
     def __init__(

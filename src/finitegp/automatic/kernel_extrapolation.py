@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
+from ..data import ArraySource
 from ..extrapolation import ExcessVariance, total_effects
+from ..kernel_gp import KernelRows
 from ..scaled import Component
 from .table import Array
 
@@ -20,7 +23,9 @@ _PRIOR_ROWS = 10
 _OUTER, _TESTED_COLUMNS, _LEAST_SHARE = 0.1, 6, 0.02
 
 
-def excess_of_kernels(components: Sequence[Component], inputs: Array, targets: Array, *, seed: int) -> ExcessVariance:
+def excess_of_kernels(
+    components: Sequence[Component], inputs: Array, rows: KernelRows, *, keep_rows: bool = True, seed: int
+) -> ExcessVariance:
     """Variance outside of the range of each column; within it kernels' own variance grows with the distance to rows.
 
     A kernel returns to its prior outside, at the pace of its length scale, which is long where a column is smooth. The
@@ -30,7 +35,8 @@ def excess_of_kernels(components: Sequence[Component], inputs: Array, targets: A
     Args:
         components: The kernels with their posteriors.
         inputs: ``(rows, columns)`` standardised.
-        targets: ``(rows,)`` standardised.
+        rows: What the kernels were conditioned on.
+        keep_rows: Whether the ends of a column may be values of single rows, or are means of three.
         seed: Of the rows that effects are measured on.
     """
 
@@ -48,12 +54,20 @@ def excess_of_kernels(components: Sequence[Component], inputs: Array, targets: A
         order = np.argsort(inputs[:, column], kind="stable")
         for side, outer in enumerate((order[:count], order[-count:])):
             said = _range_only(np.delete(inputs, outer, axis=0), effects).variance(inputs[outer]).numpy()
-            left = heaviest.fitted.forget((inputs[outer], targets[outer])).predict(inputs[outer])
-            squares = np.square(targets[outer] - left.mean.numpy())
+            part = rows.take(outer)
+            trust = 1.0 / part.noise_scales
+            seen = ArraySource(inputs[outer], part.targets, trust, counts=part.counts)
+            left = heaviest.fitted.forget(seen).predict(inputs[outer])
+            squares = trust * np.square(part.targets - left.mean.numpy())
             asked = _SAFETY * _factor_needed(squares, heaviest.variance_factor * left.variance.numpy(), said)
             share = count / (count + _PRIOR_ROWS)
             factors[column, side] = np.exp(share * np.log(asked) + (1.0 - share) * np.log(_USUAL))
-    return _range_only(inputs, effects, np.clip(factors, *_LIMITS))
+    found = _range_only(inputs, effects, np.clip(factors, *_LIMITS))
+    if keep_rows:
+        return found
+    ordered = np.sort(inputs, axis=0) / found.units.numpy()
+    starts, ends = (torch.from_numpy(part.mean(axis=0)[:, None]) for part in (ordered[:3], ordered[-3:]))
+    return replace(found, run_starts=starts, run_ends=ends)
 
 
 def _range_only(inputs: Array, effects: Array, factors: Array | None = None) -> ExcessVariance:

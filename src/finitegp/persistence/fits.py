@@ -136,7 +136,13 @@ def decode_fits(
 def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
     """The header entries of a fit, and its tensors with ``prefix`` before their names."""
     columns = len(fit.inputs_scaler.scale)
-    header: Header = {"components": [], "record": plain_json(fit.record)}
+    header: Header = {
+        "components": [],
+        "record": plain_json(fit.record),
+        "keeps_rows": fit.keeps_rows,
+        "counts_copies_once": fit.counts_copies_once,
+        "outliers": dict(fit.outliers),
+    }
     tensors: Tensors = {}
     for number, component in enumerate(fit.components):
         described, mine = encode_gp(component.fitted, columns, component.landmark_weights)
@@ -242,6 +248,9 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
         excess = ExcessVariance.from_tensors(header["excess"], _with_prefix(tensors, "excess."))
         if len(excess.effects) != columns:
             raise ModelFileError(f"its variance outside of the training rows is not for {columns} columns")
+    keeps_rows, copies, outliers = (header[name] for name in ("keeps_rows", "counts_copies_once", "outliers"))
+    if not (isinstance(keeps_rows, bool) and isinstance(copies, bool) and isinstance(outliers, dict)):
+        raise ModelFileError("what it says of its training rows makes no sense")
     return ScaledGP(
         tuple(components),
         inputs_scaler,
@@ -250,6 +259,9 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
         excess=excess,
         conformal=None if scores is None else ConformalScores.from_json(scores),
         record=record,
+        keeps_rows=keeps_rows,
+        counts_copies_once=copies,
+        outliers={key: positive_number("outliers", value) for key, value in outliers.items()},
     )
 
 

@@ -350,28 +350,22 @@ class ScaledGP:
             )
             mixture = mixture.with_component(self.spread.share, mean, deviations, self.spread.degrees_of_freedom)
             noise = share * mixture.variance
+        covariance = _covariance(predicted, means, weights, factors * spreads)
+        if covariance is not None and self.spread is not None:
+            ratios = torch.from_numpy(mixture.variance - noise) / covariance.diagonal().clamp_min(1e-300)
+            covariance = ratios.sqrt()[:, None] * covariance * ratios.sqrt()
         if self.excess is not None:
-            mixture = widened(mixture, self.excess.variance(torch.from_numpy(scaled)).numpy())
+            excess = self.excess.variance(torch.from_numpy(scaled))
+            mixture = widened(mixture, excess.numpy())
+            covariance = None if covariance is None else covariance + torch.diag(excess)
         noise_variance = torch.from_numpy(noise)
         return Prediction(
             mean=torch.from_numpy(mixture.mean),
             epistemic_variance=(torch.from_numpy(mixture.variance) - noise_variance).clamp_min(0.0),
             noise_variance=noise_variance,
-            covariance=self._covariance(predicted, means, weights, factors * spreads),
+            covariance=covariance,
             mixture=mixture,
         )
-
-    def _covariance(
-        self, predicted: Sequence[Prediction], means: Array, weights: Array, factors: Array
-    ) -> Tensor | None:
-        parts = [part.covariance for part in predicted if part.covariance is not None]
-        if len(parts) < len(predicted):
-            return None
-        deviations = torch.from_numpy(means - weights @ means)
-        total = torch.einsum("k,kr,ks->rs", torch.from_numpy(weights), deviations, deviations)
-        for weight, factor, part in zip(weights, factors[:, 0], parts, strict=True):
-            total = total + float(weight * factor) * part.cpu()
-        return total
 
     def _normal_draws(
         self, scaled: Array, index: int, predicted: Prediction, count: int, random: np.random.Generator
@@ -426,6 +420,18 @@ def widened(mixture: StudentMixture, variance: Array) -> StudentMixture:
     widened_freedom = freedom * np.square(after / before)
     scales = np.sqrt(after / variance_of_student(widened_freedom))
     return replace(mixture, scales=scales, degrees_of_freedom=widened_freedom)
+
+
+def _covariance(predicted: Sequence[Prediction], means: Array, weights: Array, factors: Array) -> Tensor | None:
+    """Of the function, if it was asked for: that within components, and that between their means."""
+    parts = [part.covariance for part in predicted if part.covariance is not None]
+    if len(parts) < len(predicted):
+        return None
+    deviations = torch.from_numpy(means - weights @ means)
+    total = torch.einsum("k,kr,ks->rs", torch.from_numpy(weights), deviations, deviations)
+    for weight, factor, part in zip(weights, factors[:, 0], parts, strict=True):
+        total = total + float(weight * factor) * part.cpu()
+    return total
 
 
 def _gaussian(prediction: Prediction) -> StudentMixture:

@@ -343,7 +343,8 @@ def gross_outliers(rows: KernelRows, seed: int) -> tuple[float, float, Array]:
         parameters = fit_from_several_starts(form, part.take(learning), (1.0, 0.3), steps=30, seed=seed)
         posterior = KernelPosterior(form, parameters, part)
         mean, variance = posterior.leave_one_out()
-        trusted = np.maximum(variance - posterior.scale * posterior.noise * (scales - 1.0), 1e-12)
+        # Of one trusted observation: a row of a count is the mean of so many.
+        trusted = np.maximum(variance - posterior.scale * posterior.noise * (scales / rows.counts - 1.0), 1e-12)
         found = (4.0 + np.square(standardized - mean) / trusted) / 5.0
         scales = np.where(found > 5.0, found, 1.0)
     return (median, unit, scales) if bool((scales > 1.0).any()) else nothing

@@ -74,6 +74,8 @@ def load_fit(
 ) -> ScaledGP:
     """Read a fit that :func:`save_fit` wrote; its predictions are the same to the last bit on the same machine.
 
+    Of a small table with counts or outliers they are the same to rounding: row sums are taken anew from the landmarks.
+
     Args:
         path: The file.
         feature_map: Needed if the saved one was a module of your own: a module made in the same way, whose tensors are

@@ -19,7 +19,6 @@ from .data.columns import TableEncoder, TransformReport
 from .errors import DataError, ModelFileError
 from .likelihood import optimal_noise
 from .model import FittedGP
-from .out_of_core.fit import ON_DISK
 from .persistence.container import read_container, write_container
 from .persistence.fingerprint import content_hash, fixed_part_fingerprint
 from .persistence.row_sums import decode_statistics, encode_statistics
@@ -34,6 +33,8 @@ _SAME_SUMS = 1e-9
 # The same where a model's rows were rounded to float32 on disk. Sums of other rows differ by one over the root of their
 # number.
 _SAME_ROUNDED_SUMS = 1e-5
+# How the record of a fit names such rows.
+_ON_DISK = "networks on disk"
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +174,7 @@ def merge_sites(
     _check_fingerprints(_fingerprint(fit, encoder), sites, labels)
     earlier = _merged_before(summary) if keep_model_rows else []
     if not allow_repeats:
-        rounding = _SAME_ROUNDED_SUMS if fit.record.get("path") == ON_DISK else _SAME_SUMS
+        rounding = _SAME_ROUNDED_SUMS if fit.record.get("path") == _ON_DISK else _SAME_SUMS
         _check_repeats(sites, labels, mine if keep_model_rows else None, earlier, rounding)
     total = sum_statistics([*([mine] if keep_model_rows else []), *(site.statistics.to(mine.device) for site in sites)])
     merged = _condition(fit, total, refit_noise)
@@ -227,10 +228,10 @@ def _with_fit(regressor: Any, fit: ScaledGP, sites: Sequence[SiteStatistics], ke
 
 
 def _fingerprint(fit: ScaledGP, encoder: TableEncoder) -> str:
-    if len(fit.components) > 1 or fit.components[0].landmark_weights is not None:
+    if len(fit.components) > 1 or fit.spread is not None or fit.keeps_rows:
         raise DataError(
-            "This model of a small table holds its training rows, and several kernels on them: its row sums cannot be "
-            "shared.",
+            "This model of a small table holds its training rows, and one or several kernels on them: others cannot "
+            "add row sums to it.",
             "Fit it with keep_rows=False.",
             code="model_keeps_rows",
         )

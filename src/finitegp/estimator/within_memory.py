@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data import ArraySource
-from ..out_of_core import fit_within_memory
 from ..scaled import ScaledGP
 
 Array = npt.NDArray[np.float64]
@@ -27,6 +26,8 @@ def fit_arrays_within_memory(
     **options: Any,
 ) -> ScaledGP:
     """One target; with ``shown`` the bill is printed on standard error before training."""
+    from ..out_of_core import fit_within_memory  # here, because few fits need it
+
     data = ArraySource(inputs, targets, counts=counts)
     show = (lambda plan: print(plan, file=sys.stderr)) if shown else None
     return fit_within_memory(data, budget, progress=progress, on_plan=show, **options)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from finitegp import ScaledGP
 from finitegp.automatic import fit_auto
 from finitegp.data import ArraySource
 from finitegp.errors import DataError
 from finitegp.features import ConcatenatedFeatures, ConstantFeatures, MLPFeatures
 from finitegp.model import FeatureGP
+from finitegp.scaled import ScaledGP
 
 from .outcome import Array, DatasetSplit, Outcome
 from .peers.contract import Stopwatch

@@ -41,9 +41,11 @@ class Outcome:
     Attributes:
         mean: Predictive mean ``(test rows,)``.
         std: Predictive standard deviation ``(test rows,)``, noise included.
-        seconds: Seconds to fit, without loading the data and without predicting.
+        seconds: Seconds to fit, without loading the data and without predicting; of the peers and the default
+            processor seconds of all threads.
         error_shape: Of the predictive distribution with that mean and that standard deviation.
         log_density: Log predictive density of the test targets where the prediction is of another kind (a mixture).
+        wall_seconds: The same by the clock on the wall; None where it was not taken.
         details: Whatever else the record should hold, such as ``steps`` or ``nlml``.
     """
 
@@ -52,4 +54,5 @@ class Outcome:
     seconds: float
     error_shape: ErrorShape = GAUSSIAN
     log_density: Array | None = None
+    wall_seconds: float | None = None
     details: dict[str, Any] = field(default_factory=dict)

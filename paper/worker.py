@@ -42,6 +42,7 @@ def run_cell(cell: Cell, *, data_directory: Path | None) -> tuple[dict[str, Any]
         "columns": split.inputs.shape[1],
         **score_outcome(split, outcome),
         "seconds": outcome.seconds,
+        **({} if outcome.wall_seconds is None else {"wall_seconds": outcome.wall_seconds}),
         "peak_memory_bytes": peak_memory_bytes(),
         "memory_before_bytes": before,  # the interpreter, the libraries and the data
         **details,

@@ -32,6 +32,8 @@ _CLUSTERED_ROWS = 10_000
 _INSIDE = 0.98
 # Standardised columns with a smaller range are constant but for rounding.
 _SMALLEST_RANGE = 1e-9
+# Stretches of values are extended by what the rows set aside need, but by no more than this, in units.
+_MOST_SLACK = 1.0
 # So many units outside, growth slows down: beyond, a heavy tail is more likely than a function that keeps growing.
 _SLOWING = 10.0
 # Keeps everything finite, whatever the input.
@@ -42,8 +44,8 @@ _EFFECT_ROWS = 400
 _TENSORS = ("effects", "factors", "units", "run_starts", "run_ends", "centres")
 # The factor where rows say nothing, and the limits where they do; what they ask for is multiplied by the safety.
 _USUAL_FACTOR, _FACTOR_LIMITS, _SAFETY = 6.0, (2.0, 12.0), 4.0
-# Left-out extrapolation: how many rows, the share of them at an end of a column, and how many there must be; columns that
-# are tested, the share of all effects that they need, and models whose geometric mean counts.
+# Left-out extrapolation: how many rows, the share of them at an end of a column, and how many there must be; columns
+# that are tested, the share of all effects that they need, and models whose geometric mean counts.
 _TESTED_ROWS, _MODELS = 3000, 3
 _OUTER, _FEWEST_OUTER, _TESTED_COLUMNS, _LEAST_SHARE = 0.1, 20, 8, 0.02
 _CHEAP_FREQUENCIES, _CHEAP_NOISES = 128, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -141,12 +143,14 @@ class ExcessVariance:
         if factors is None:
             factors = np.full((len(effects), 2), _USUAL_FACTOR)
         units, starts, ends = _seen(inputs)
+        slack = _slack(clustered, held_out, units)[:, None]
         effects = np.where(np.ptp(inputs, axis=0) < _SMALLEST_RANGE, 0.0, effects)
         centres = _centres(_coordinates(clustered, effects), seed)
         distances = _nearest(_coordinates(held_out[:_CLUSTERED_ROWS], effects), centres)
         threshold = float(np.quantile(distances, _INSIDE))
-        arrays = (effects, factors, units, starts, ends, centres)
-        return cls(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays), threshold=threshold)
+        arrays = (effects, factors, units, starts - slack, ends + slack, centres)
+        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in zip(_TENSORS, arrays, strict=True)}
+        return cls(**tensors, threshold=threshold)
 
     def outside(self, inputs: Tensor | Array) -> Tensor:
         """``(rows, columns)`` how far each value lies outside of what was seen, in units of its column; 0 inside."""
@@ -185,7 +189,7 @@ class ExcessVariance:
     def from_tensors(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ExcessVariance:
         """What :meth:`config` and :meth:`tensors` were taken of; shapes and values are checked."""
         try:
-            found = {name: tensors[name].to(torch.float64).contiguous() for name in _TENSORS}
+            found: dict[str, Any] = {name: tensors[name].to(torch.float64).contiguous() for name in _TENSORS}
             threshold, nearness = float(config["threshold"]), float(config["nearness"])
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"The variance outside of the training rows is incomplete: {error}") from None
@@ -315,10 +319,11 @@ def _nearest(coordinates: Array, centres: Array) -> Array:
     return torch.cat(near).numpy() if near else np.zeros(0)
 
 
-def _seen(inputs: Array) -> tuple[Array, Array, Array]:
+def _seen(inputs: Array, units: Array | None = None) -> tuple[Array, Array, Array]:
     """Units ``(columns,)``, and starts and ends ``(columns, runs)`` of stretches without gaps in these units."""
-    spread = np.ptp(inputs, axis=0)
-    units = np.where(spread < _SMALLEST_RANGE, 1.0, np.maximum(inputs.std(axis=0), spread / 8.0))
+    if units is None:
+        spread = np.ptp(inputs, axis=0)
+        units = np.where(spread < _SMALLEST_RANGE, 1.0, np.maximum(inputs.std(axis=0), spread / 8.0))
     starts, ends = [], []
     for column in (inputs / units).T:
         values = np.unique(column)
@@ -332,6 +337,14 @@ def _seen(inputs: Array) -> tuple[Array, Array, Array]:
     # Where there are fewer, the last one is repeated.
     padded = [[np.pad(each, (0, most - len(each)), "edge") for each in side] for side in (starts, ends)]
     return units, np.stack(padded[0]), np.stack(padded[1])
+
+
+def _slack(inputs: Array, held_out: Array, units: Array) -> Array:
+    """``(columns,)`` how far outside of rows new rows like these come anyhow, in units of the column."""
+    _, starts, ends = (torch.from_numpy(each) for each in _seen(inputs, units))
+    values = torch.from_numpy(held_out / units).t().contiguous()
+    farthest: Array = _distance(values, starts, ends).amax(dim=1).clamp(max=_MOST_SLACK).numpy()
+    return farthest
 
 
 def _distance(values: Tensor, starts: Tensor, ends: Tensor) -> Tensor:

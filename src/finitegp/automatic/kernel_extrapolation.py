@@ -12,6 +12,7 @@ from ..data import ArraySource
 from ..extrapolation import ExcessVariance, total_effects
 from ..kernel_gp import KernelRows
 from ..scaled import Component
+from .small_table import LINEAR
 from .table import Array
 
 # The factor where rows say nothing, the limits where they do, and the factor on what they ask for: the next step
@@ -31,6 +32,7 @@ def excess_of_kernels(
     A kernel returns to its prior outside, at the pace of its length scale, which is long where a column is smooth. The
     outer tenth of a column's rows, at either end, is forgotten and predicted from the rest, and what is missing from
     the GP's own variance there says how much to add. The hyperparameters stay, so it says too little; hence a factor.
+    As far as the weight of the linear component goes, a line is believed also outside.
 
     Args:
         components: The kernels with their posteriors.
@@ -62,7 +64,8 @@ def excess_of_kernels(
             asked = _SAFETY * _factor_needed(squares, heaviest.variance_factor * left.variance.numpy(), said)
             share = count / (count + _PRIOR_ROWS)
             factors[column, side] = np.exp(share * np.log(asked) + (1.0 - share) * np.log(_USUAL))
-    found = _range_only(inputs, effects, np.clip(factors, *_LIMITS))
+    linear = sum(component.weight for component in components if component.name == LINEAR)
+    found = _range_only(inputs, effects, (1.0 - linear) * np.clip(factors, *_LIMITS))
     if keep_rows:
         return found
     ordered = np.sort(inputs, axis=0) / found.units.numpy()

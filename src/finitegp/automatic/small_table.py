@@ -34,8 +34,9 @@ from .aggregation import neighbour_means
 
 Groups = npt.NDArray[np.intp]
 
+LINEAR = "linear"
 FORMS = {
-    "linear": KernelForm(),
+    LINEAR: KernelForm(),
     "matern52": KernelForm("matern52"),
     "rbf per column": KernelForm("rbf", length_scale_per_column=True),
     "matern32 per column": KernelForm("matern32", length_scale_per_column=True),
@@ -215,7 +216,7 @@ class _Stack:
 
         parameters = dict(zip(forms, self.pool.map(learn, forms), strict=True))
         fitted = self.pool.map(lambda name: condition_kernel(FORMS[name], parameters[name], self.inputs, rows), forms)
-        most = FORMS["linear"].prior.scale_degrees + rows.total
+        most = FORMS[LINEAR].prior.scale_degrees + rows.total
         row_weights = torch.from_numpy(rows.counts / rows.noise_scales)
 
         def weights_of(name: str) -> Tensor | None:

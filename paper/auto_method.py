@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from finitegp.automatic import AutoFit, fit_auto
+from finitegp.automatic import fit_auto
 from finitegp.data import ArraySource
 from finitegp.errors import DataError
-from finitegp.features import ConcatenatedFeatures, ConstantFeatures
+from finitegp.features import ConcatenatedFeatures, ConstantFeatures, MLPFeatures
 from finitegp.model import FeatureGP
+from finitegp.scaled import ScaledGP
 
 from .outcome import Array, DatasetSplit, Outcome
 from .peers.contract import Stopwatch
@@ -26,30 +28,33 @@ def run_auto(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> 
     changes = dict(settings)
     effort, gp = changes.pop("effort", "medium"), changes.pop("gp", True)
     stopwatch = Stopwatch()
-    fit = fit_auto(split.inputs, split.targets, effort=effort, settings=changes, seed=seed, processes=1)
+    fit = fit_auto(split.inputs, split.targets, effort=effort, settings=changes, seed=seed, threads=1)
     elapsed = stopwatch.elapsed
     prediction = fit.predict(split.test_inputs)
-    mean = prediction.mean.numpy() if gp else mean_of_networks(fit, split)
-    left_out = ("seconds", "rows", "seed", "history", "conformal")
+    mean, mixture = prediction.mean.numpy(), prediction.mixture
+    if not gp:
+        mean = mean_of_networks(fit, split)
+        mixture = None if mixture is None else replace(mixture, means=mean[None])
+    left_out = ("seconds", "rows", "seed", "history", "effects", "stages")
     record = {f"auto_{name}": value for name, value in fit.record.items() if name not in left_out}
     return Outcome(
         mean,
         prediction.std.numpy(),
         elapsed.processor,
         wall_seconds=elapsed.wall,
-        error_shape=prediction.error_shape,
+        mixture=mixture,
         details=record,
     )
 
 
-def mean_of_networks(fit: AutoFit, split: DatasetSplit) -> Array:
+def mean_of_networks(fit: ScaledGP, split: DatasetSplit) -> Array:
     """The test rows by each network of a fit alone, with its last layer solved on the training rows; their mean.
 
     Raises:
         DataError: If the fit has no networks side by side, as on small tables.
     """
     joined = fit.fitted.model.feature_map
-    networks = [part for part in getattr(joined, "maps", []) if not isinstance(part, ConstantFeatures)]
+    networks = [part for part in getattr(joined, "maps", []) if any(isinstance(m, MLPFeatures) for m in part.modules())]
     if fit.record.get("path") != "networks" or not networks:
         raise DataError(f"The default has no networks to average on {split.name}: gp=False is for larger tables.")
     data = ArraySource(fit.inputs_scaler.transform(split.inputs), fit.target_scaler.transform(split.targets))

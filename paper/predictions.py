@@ -37,6 +37,7 @@ class Predictions:
         log_density: Log predictive density of the test targets ``(test rows,)``.
         error: Test target less mean ``(test rows,)``.
         degrees_of_freedom: Of Student's t around the mean; None for the Gaussian and for mixtures.
+        crps: Of the test targets ``(test rows,)`` where the prediction is a mixture; None where it follows.
     """
 
     mean: Column
@@ -44,23 +45,29 @@ class Predictions:
     log_density: Column
     error: Column
     degrees_of_freedom: float | None = None
+    crps: Column | None = None
 
     @classmethod
     def of(cls, outcome: Outcome, targets: Array) -> Predictions:
         """What is stored of an outcome, given the test targets."""
-        density, degrees, error = outcome.log_density, None, targets - outcome.mean
-        if density is None:
+        density, degrees, error, crps = outcome.log_density, None, targets - outcome.mean, None
+        if outcome.mixture is not None:
+            density = outcome.mixture.log_density(targets)
+            crps = outcome.mixture.crps(targets).astype(np.float32)
+        elif density is None:
             degrees = outcome.error_shape.degrees_of_freedom
             standardized = torch.from_numpy(error / outcome.std)
             density = outcome.error_shape.log_density(standardized).numpy() - np.log(outcome.std)
         mean, std = outcome.mean.astype(np.float32), outcome.std.astype(np.float32)
-        return cls(mean, std, density.astype(np.float32), error.astype(np.float32), degrees)
+        return cls(mean, std, density.astype(np.float32), error.astype(np.float32), degrees, crps)
 
     def contributions(self, metric: str) -> Array:
         """What each test row adds to a score, so that the mean is the score; the RMSE to first order in its square."""
         error, std = self.error.astype(np.float64), self.std.astype(np.float64)
         if metric == "nlpd":
             return -self.log_density.astype(np.float64)
+        if metric == "crps" and self.crps is not None:
+            return self.crps.astype(np.float64)
         if metric == "crps":
             crps: Array = std * ErrorShape(self.degrees_of_freedom).crps(torch.from_numpy(error / std)).numpy()
             return crps
@@ -112,6 +119,8 @@ def save_predictions(cell: Cell, predictions: Predictions, results: Path) -> Pat
     }
     if predictions.degrees_of_freedom is not None:
         arrays["degrees_of_freedom"] = np.float32(predictions.degrees_of_freedom)
+    if predictions.crps is not None:
+        arrays["crps"] = predictions.crps
     with complete_or_absent(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
     return path
@@ -132,6 +141,7 @@ def load_predictions(cell: Cell, results: Path = Path("results")) -> Predictions
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         key, columns = str(arrays["cell"]), {name: arrays[name] for name in ("mean", "std", "log_density", "error")}
+        columns |= {name: arrays[name] for name in ("crps",) if name in arrays}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path} is damaged ({error}): remove it and the line of its cell, and run that again."

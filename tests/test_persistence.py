@@ -25,7 +25,6 @@ import finitegp.features
 from finitegp import DataError, FeatureGP, ScaledGP
 from finitegp.atomic import complete_or_absent
 from finitegp.automatic import fit_auto
-
 from finitegp.data.scaling import Standardizer
 from finitegp.errors import ModelFileError
 from finitegp.features import (

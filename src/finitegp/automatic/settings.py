@@ -103,5 +103,7 @@ EFFORTS: dict[str, AutoSettings] = {
         max_validation_rows=2000,
     ),
     "medium": AutoSettings(),
-    "high": AutoSettings(learning_rows=1000, members=8, steps=5000, max_steps=25_000, noise_networks=4, noise_steps=1500),
+    "high": AutoSettings(
+        learning_rows=1000, members=8, steps=5000, max_steps=25_000, noise_networks=4, noise_steps=1500
+    ),
 }

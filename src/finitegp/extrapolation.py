@@ -42,8 +42,8 @@ _EFFECT_ROWS = 400
 _TENSORS = ("effects", "factors", "units", "run_starts", "run_ends", "centres")
 # The factor where rows say nothing, and the limits where they do; what they ask for is multiplied by the safety.
 _USUAL_FACTOR, _FACTOR_LIMITS, _SAFETY = 6.0, (2.0, 12.0), 4.0
-# Left-out extrapolation: how many rows, the share of them at an end of a column, and how many there must be; columns that
-# are tested, the share of all effects that they need, and models whose geometric mean counts.
+# Left-out extrapolation: how many rows, the share of them at an end of a column, and how many there must be; columns
+# that are tested, the share of all effects that they need, and models whose geometric mean counts.
 _TESTED_ROWS, _MODELS = 3000, 3
 _OUTER, _FEWEST_OUTER, _TESTED_COLUMNS, _LEAST_SHARE = 0.1, 20, 8, 0.02
 _CHEAP_FREQUENCIES, _CHEAP_NOISES = 128, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -146,7 +146,8 @@ class ExcessVariance:
         distances = _nearest(_coordinates(held_out[:_CLUSTERED_ROWS], effects), centres)
         threshold = float(np.quantile(distances, _INSIDE))
         arrays = (effects, factors, units, starts, ends, centres)
-        return cls(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays), threshold=threshold)
+        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in zip(_TENSORS, arrays, strict=True)}
+        return cls(**tensors, threshold=threshold)
 
     def outside(self, inputs: Tensor | Array) -> Tensor:
         """``(rows, columns)`` how far each value lies outside of what was seen, in units of its column; 0 inside."""
@@ -185,7 +186,7 @@ class ExcessVariance:
     def from_tensors(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ExcessVariance:
         """What :meth:`config` and :meth:`tensors` were taken of; shapes and values are checked."""
         try:
-            found = {name: tensors[name].to(torch.float64).contiguous() for name in _TENSORS}
+            found: dict[str, Any] = {name: tensors[name].to(torch.float64).contiguous() for name in _TENSORS}
             threshold, nearness = float(config["threshold"]), float(config["nearness"])
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"The variance outside of the training rows is incomplete: {error}") from None

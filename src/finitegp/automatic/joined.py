@@ -239,9 +239,9 @@ def calibrate(
     factor that makes the mean of :math:`r^2 / \sigma^2` one; sums of rows are rescaled by block and never read again.
     The linear block is not shrunk.
 
-    Where one row in thousands lies far outside of its error bar, the rows set aside are too few to tell: left-out
-    residuals of single networks, scaled by how both compare on the rows set aside, may widen the error bars, half way
-    as a geometric mean. They never narrow them: single networks that err by more are no evidence for smaller errors.
+    The rows set aside are few, and may be easier than others. Many more rows were left out by single networks, whose
+    errors on both kinds of rows are compared: where the left-out ones are worse, error bars are widened by as much.
+    They are never narrowed.
 
     Args:
         statistics: Sums of all rows but those set aside, under unit priors.
@@ -283,14 +283,10 @@ def calibrate(
     factor, widened = whole.fit.factor, 1.0
     samples = [(squares / (whole.variance * factor + held_out.excess), held)]
     if left_out is not None:
-        left = _left_out_squares(whole, held_out, left_out)
-        every = _together(held, left_out.rows)
-        left = np.concatenate([samples[0][0], left])
-        # In the units of the rows set aside, whose mean square is not one where errors have heavy tails.
-        ratio = every.mean(left) / max(held.mean(samples[0][0]), 1e-12)
-        widened = math.sqrt(max(ratio, 1.0))
-        # Each sample in its own units: how wide error bars are is settled here, what shape errors have below.
-        samples.append((left / max(ratio, 1e-12), every))
+        ratio, left = _compare(left_out, held, whole.fit.shape)
+        widened = max(ratio, 1.0)
+        # In its own units: how wide error bars are is settled here, and what shape errors have below.
+        samples.append((left / max(_fit_scale([(left, left_out.rows)], whole.fit.shape), 1e-12), left_out.rows))
     shape = _choose_shape(samples) if heavy_tails else GAUSSIAN
     final = _fit_scale([samples[0]], shape) * factor * widened
     prior = Prior(*(value * final for value in prior))
@@ -361,7 +357,7 @@ def _choose_shape(samples: Sequence[tuple[Array, Table]]) -> ErrorShape:
 
     def loss(shape: ErrorShape) -> float:
         factor = _fit_scale(samples, shape)
-        return sum(_density(table, squares, np.full(len(squares), factor), shape) for squares, table in samples)
+        return sum((_density(table, squares, np.full(len(squares), factor), shape) for squares, table in samples), 0.0)
 
     best = min(_FINE_SHAPES, key=loss)
     # One more parameter has to gain more than half the logarithm of the rows, in nats in all.
@@ -371,7 +367,7 @@ def _choose_shape(samples: Sequence[tuple[Array, Table]]) -> ErrorShape:
 
 def _choose_nearness(whole: _Judged, held_out: HeldOut, shapes: Sequence[ErrorShape]) -> float:
     """The largest factor on distances that costs the rows set aside next to nothing: they are not outside."""
-    found = {}
+    found: dict[float, float] = {}
     for factor in _NEARNESS:
         excess = held_out.with_nearness(factor).excess
         found[factor] = _fit(held_out.rows, whole.squares, whole.variance, excess, shapes).density
@@ -379,14 +375,16 @@ def _choose_nearness(whole: _Judged, held_out: HeldOut, shapes: Sequence[ErrorSh
     return max(factor for factor, density in found.items() if density <= lowest + _PRICE_OF_NEARNESS)
 
 
-def _left_out_squares(whole: _Judged, held_out: HeldOut, left_out: LeftOut) -> Array:
-    """Squared residuals of single networks as the whole model would have them, in units of its variances."""
-    variance = whole.variance * whole.fit.factor + held_out.excess
-    offset = held_out.rows.mean(np.log(variance) - left_out.held_out_log_variance)
-    single = left_out.held_out_squares * np.exp(-left_out.held_out_log_variance - offset)
-    gain = _gain(whole.squares / variance, single)
-    squares: Array = gain * left_out.squares * np.exp(-left_out.log_variance - offset)
-    return squares
+def _compare(left_out: LeftOut, held: Table, shape: ErrorShape) -> tuple[float, Array]:
+    """How much larger errors of single networks are on left-out rows than on those set aside, and the former squared.
+
+    In units of predicted noise variances. There are many more left-out rows: where those set aside are easier than
+    most, or have none of the rare large errors, this shows it.
+    """
+    left = left_out.squares * np.exp(-left_out.log_variance)
+    aside = left_out.held_out_squares * np.exp(-left_out.held_out_log_variance)
+    scales = [_fit_scale([(left, left_out.rows)], shape), _fit_scale([(each, held) for each in aside], shape)]
+    return scales[0] / max(scales[1], 1e-12), left
 
 
 def _density(rows: Table, squares: Array, variance: Array, shape: ErrorShape) -> float:
@@ -411,26 +409,6 @@ def _climb(judge: Callable[[tuple[float, float]], float]) -> tuple[float, float]
                 break
             place = best
     return place
-
-
-def _gain(whole: Array, single: Array) -> float:
-    """How much smaller squared standardised residuals of the whole model are than those of single networks.
-
-    For typical rows, by geometric means, and for bad ones, by the 99 % quantile, whichever is less: averaging takes
-    more off the errors of networks that disagree than off those of rows that nothing could foresee.
-    """
-    typical = float(np.exp(np.mean(np.log(np.maximum(whole, 1e-20))) - np.mean(np.log(np.maximum(single, 1e-20)))))
-    bad = float(np.quantile(whole, 0.99) / max(float(np.quantile(single, 0.99)), 1e-20))
-    return min(typical, bad, 1.0)
-
-
-def _together(first: Table, second: Table) -> Table:
-    counts = None
-    if first.counts is not None or second.counts is not None:
-        counts = np.concatenate(
-            [np.ones(len(part)) if part.counts is None else part.counts for part in (first, second)]
-        )
-    return Table(np.concatenate([first.inputs, second.inputs]), np.concatenate([first.targets, second.targets]), counts)
 
 
 def _cross_fitted(

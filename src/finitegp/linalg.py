@@ -24,9 +24,9 @@ RELATIVE_JITTERS = {
 }
 
 # Rows per block when rows are summed in float64: one block stays in a core's cache.
-_GRAM_BLOCK_ROWS = 512
+GRAM_BLOCK_ROWS = 512
 # Up to so many rows the general product is faster: the update has more overhead.
-_SMALL_BATCH_ROWS = 64
+SMALL_BATCH_ROWS = 64
 
 
 @cache
@@ -111,7 +111,10 @@ def cholesky(matrix: Tensor, *, noise_variance: float | None = None) -> Cholesky
         )
     jitters = [abs(scale) * relative for relative in RELATIVE_JITTERS[matrix.dtype]]
     for jitter in jitters:
-        shifted = matrix if jitter == 0.0 else matrix + jitter * torch.eye(len(matrix)).to(matrix)
+        shifted = matrix
+        if jitter > 0.0:
+            shifted = matrix.clone()
+            shifted.diagonal().add_(jitter)
         lower, info = _factorise(shifted)
         if info == 0:
             return CholeskyFactor(lower=lower, jitter=jitter)
@@ -200,7 +203,7 @@ def update_gram(
     total: Tensor, features: Tensor, *, keep: float, weight: float, row_scale: Tensor | None = None
 ) -> None:
     """``total <- keep * total + weight * Z'Z`` in place and in float64, for ``features`` of any float type."""
-    if features.device.type == "cpu" and len(features) > _SMALL_BATCH_ROWS:
+    if features.device.type == "cpu" and len(features) > SMALL_BATCH_ROWS:
         total.mul_(keep).add_(gram_float64(features, row_scale=row_scale), alpha=weight)
         return
     wide = features.to(torch.float64)
@@ -221,7 +224,7 @@ def gram_float64(*columns: Tensor, row_scale: Tensor | None = None) -> Tensor:
     """
     columns = tuple(tensor.detach() for tensor in columns)
     rows, device = len(columns[0]), columns[0].device
-    if device.type != "cpu" or rows <= _SMALL_BATCH_ROWS:
+    if device.type != "cpu" or rows <= SMALL_BATCH_ROWS:
         wide = [tensor.to(torch.float64) for tensor in columns]
         stacked = wide[0] if len(wide) == 1 else torch.cat(wide, dim=1)
         if row_scale is not None:
@@ -231,9 +234,9 @@ def gram_float64(*columns: Tensor, row_scale: Tensor | None = None) -> Tensor:
     total = torch.zeros(width, width, dtype=torch.float64)
     # BLAS sees the transposes of row-major memory: it fills the Fortran upper triangle, our lower one, in place.
     fortran_total = total.numpy().T
-    block = torch.empty(min(rows, _GRAM_BLOCK_ROWS), width, dtype=torch.float64)
-    for start in range(0, rows, _GRAM_BLOCK_ROWS):
-        part = block[: min(_GRAM_BLOCK_ROWS, rows - start)]
+    block = torch.empty(min(rows, GRAM_BLOCK_ROWS), width, dtype=torch.float64)
+    for start in range(0, rows, GRAM_BLOCK_ROWS):
+        part = block[: min(GRAM_BLOCK_ROWS, rows - start)]
         offset = 0
         for tensor in columns:
             part[:, offset : offset + tensor.shape[1]] = tensor[start : start + len(part)]

@@ -42,12 +42,37 @@ METHODS = (
     "catboost+t",
     "ngboost",
 )
-SMALL_UCI = (
-    "autompg autos breastcancer challenger concrete concreteslump energy fertility forest housing machine pendulum "
-    "servo solar wine yacht"
-).split()
-UCI20 = "boston concrete energy kin8nm naval power protein wine-red yacht".split()
-SHIFTED = "bike elevators protein pol kin40k keggdirected tamielectric concrete energy housing".split()
+SMALL_UCI = [
+    "autompg",
+    "autos",
+    "breastcancer",
+    "challenger",
+    "concrete",
+    "concreteslump",
+    "energy",
+    "fertility",
+    "forest",
+    "housing",
+    "machine",
+    "pendulum",
+    "servo",
+    "solar",
+    "wine",
+    "yacht",
+]
+UCI20 = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine-red", "yacht"]
+SHIFTED = [
+    "bike",
+    "elevators",
+    "protein",
+    "pol",
+    "kin40k",
+    "keggdirected",
+    "tamielectric",
+    "concrete",
+    "energy",
+    "housing",
+]
 
 
 class Task(NamedTuple):
@@ -273,8 +298,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:
 
 def scores_of(outcome: Any, targets: Array, unit: float) -> dict[str, Any]:
     """Scores in units of the training targets' standard deviation."""
-    from finitegp import Prediction
     import torch
+
+    from finitegp import Prediction
 
     mean, std, observed = (torch.from_numpy(np.asarray(v)) for v in (outcome.mean, outcome.std, targets))
     found = Prediction(mean, std.square(), torch.zeros_like(std), mixture=outcome.mixture)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from finitegp.automatic import AutoFit, fit_auto
-from finitegp.automatic.settings import EFFORTS
 from finitegp.automatic.large_table import LargeTableFit, fit_large_table
+from finitegp.automatic.settings import EFFORTS
 from finitegp.automatic.table import Table
 from finitegp.data.scaling import Standardizer, winsorized_standardizer
 from finitegp.error_shape import GAUSSIAN, ErrorShape

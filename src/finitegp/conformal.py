@@ -44,7 +44,7 @@ class ConformalScores:
 
     @classmethod
     def of(cls, errors: Array, source: str, *, in_deviations: bool = False) -> ConformalScores:
-        """From the normal scores (:meth:`~finitegp.Prediction.normal_scores`) or standardised errors of left-out rows."""
+        """From normal scores (:meth:`~finitegp.Prediction.normal_scores`) or standardised errors of left-out rows."""
         scores = np.sort(np.abs(errors))
         if len(scores) > _MOST_SCORES:
             # The k-th of a thousand kept scores has the same rank, rounded up, among all of them.

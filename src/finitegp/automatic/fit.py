@@ -331,7 +331,7 @@ def _fit_small(
         record=record,
     )
     targets = fit.target_scaler.transform(table.targets)
-    return replace(fit, excess=excess_of_kernels(found.components, scaled, targets, seed=seed))
+    return replace(fit, excess=excess_of_kernels(found.components, scaled, targets, found.row_weights, seed=seed))
 
 
 def _fit_large(

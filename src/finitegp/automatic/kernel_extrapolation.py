@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ..data import ArraySource
 from ..extrapolation import ExcessVariance, total_effects
 from ..scaled import Component
 from .table import Array
@@ -20,17 +21,21 @@ _PRIOR_ROWS = 10
 _OUTER, _TESTED_COLUMNS, _LEAST_SHARE = 0.1, 6, 0.02
 
 
-def excess_of_kernels(components: Sequence[Component], inputs: Array, targets: Array, *, seed: int) -> ExcessVariance:
+def excess_of_kernels(
+    components: Sequence[Component], inputs: Array, targets: Array, row_weights: Array, *, seed: int
+) -> ExcessVariance:
     """Variance outside of the range of each column; within it kernels' own variance grows with the distance to rows.
 
     A kernel returns to its prior outside, at the pace of its length scale, which is long where a column is smooth. The
     outer tenth of a column's rows, at either end, is forgotten and predicted from the rest, and what is missing from
     the GP's own variance there says how much to add. The hyperparameters stay, so it says too little; hence a factor.
+    As far as the weight of the linear component goes, a line is believed also outside.
 
     Args:
         components: The kernels with their posteriors.
         inputs: ``(rows, columns)`` standardised.
         targets: ``(rows,)`` standardised.
+        row_weights: ``(rows,)`` what each row weighs in the posteriors.
         seed: Of the rows that effects are measured on.
     """
 
@@ -48,12 +53,15 @@ def excess_of_kernels(components: Sequence[Component], inputs: Array, targets: A
         order = np.argsort(inputs[:, column], kind="stable")
         for side, outer in enumerate((order[:count], order[-count:])):
             said = _range_only(np.delete(inputs, outer, axis=0), effects).variance(inputs[outer]).numpy()
-            left = heaviest.fitted.forget((inputs[outer], targets[outer])).predict(inputs[outer])
+            left = heaviest.fitted.forget(ArraySource(inputs[outer], targets[outer], row_weights[outer])).predict(
+                inputs[outer]
+            )
             squares = np.square(targets[outer] - left.mean.numpy())
             asked = _SAFETY * _factor_needed(squares, heaviest.variance_factor * left.variance.numpy(), said)
             share = count / (count + _PRIOR_ROWS)
             factors[column, side] = np.exp(share * np.log(asked) + (1.0 - share) * np.log(_USUAL))
-    return _range_only(inputs, effects, np.clip(factors, *_LIMITS))
+    linear = sum(component.weight for component in components if component.landmark_weights is None)
+    return _range_only(inputs, effects, (1.0 - linear) * np.clip(factors, *_LIMITS))
 
 
 def _range_only(inputs: Array, effects: Array, factors: Array | None = None) -> ExcessVariance:

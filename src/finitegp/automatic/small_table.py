@@ -69,6 +69,7 @@ class SmallTableFit:
         components: The kernels that have weight, with their posteriors.
         spread: The model of the spread, or None.
         normal_scores: Of out-of-fold rows, for conformal intervals.
+        row_weights: What each row weighs in the row sums: its count over the factor on its noise.
         target_shift: Of the standardised targets: not zero where gross outliers were found.
         target_unit: Of the standardised targets: not one where gross outliers were found.
         notes: What was recognised: copies, outliers.
@@ -77,6 +78,7 @@ class SmallTableFit:
     components: tuple[Component, ...]
     spread: SpreadModel | None
     normal_scores: Array
+    row_weights: Array
     target_shift: float = 0.0
     target_unit: float = 1.0
     notes: dict[str, Any] = field(default_factory=dict)
@@ -163,7 +165,7 @@ def fit_small_table(
         with ThreadPoolExecutor(threads) as pool:
             stack = _Stack(inputs, rows, groups, learning_rows, seed, pool, progress)
             components, spread, scores = stack.fit(input_noise=input_noise)
-    return SmallTableFit(components, spread, scores, shift, unit, notes)
+    return SmallTableFit(components, spread, scores, rows.counts / rows.noise_scales, shift, unit, notes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from ..likelihood import optimal_noise
 from ..linalg import cholesky
 from ..posterior import WeightPosterior
 from ..schedules import cosine_decay
-from ..statistics import FeatureStatistics
+from ..statistics import RunningSums
 from .batched import BatchedNetworks
 from .settings import AutoSettings
 from .table import Array, Index, Table
@@ -372,18 +372,19 @@ def _finish(
     left_out = torch.zeros(len(folds), len(inputs), dtype=torch.bool)
     for member, fold in enumerate(folds):
         left_out[member, torch.from_numpy(fold)] = True
-    sums: list[Any] = [0] * len(folds)
+    sums = [RunningSums() for _ in folds]
     for start in range(0, len(inputs), chunk_size):
         part = slice(start, start + chunk_size)
         features = batched.forward(inputs[part].expand(len(folds), -1, -1))
         for member in range(len(folds)):
             out = left_out[member, part]
             times = None if counts is None else counts[part][~out]
-            sums[member] += FeatureStatistics.from_batch(features[member, ~out], targets[part][~out], counts=times)
+            sums[member].add(features[member, ~out], targets[part][~out], counts=times)
     members = []
     for member, fold in enumerate(folds):
-        noise_variance = optimal_noise(sums[member]).noise_variance
-        weights = WeightPosterior(sums[member], noise_variance).weight_mean
+        total = sums[member].total()
+        noise_variance = optimal_noise(total).noise_variance
+        weights = WeightPosterior(total, noise_variance).weight_mean
         # Computed again: features of all rows of the folds take more memory than the rows.
         out_of_fold = np.empty(len(fold))
         for start in range(0, len(fold), chunk_size):

@@ -19,6 +19,7 @@ from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..memory import MemoryBudgetError, MemoryPlan, format_budget, format_bytes, parse_bytes, return_freed_memory
 from ..memory.plan import SettingT
+from ..prediction_memory import PredictionSetting, plan_prediction
 from ..scaled import ScaledGP, student_component
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
@@ -141,6 +142,8 @@ def fit_source(
                 record |= {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
                 options: dict[str, Any] = {"seed": seed, "threads": small.threads, "progress": progress}
                 fit = _fit_small(sample, chosen, record, center=center, may_be_copies=may_be_copies, **options)
+                if budget is not None:
+                    fit = fit.with_chunks(plan_prediction(budget, PredictionSetting.of(fit)).setting.chunk_size)
                 return _closed(fit, budgeted.plan, chosen, started)
             record["why"] = "the memory budget has no room for kernels"
     large = budgeted.plan_large()

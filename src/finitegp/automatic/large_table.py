@@ -16,7 +16,7 @@ from ..distributed import ALONE, Ranks
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
-from ..statistics import FeatureStatistics
+from ..statistics import FeatureStatistics, RunningSums
 from .ensemble import Ensemble, in_threads, train_ensemble
 from .joined import HeldOut, LeftOut, calibrate, make_joined_model, with_prior
 from .noise_networks import fit_noise_networks, log_noise_scale
@@ -218,13 +218,8 @@ def _sum_rows(model: FeatureGP, everything: Source, threads: int, ranks: Ranks) 
     exact = model.exact_copy()
     own = ranks.share
 
-    def read(number: int) -> FeatureStatistics | None:
-        share = Share(own.index * SHARES + number, own.count * SHARES)
-        total: FeatureStatistics | None = None
-        for part in exact.partial_statistics(everything, share=share):
-            total = part if total is None else total.accumulate(part)
-            del part  # not kept while the next one is made
-        return total
+    def read(number: int) -> RunningSums:
+        return exact.sum_rows(everything, share=Share(own.index * SHARES + number, own.count * SHARES))
 
-    found = [part for part in in_threads(read, range(SHARES), threads) if part is not None]
-    return ranks.sum_statistics(found.pop(0) for _ in range(len(found)))
+    found = [sums for sums in in_threads(read, range(SHARES), threads) if not sums.is_empty]
+    return ranks.sum_statistics(found.pop(0).total() for _ in range(len(found)))

@@ -24,7 +24,7 @@ _VALIDATION_ROWS = (2000, 1000, 500, 250)
 # With fewer rows to learn from, a smaller model comes first; with fewer still nothing can be learned.
 _FEW_ROWS, _FEWEST_ROWS = 10_000, 1_000
 # Few rows at once slow everything down: before, a thread goes.
-_SMALL_CHUNK = 256
+_SMALL_CHUNK, _SMALLEST_CHUNK = 256, 64
 # BLAS copies panels of so many rows into memory of its own, and keeps it: measured with OpenBLAS.
 _BLAS_PANEL_ROWS = 384
 # The width of the embedding of noise networks: the default of PeriodicEmbedding.
@@ -130,7 +130,7 @@ def _chunks(smallest: int, setting: LargeTableSetting) -> Iterator[LargeTableSet
 _PARTS = (
     Part(lambda setting: _chunks(_SMALL_CHUNK, setting)),
     Part(lambda setting: (replace(setting, threads=count) for count in range(setting.threads, 0, -1))),
-    Part(lambda setting: _chunks(CHUNKS[-1], setting)),
+    Part(lambda setting: _chunks(_SMALLEST_CHUNK, setting)),
 )
 
 
@@ -190,7 +190,7 @@ def _training(fit: LargeTableSetting) -> Iterator[Item]:
     block = 8 * min(GRAM_BLOCK_ROWS, chunk) * width
     # Also while eigenvectors are found.
     yield Item("training: sums", "features of a member and sums", groups * (4 * chunk * width + block))
-    yield Item("training: sums", "matrices", groups * (group + 5) * 8 * width**2)
+    yield Item("training: sums", "matrices", groups * (group + 6) * 8 * width**2)
 
 
 def _extrapolation(fit: LargeTableSetting) -> Iterator[Item]:
@@ -255,8 +255,8 @@ def _exact_pass(fit: LargeTableSetting) -> Iterator[Item]:
     at_once, chunk = min(fit.threads, SHARES), fit.settings.chunk_size
     yield from _held_out("exact pass", fit)
     yield from _model("exact pass", fit, 2)
-    # Of rows set aside; of each share; of a chunk, its mirror image or a part of it.
-    yield Item("exact pass", "sums", (1 + SHARES + 2 * at_once) * _matrix(fit))
+    # Of rows set aside; of each share; and the first of these with its mirror image.
+    yield Item("exact pass", "sums", (2 + SHARES) * _matrix(fit))
     block = 8 * min(GRAM_BLOCK_ROWS, chunk) * fit.num_features
     yield Item("exact pass", "chunk in the features", at_once * (8 * chunk * _numbers_per_row(fit) + block))
     yield Item("exact pass", "rows of the chunk", at_once * _chunk_of_rows(fit))
@@ -273,8 +273,8 @@ def _calibration(fit: LargeTableSetting) -> Iterator[Item]:
 
 def _prediction(fit: LargeTableSetting) -> Iterator[Item]:
     chunk = fit.settings.chunk_size
-    yield from _model("prediction", fit, 2)
-    yield Item("prediction", "posterior", 3 * _matrix(fit))
+    yield from _model("prediction", fit, 1)
+    yield Item("prediction", "posterior", 2 * _matrix(fit))
     numbers = max(_numbers_per_row(fit), 4 * fit.num_features) + 8 * fit.columns
     yield Item("prediction", "chunk in the features", 8 * chunk * numbers)
     yield Item("prediction", "distances to centres", 8 * 2 * PIECE * MOST_CENTRES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..memory.plan import SMALL_OBJECTS, Item, MemoryPlan, find_plan
+from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, find_plan
 from .small_table import FORMS
 
 
@@ -44,10 +44,12 @@ def memory_bill(fit: SmallTableSetting) -> Iterator[Item]:
     yield Item("always", "small objects", SMALL_OBJECTS)
     yield Item("always", "rows", 8 * 8 * fit.rows * (fit.columns + 1))
     yield Item("learning", "kernels and their gradients", threads * 10 * learned)
-    for phase in ("conditioning", "left-out rows", "spread"):
-        yield Item(phase, "landmarks, sums and factor of each kernel", 3 * stationary * matrix)
+    kept = "landmarks, sums and factor of each kernel"
+    for phase in ("conditioning", "left-out rows", "spread and extrapolation"):
+        yield Item(phase, kept, 3 * stationary * matrix)
     yield Item("conditioning", "features and sums", threads * 4 * matrix)
     yield Item("left-out rows", "kernels without a fold", threads * max(10 * learned, 4 * matrix))
-    yield Item("spread", "model of the spread", 7 * matrix)
-    yield Item("prediction", "landmarks, sums and factor of each kernel", 3 * stationary * matrix)
-    yield Item("prediction", "rows at once", 6 * matrix)
+    # That of the spread is one more kernel; then a posterior without outer rows.
+    yield Item("spread and extrapolation", "model of the spread, and work space", (3 + 7) * matrix)
+    yield Item("prediction", kept, 3 * (stationary + 1) * matrix)
+    yield Item("prediction", "rows at once", 6 * 8 * CHUNKS[-1] * fit.rows)

@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow check format api benchmark clean
+.PHONY: demo test test-slow test-engines check format api benchmark clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +22,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses 2 -m slow
+
+test-engines: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[botorch,optuna,dask,spark]"
+	$(BIN)/python -m pytest -m engines
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -6,8 +6,8 @@
 
 Each cell is one fit in one process with one thread; its line goes to ``benchmarks/results/honesty.jsonl`` when it is
 finished, and a cell that is there is not run again. Scores are in units of the training targets' standard deviation.
-The made tables have 2,000 test rows. "outside" are tables with the upper 15 % of a column, its middle fifth or a corner of
-two columns left out of training (the columns with most gain in LightGBM), and made rows at multiples of the range.
+The made tables have 2,000 test rows. "outside" are tables with the upper 15 % of a column, its middle fifth or a corner
+of two columns left out of training (those with most gain in LightGBM), and made rows at multiples of the range.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class Cell(NamedTuple):
 
     @property
     def key(self) -> str:
+        """What tells it from all others."""
         return json.dumps(self)
 
 
@@ -303,7 +304,7 @@ def scores_of(outcome: Any, targets: Array, unit: float) -> dict[str, Any]:
     from finitegp import Prediction
 
     mean, std, observed = (torch.from_numpy(np.asarray(v)) for v in (outcome.mean, outcome.std, targets))
-    found = Prediction(mean, std.square(), torch.zeros_like(std), mixture=outcome.mixture)
+    found = Prediction(mean, std.square(), torch.zeros_like(std), mixture=outcome.distribution)
     central = (2.0 * found.cumulative(observed) - 1.0).abs().numpy()
     density = found.log_density(observed).numpy() if outcome.log_density is None else outcome.log_density
     squares = ((observed - mean) / std).square().numpy()

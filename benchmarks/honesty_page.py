@@ -79,8 +79,8 @@ def details(tasks: Mapping[tuple[str, str], Mapping[str, Row]], kind: str, ours:
         if each == kind and ours in found:
             row = found[ours]
             lines.append(
-                f"| {task} | {row['rows']} x {row['columns']} | {len(row['splits'])} | {row['0.5']:.2f} | {row['0.9']:.3f} | "
-                f"{row['0.99']:.3f} | {row['mean_squared_deviation']:.2f} | {row['nlpd']:.3f} | {row['crps']:.3f} | "
+                f"| {task} | {row['rows']} x {row['columns']} | {len(row['splits'])} | {row['0.5']:.2f} | "
+                f"{row['0.9']:.3f} | {row['0.99']:.3f} | {row['mean_squared_deviation']:.2f} | {row['nlpd']:.3f} | {row['crps']:.3f} | "
                 f"{row['rmse']:.3f} | {row['processor_seconds']:.1f} |"
             )
     return lines
@@ -120,12 +120,12 @@ def write_page(cells: Mapping[str, Row]) -> None:
     lines = [
         "# Do error bars hold what they claim?",
         "",
-        "Written by `python -m benchmarks.honesty page` from `benchmarks/results/honesty.jsonl`; each line there has its "
-        "settings, versions, processor and commit. NLPD, CRPS and RMSE are in units of the training targets' standard "
-        "deviation, seconds are of the processor on a machine that others used as well. z² is the mean squared error in "
-        "predicted standard deviations: one if these are right. Methods with `+t` have the same treatment as ours: a model "
-        "of their residuals' scale and Student's t, from rows that they had left out. Methods are compared on the tables "
-        "and splits that both have.",
+        "Written by `python -m benchmarks.honesty page` from `benchmarks/results/honesty.jsonl`; each line there has "
+        "its settings, versions, processor and commit. NLPD, CRPS and RMSE are in units of the training targets' "
+        "standard deviation, seconds are of the processor on a machine that others used as well. z² is the mean "
+        "squared error in predicted standard deviations: one if these are right. Methods with `+t` have the same "
+        "treatment as ours: a model of their residuals' scale and Student's t, from rows that they had left out. "
+        "Methods are compared on the tables and splits that both have.",
         "",
         "![Share of test rows inside of 90 % intervals, each dot one table](figures/honesty.png)",
         "",

@@ -116,9 +116,9 @@ def measure(method: str, directory: Path, options: dict[str, Any]) -> dict[str, 
     mean, deviation, details = (finitegp if method == "finitegp" else peer(method))(directory, options)
     found = {"seconds": time.process_time() - started, "wall_seconds": time.perf_counter() - clock}
     found["peak_bytes"] = peak_memory_bytes() - baseline
-    shape = ErrorShape(details.get("degrees_of_freedom"))
     predicted = torch.from_numpy(mean), torch.from_numpy(deviation), torch.from_numpy(targets)
-    scores = score(*predicted, error_shape=shape)
+    shape = ErrorShape(details.get("degrees_of_freedom"))
+    scores = score(*predicted, mixture=shape.around(mean, deviation))
     found["gaussian_nlpd"] = score(*predicted).nlpd
     found |= {"rmse": scores.rmse, "nlpd": scores.nlpd, "crps": scores.crps}
     found |= {"coverage": {str(level): value for level, value in scores.coverage.items()}}

@@ -6,6 +6,7 @@ import typer
 
 from .cell_command import cell
 from .page_command import page
+from .peers_command import peers
 from .reproduction import reproduce
 from .run_command import run
 
@@ -14,7 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-for command in (cell, run, reproduce, page):
+for command in (cell, run, peers, reproduce, page):
     app.command()(command)
 
 if __name__ == "__main__":

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .cells import AUTO, KERNELS, OUR_METHODS, PAPER_METHODS
 from .complexity import complexity_section
-from .contenders import Contender, find_contenders, find_default, order_tables
+from .contenders import order_tables
 from .datasets import PAPER_DATASETS
-from .markdown import MISSING, bold, number, spread, table
+from .markdown import MISSING, number, spread, table
 from .page import HEADER
+from .peer_tables import peer_section
 from .published import PUBLISHED_METRICS, find_published, load_published
 from .selection import (
     Place,
@@ -36,7 +37,7 @@ def render_appendix(rows: Sequence[Row], *, complexity: Sequence[dict[str, Any]]
         results: The directory of results, for the stored predictions.
     """
     lines = [HEADER, "", "# Results, cell by cell", "", "The page that reads them: [results](results.md).", ""]
-    lines += [*_paper(select(rows)), *_ours(rows), *_peers(rows, results), *_pieces(rows)]
+    lines += [*_paper(select(rows)), *_ours(rows), *peer_section(rows, results), *_pieces(rows)]
     return "\n".join(lines + complexity_section(complexity))
 
 
@@ -102,72 +103,6 @@ def _ours(rows: Sequence[Row]) -> list[str]:
         *table(header, body, words=5),
         "",
     ]
-
-
-def _peers(rows: Sequence[Row], results: Path) -> list[str]:
-    """Empty if neither the default nor a peer was run."""
-    body = []
-    for dataset, contenders in find_contenders(rows).items():
-        own = find_default(contenders)
-        best = {name: min(values, default=None) for name, values in _scores(contenders).items()}
-        for contender in contenders:
-            paired = None if own is None or contender is own else contender.minus(own, results)
-            difference = MISSING if paired is None else spread(*paired)
-            body.append([dataset, *_peer_line(contender, best), difference])
-    if not body:
-        return []
-    header = ["table", "method", "RMSE", "NLPD", "CRPS", "90 % covers", "largest residual", "s", "MB", "NLPD − auto's"]
-    last = "Last column: mean difference ± standard error over test rows, where predictions of both were stored. "
-    if all(line[-1] == MISSING for line in body):
-        header, body, last = header[:-1], [line[:-1] for line in body], ""
-    return [
-        "## Peers",
-        "",
-        "Test rows in raw units: split 0 of the paper's tables, means over splits 0 to 4 of the small ones. Bold: "
-        "lowest RMSE, NLPD and CRPS of the table, and coverage nearest to 90 %. NLPD in brackets: a Gaussian with "
-        "the same mean and standard deviation, where the prediction is Student's t. The largest residual is in "
-        "predicted standard deviations. Seconds are to fit, one thread, rough; MB is what the fit added to "
-        f"interpreter, libraries and data. {last}Peers have their own defaults or searches, and at most 120 processor "
-        "seconds where that is named (in older lines, vbll's among them, seconds of the clock). Learning rates of "
-        "svgp-rbf, svgp-network, the ensemble and vbll were retuned on held-out training rows after test scores on "
-        "bike and pol had been seen. `auto` is the fourth version that saw these test rows ([what it "
-        "does](default.md#what-each-piece-contributes)).",
-        "",
-        *table(header, body, words=2),
-        "",
-    ]
-
-
-def _scores(contenders: Iterable[Contender]) -> dict[str, list[float]]:
-    found = defaultdict(list)
-    for contender in contenders:
-        for metric in ("rmse", "nlpd", "crps"):
-            if (value := contender.mean(metric)) is not None:
-                found[metric].append(round(value, 3))
-        if (share := contender.coverage("0.9")) is not None:
-            found["coverage"].append(round(abs(share - 0.9), 3))
-    return found
-
-
-def _peer_line(contender: Contender, best: Mapping[str, float | None]) -> list[str]:
-    cells = []
-    for metric in ("rmse", "nlpd", "crps"):
-        value = contender.mean(metric)
-        cells.append(bold(number(value), value is not None and round(value, 3) == best[metric]))
-    if (gaussian := contender.gaussian_nlpd()) is not None:
-        cells[1] += f" ({number(gaussian)})"
-    share = contender.coverage("0.9")
-    covers = MISSING if share is None else f"{100 * share:.1f} %"
-    cells.append(bold(covers, share is not None and round(abs(share - 0.9), 3) == best["coverage"]))
-    name = f"*{contender.name}*" if contender.method == AUTO else contender.name
-    residual = number(max(contender.values("largest_standardized_residual"), default=None), 1)
-    return [name, *cells, residual, number(contender.mean("seconds"), 1), _memory(contender)]
-
-
-def _memory(contender: Contender) -> str:
-    peaks, before = contender.values("peak_memory_bytes"), contender.values("memory_before_bytes")
-    added = [peak - start for peak, start in zip(peaks, before, strict=False)]
-    return f"{max(added) / 1e6:.0f}" if added else MISSING
 
 
 def _pieces(rows: Sequence[Row]) -> list[str]:

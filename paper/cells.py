@@ -74,7 +74,7 @@ class Cell:
     def __str__(self) -> str:
         where = f"{self.dataset}/{self.split} {self.method}"
         if self.kernel is None:
-            return where
+            return " ".join([where, *(f"{name}={value}" for name, value in self.settings.items())])
         rate = self.settings.get("learning_rate")
         return (
             f"{where} {self.kernel} batch {self.batch_size} lr {rate} {self.settings.get('weight_update', '')}".strip()

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from finitegp.error_shape import GAUSSIAN, ErrorShape
+from finitegp.predictive import StudentMixture
 
 Array = npt.NDArray[np.float64]
 
@@ -41,9 +42,12 @@ class Outcome:
     Attributes:
         mean: Predictive mean ``(test rows,)``.
         std: Predictive standard deviation ``(test rows,)``, noise included.
-        seconds: Seconds to fit, without loading the data and without predicting.
+        seconds: Seconds to fit, without loading the data and without predicting; of the peers and the default
+            processor seconds of all threads.
         error_shape: Of the predictive distribution with that mean and that standard deviation.
-        log_density: Log predictive density of the test targets where the prediction is of another kind (a mixture).
+        mixture: The predictive distribution, where it is neither a Gaussian nor one Student's t around mean and std.
+        log_density: Log predictive density of the test targets where the prediction is of another kind.
+        wall_seconds: The same by the clock on the wall; None where it was not taken.
         details: Whatever else the record should hold, such as ``steps`` or ``nlml``.
     """
 
@@ -51,5 +55,12 @@ class Outcome:
     std: Array
     seconds: float
     error_shape: ErrorShape = GAUSSIAN
+    mixture: StudentMixture | None = None
     log_density: Array | None = None
+    wall_seconds: float | None = None
     details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def distribution(self) -> StudentMixture | None:
+        """The predictive distribution; None for the Gaussian of mean and std."""
+        return self.error_shape.around(self.mean, self.std) if self.mixture is None else self.mixture

@@ -7,9 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from .cells import AUTO, KERNELS, PAPER_METHODS
-from .contenders import LEVELS, best_peer, compared_splits, find_contenders, find_default
+from .contenders import LEVELS, best_peer, find_contenders, find_default
 from .datasets import PAPER_DATASETS
 from .markdown import MISSING, bold, number, spread, table
+from .peer_tables import name_splits
+from .peers import TREATED
 from .protocol import SEARCHED_BATCH, SEARCHED_METHODS, SEARCHED_TABLES
 from .published import PUBLISHED_METRICS, PublishedKey, load_published, published_row
 from .reproduction import OWN
@@ -166,11 +168,14 @@ def _nlml(found: Mapping[Place, Selected], batch_size: int, dataset: str, method
 def _default(rows: Sequence[Row]) -> list[str]:
     """Empty if the default was not run beside a peer."""
     body, lowest, inside = [], Counter[str](), []
-    for dataset, contenders in find_contenders(rows).items():
-        own, splits = find_default(contenders), compared_splits(dataset)
+    found = find_contenders(rows)
+    treated = any(contender.is_treated for contenders in found.values() for contender in contenders)
+    for dataset, contenders in found.items():
+        own = find_default(contenders)
         if own is None or all(contender.method == AUTO for contender in contenders):
             continue
-        cells = [dataset, "0" if len(splits) == 1 else f"0 to {splits[-1]}"]
+        cells = [dataset, name_splits(own.splits)]
+        groups = [[c for c in contenders if c.is_treated == kind] for kind in ((False, True) if treated else (False,))]
         for metric, digits in (("rmse", 4), ("nlpd", 3), ("crps", 4)):
             value, best = own.mean(metric), best_peer(contenders, metric)
             wins = value is not None and (best is None or round(value, digits) <= round(best[0], digits))
@@ -179,12 +184,14 @@ def _default(rows: Sequence[Row]) -> list[str]:
                 gaussian = own.gaussian_nlpd()
                 lowest["lost as Gaussian"] += gaussian is not None and gaussian > best[0]
             cells.append(bold(number(value, digits), wins))
-            cells.append(MISSING if best is None else f"{number(best[0], digits)} ({best[1]})")
+            for peer in (best_peer(group, metric) for group in groups):
+                cells.append(MISSING if peer is None else f"{number(peer[0], digits)} ({peer[1]})")
         shares = [share for level in LEVELS if (share := own.coverage(level)) is not None]
         inside.append(shares)
         body.append([*cells, " / ".join(f"{100 * share:.0f}" for share in shares)])
     if not body:
         return []
+    best_of = ["best peer", f"best {TREATED}"] if treated else ["best peer"]
     means = ", ".join(f"{100 * statistics.fmean(values):.1f}" for values in zip(*inside, strict=True))
     return [
         "## The default beside the peers",
@@ -192,12 +199,11 @@ def _default(rows: Sequence[Row]) -> list[str]:
         "Test rows, raw units, one seed, `auto` beside the best of all peers, another one for each table and score. "
         f"`auto` is lowest or equal (bold) in RMSE on {lowest['rmse']}, in NLPD on {lowest['nlpd']} and in CRPS on "
         f"{lowest['crps']} of {len(body)} tables; its 50, 90 and 95 % intervals hold {means} % of test rows on "
-        "average. Peers keep the predictive distribution that they come with, most of them a Gaussian of one width, "
-        "and most have less time; `auto` fits noise that depends on the input and Student's t. As a Gaussian with "
-        f"the same means and deviations it would not be lowest in NLPD on {lowest['lost as Gaussian']} of these "
-        f"{lowest['nlpd']} tables. All peers, with seconds: [appendix]({APPENDIX}#peers).",
+        f"average. {_TREATMENT if treated else _NO_TREATMENT} As a Gaussian with the same means and deviations `auto` "
+        f"would not be lowest in NLPD on {lowest['lost as Gaussian']} of these {lowest['nlpd']} tables. All peers, "
+        f"with seconds and paired differences: [appendix]({APPENDIX}#peers).",
         "",
-        *table(["table", "splits", "RMSE", "best peer", "NLPD", "best peer", "CRPS", "best peer", "% inside"], body),
+        *table(["table", "splits", "RMSE", *best_of, "NLPD", *best_of, "CRPS", *best_of, "% inside"], body),
         "",
         *_other_splits(rows),
     ]
@@ -225,13 +231,23 @@ def _other_splits(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+_NO_TREATMENT = (
+    "Peers keep the predictive distribution that they come with, most of them a Gaussian of one width, and most have "
+    "less time; `auto` fits noise that depends on the input and Student's t."
+)
+_TREATMENT = (
+    "Peers come as they are, most of them a Gaussian of one width, and after one treatment, the same for all, which "
+    f"gives them what `auto` has (`{TREATED}`): the mean of five fits without a fold each, and from the left-out rows "
+    "error bars that depend on the input and Student's t."
+)
+
 _RERUN = [
     "## Rerunning",
     "",
     "- One cell: `python -m paper cell bike scgd --batch-size 128 --rate 0.3 --split 0` prints it beside the stored "
     "run and the published figures.",
     "- Everything: `python -m paper reproduce`, days of computing, stopped and started again at any time. The default "
-    "and the peers: `python -m paper run -m auto -m lightgbm -d bike`.",
+    "and the peers: `python -m paper peers --tables bike --methods auto,lightgbm,lightgbm+t`.",
     "- This page, the appendix and the figures, byte for byte from the stored lines: `python -m paper page`.",
     "- Data: one line per run in [results/cells.jsonl](../results/cells.jsonl), with settings, versions and commit; "
     f"the published cells in `paper/published.csv`; every cell in the [appendix]({APPENDIX}). More: "

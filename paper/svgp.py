@@ -14,7 +14,7 @@ from finitegp.algorithms.base import Algorithm, BatchGradient
 from finitegp.data import ArraySource, Rows, as_source
 from finitegp.errors import DataError
 from finitegp.model import FeatureGP
-from finitegp.posterior import Prediction
+from finitegp.predictive import Prediction
 
 
 class _Marginals(NamedTuple):

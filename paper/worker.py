@@ -42,6 +42,7 @@ def run_cell(cell: Cell, *, data_directory: Path | None) -> tuple[dict[str, Any]
         "columns": split.inputs.shape[1],
         **score_outcome(split, outcome),
         "seconds": outcome.seconds,
+        **({} if outcome.wall_seconds is None else {"wall_seconds": outcome.wall_seconds}),
         "peak_memory_bytes": peak_memory_bytes(),
         "memory_before_bytes": before,  # the interpreter, the libraries and the data
         **details,
@@ -54,7 +55,7 @@ def run_cell(cell: Cell, *, data_directory: Path | None) -> tuple[dict[str, Any]
 def score_outcome(split: DatasetSplit, outcome: Outcome) -> dict[str, Any]:
     """Test scores in the target's units."""
     mean, std, targets = (torch.from_numpy(v) for v in (outcome.mean, outcome.std, split.test_targets))
-    scores = score(mean, std, targets, error_shape=outcome.error_shape)
+    scores = score(mean, std, targets, mixture=outcome.distribution)
     nlpd = scores.nlpd if outcome.log_density is None else -float(outcome.log_density.mean())
     found = {
         "rmse": scores.rmse,
@@ -63,7 +64,7 @@ def score_outcome(split: DatasetSplit, outcome: Outcome) -> dict[str, Any]:
         "coverage": {str(level): share for level, share in scores.coverage.items()},
         "largest_standardized_residual": scores.largest_standardized_residual,
     }
-    if not outcome.error_shape.is_gaussian:
+    if outcome.distribution is not None:
         # What the same means and standard deviations would score by themselves.
         found["gaussian_nlpd"] = score(mean, std, targets).nlpd
     return found

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-
-from finitegp.algorithms import exact_gradient
-from finitegp.automatic import EFFORTS, AutoSettings, fit_auto, residual_noise
 from finitegp.automatic.calibration import LeftOutResiduals, calibrate
 from finitegp.automatic.members import make_folds, train_members
 from finitegp.automatic.residual_noise import _FLOORS, _choose_floor, fit_residual_noise
+
+from finitegp.algorithms import exact_gradient
+from finitegp.automatic import EFFORTS, AutoSettings, fit_auto, residual_noise
 from finitegp.automatic.table import Table
 from finitegp.conformal import ConformalScores
 from finitegp.errors import DataError

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+TESTED = ["quickstart", "deep_kernel", "messy_table", "streaming_update", "three_sites", "uncertainty"]
+TESTED += ["bayesian_optimization", "dask_rows"]
 
 
 def run(name, capsys):
@@ -21,8 +23,7 @@ def numbers_after(text, words):
 
 
 def test_every_example_is_tested():
-    tested = {"quickstart", "deep_kernel", "messy_table", "streaming_update", "three_sites", "uncertainty"}
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(TESTED)
 
 
 def test_quickstart(capsys, quick_effort):
@@ -84,14 +85,31 @@ def test_uncertainty(capsys, quick_effort):
     assert {5, 17, 40} <= found
 
 
+def test_bayesian_optimization(capsys):
+    pytest.importorskip("botorch", reason="needs the extra 'botorch'", exc_type=ImportError)
+    shown = run("bayesian_optimization", capsys)
+    deviation, truth = numbers_after(shown, "noise standard deviation")
+    assert 0.5 * truth < deviation < 3 * truth
+    recommended, best = numbers_after(shown, "more rows:")
+    assert 0.5 * best < recommended <= best  # a random row has 0.3
+
+
+@pytest.mark.engines
+def test_dask_rows(capsys):
+    pytest.importorskip("distributed", reason="needs the extra 'dask'", exc_type=ImportError)
+    shown = run("dask_rows", capsys)
+    assert "rows in the posterior: 20,000" in shown
+    deviation, truth = numbers_after(shown, "noise standard deviation")
+    assert deviation == pytest.approx(truth, rel=0.05)
+    assert 89 < numbers_after(shown, "intervals hold")[0] < 91
+
+
 def test_the_tables_of_the_examples_are_those_of_their_script(tmp_path):
     runpy.run_path(str(EXAMPLES / "tables" / "make_flats.py"))["write_tables"](tmp_path)
     for name in ("flats.csv", "flats-new.csv"):
         assert (tmp_path / name).read_bytes() == (EXAMPLES / "tables" / name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    "name", ["quickstart", "deep_kernel", "messy_table", "streaming_update", "three_sites", "uncertainty"]
-)
+@pytest.mark.parametrize("name", TESTED)
 def test_examples_say_how_to_run_them(name):
     assert f"python examples/{name}.py" in (EXAMPLES / f"{name}.py").read_text()

@@ -25,7 +25,6 @@ import finitegp.features
 from finitegp import DataError, FeatureGP, ScaledGP
 from finitegp.atomic import complete_or_absent
 from finitegp.automatic import fit_auto
-from finitegp.automatic.residual_noise import MeanVariance, SmoothFloor
 from finitegp.data.scaling import Standardizer
 from finitegp.errors import ModelFileError
 from finitegp.features import (
@@ -38,7 +37,7 @@ from finitegp.features import (
     MLPFeatures,
     PeriodicEmbedding,
 )
-from finitegp.noise import ConstantNoise, InputNoise
+from finitegp.noise import ConstantNoise, InputNoise, MeanVariance, SmoothFloor
 from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import read_container, write_container
 from finitegp.persistence.fits import decode_fits

@@ -1,4 +1,8 @@
-"""``lightgbm`` and ``ngboost``: boosted trees, with constant and with predicted noise."""
+"""``lightgbm``, ``xgboost``, ``catboost`` and ``ngboost``: boosted trees, with constant and with predicted noise.
+
+Validation rows end each of them; the numbers of trees are caps that no run should reach, and the record says if one did
+(``shortened``).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from ..outcome import DatasetSplit, Outcome
 from .contract import SMALLEST_NOISE, ScaledSplit, Stopwatch, constant_noise, hold_out, merge_settings, require
 
 LIGHTGBM_DEFAULTS: dict[str, Any] = {
-    "trees": 1000,
+    "trees": 10_000,
     "learning_rate": 0.05,
     "num_leaves": 31,
     "min_child_samples": 20,
@@ -21,8 +25,27 @@ LIGHTGBM_DEFAULTS: dict[str, Any] = {
     "threads": 1,
 }
 
+#: Depth is the package's own default, as in ``catboost``.
+XGBOOST_DEFAULTS: dict[str, Any] = {
+    "trees": 10_000,
+    "learning_rate": 0.05,
+    "max_depth": 6,
+    "early_stopping_rounds": 100,
+    "validation_fraction": 0.1,
+    "threads": 1,
+}
+
+CATBOOST_DEFAULTS: dict[str, Any] = {
+    "trees": 10_000,
+    "learning_rate": 0.05,
+    "depth": 6,
+    "early_stopping_rounds": 100,
+    "validation_fraction": 0.1,
+    "threads": 1,
+}
+
 NGBOOST_DEFAULTS: dict[str, Any] = {
-    "trees": 500,
+    "trees": 2000,
     "learning_rate": 0.04,
     "max_depth": 3,
     "early_stopping_rounds": 50,
@@ -57,9 +80,64 @@ def lightgbm(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> 
         callbacks=[package.early_stopping(used["early_stopping_rounds"], verbose=False)],
     )
     noise = constant_noise(scaled.targets[held_out] - model.predict(scaled.inputs[held_out]))
-    seconds = stopwatch.seconds
+    elapsed = stopwatch.elapsed
     mean = model.predict(scaled.test_inputs)
-    return scaled.outcome(mean, noise, seconds, {"settings": used, "trees": int(model.best_iteration)})
+    return scaled.outcome(mean, noise, elapsed, _record(used, int(model.best_iteration), model.current_iteration()))
+
+
+def xgboost(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outcome:
+    """XGBoost on squared error, stopped early; the noise is the error on the validation rows."""
+    used = merge_settings("xgboost", XGBOOST_DEFAULTS, settings)
+    package = require("xgboost", "xgboost")
+    scaled = ScaledSplit.of(split)
+    stopwatch = Stopwatch()
+    kept, held_out = hold_out(len(scaled.targets), used["validation_fraction"], seed)
+    model = package.XGBRegressor(
+        n_estimators=used["trees"],
+        learning_rate=used["learning_rate"],
+        max_depth=used["max_depth"],
+        tree_method="hist",
+        early_stopping_rounds=used["early_stopping_rounds"],
+        n_jobs=used["threads"],
+        random_state=seed,
+    )
+    validation = scaled.inputs[held_out], scaled.targets[held_out]
+    model.fit(scaled.inputs[kept], scaled.targets[kept], eval_set=[validation], verbose=False)
+    noise = constant_noise(validation[1] - model.predict(validation[0]))
+    elapsed = stopwatch.elapsed
+    grown = model.get_booster().num_boosted_rounds()
+    mean = model.predict(scaled.test_inputs)  # with the trees of the best iteration
+    return scaled.outcome(mean, noise, elapsed, _record(used, int(model.best_iteration) + 1, grown))
+
+
+def catboost(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outcome:
+    """CatBoost on squared error, stopped early; the noise is the error on the validation rows."""
+    used = merge_settings("catboost", CATBOOST_DEFAULTS, settings)
+    package = require("catboost", "catboost")
+    scaled = ScaledSplit.of(split)
+    stopwatch = Stopwatch()
+    kept, held_out = hold_out(len(scaled.targets), used["validation_fraction"], seed)
+    model = package.CatBoostRegressor(
+        iterations=used["trees"],
+        learning_rate=used["learning_rate"],
+        depth=used["depth"],
+        thread_count=used["threads"],
+        random_seed=seed,
+        verbose=False,
+        allow_writing_files=False,
+    )
+    validation = scaled.inputs[held_out], scaled.targets[held_out]
+    model.fit(
+        scaled.inputs[kept],
+        scaled.targets[kept],
+        eval_set=validation,
+        early_stopping_rounds=used["early_stopping_rounds"],
+    )
+    noise = constant_noise(validation[1] - model.predict(validation[0]))
+    elapsed = stopwatch.elapsed
+    grown = len(model.evals_result_["learn"]["RMSE"])
+    mean = model.predict(scaled.test_inputs)  # the trees after the best iteration were removed
+    return scaled.outcome(mean, noise, elapsed, _record(used, int(model.tree_count_), grown))
 
 
 def ngboost(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outcome:
@@ -84,8 +162,13 @@ def ngboost(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> O
         Y_val=scaled.targets[held_out],
         early_stopping_rounds=used["early_stopping_rounds"],
     )
-    seconds = stopwatch.seconds
+    elapsed = stopwatch.elapsed
     trees = int(model.best_val_loss_itr) + 1
     prediction = model.pred_dist(scaled.test_inputs, max_iter=trees)
     std = np.maximum(prediction.scale, SMALLEST_NOISE)
-    return scaled.outcome(prediction.loc, std, seconds, {"settings": used, "trees": trees})
+    return scaled.outcome(prediction.loc, std, elapsed, _record(used, trees, len(model.scalings)))
+
+
+def _record(used: Mapping[str, Any], trees: int, grown: int) -> dict[str, Any]:
+    """The trees that count; and whether the cap, not the validation rows, ended the run."""
+    return {"settings": used, "trees": trees, "shortened": grown >= used["trees"]}

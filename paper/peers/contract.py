@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -70,20 +71,37 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-class Stopwatch:
-    """Processor seconds of this process since it was made.
+class Elapsed(NamedTuple):
+    """What something took: processor seconds of all threads, and seconds by the clock."""
 
-    With one thread these are the seconds on an idle machine. On a busy one, wall-clock limits would cut a method short
-    for what others do.
+    processor: float
+    wall: float
+
+
+class Stopwatch:
+    """Seconds since it was made: of the processor, for all threads and ended child processes; and of the clock.
+
+    With one thread processor seconds are the seconds on an idle machine. On a busy one, wall-clock limits would cut a
+    method short for what others do.
     """
 
     def __init__(self) -> None:
-        self._started = time.process_time()
+        self._started = _processor_seconds(), time.perf_counter()
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start."""
-        return time.process_time() - self._started
+        """Processor seconds since the start."""
+        return _processor_seconds() - self._started[0]
+
+    @property
+    def elapsed(self) -> Elapsed:
+        """Both since the start."""
+        return Elapsed(self.seconds, time.perf_counter() - self._started[1])
+
+
+def _processor_seconds() -> float:
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +132,7 @@ class ScaledSplit:
         )
 
     def outcome(
-        self, mean: Any, std: Any, seconds: float, details: dict[str, Any], log_density: Array | None = None
+        self, mean: Any, std: Any, elapsed: Elapsed, details: dict[str, Any], log_density: Array | None = None
     ) -> Outcome:
         """The outcome in the target's units of a standardised mean and deviation per row, or one deviation for all."""
         mean = np.asarray(mean, dtype=np.float64).reshape(-1)
@@ -122,7 +140,8 @@ class ScaledSplit:
         return Outcome(
             mean=self.target_scaler.inverse(mean),
             std=std * self.target_scaler.scale,
-            seconds=seconds,
+            seconds=elapsed.processor,
+            wall_seconds=elapsed.wall,
             log_density=log_density,
             details=details,
         )

@@ -64,7 +64,7 @@ def fit_and_predict(split: DatasetSplit, *, seed: int, settings: Mapping[str, An
         member, record = _fit_member(scaled, used, seed * used["members"] + number, stopwatch, number)
         members.append(member)
         records.append(record)
-    seconds = stopwatch.seconds
+    elapsed = stopwatch.elapsed
     inputs = torch.tensor(scaled.test_inputs, dtype=torch.float32)
     with torch.no_grad():
         outputs = [member(inputs) for member in members]
@@ -81,9 +81,9 @@ def fit_and_predict(split: DatasetSplit, *, seed: int, settings: Mapping[str, An
         "steps": sum(record["steps"] for record in records),
         "epochs": [record["epochs"] for record in records],
         "best_epoch": [record["best_epoch"] for record in records],
-        "stopped_at_time_limit": any(record["stopped_at_time_limit"] for record in records),
+        "shortened": any(record["shortened"] for record in records),
     }
-    return scaled.outcome(mean, std, seconds, details, log_density=log_density.numpy())
+    return scaled.outcome(mean, std, elapsed, details, log_density=log_density.numpy())
 
 
 def _fit_member(
@@ -95,7 +95,8 @@ def _fit_member(
         member = _MeanAndVariance(scaled.inputs.shape[1], used)
     steps = count_steps(len(kept), used["batch_size"], used["epochs"], used["min_steps"])
     # Each member may use what the ones before it left of their share.
-    deadline = used["max_seconds"] * (number + 1) / used["members"]
+    limit = used["max_seconds"]
+    deadline = None if limit is None else limit * (number + 1) / used["members"]
     record = train_with_validation(
         member,
         torch.optim.AdamW(member.parameters(), lr=used["learning_rate"], weight_decay=used["weight_decay"], fused=True),

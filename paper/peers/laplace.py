@@ -44,7 +44,7 @@ def fit_and_predict(split: DatasetSplit, *, seed: int, settings: Mapping[str, An
         optimizer.step()
     posterior.prior_precision = log_prior_precision.detach().exp()
     posterior.sigma_noise = log_noise.detach().exp()
-    seconds = stopwatch.seconds
+    elapsed = stopwatch.elapsed
     mean, variance = [], []
     for part in torch.split(torch.from_numpy(scaled.test_inputs), 4096):
         part_mean, part_variance = posterior(part)
@@ -58,4 +58,4 @@ def fit_and_predict(split: DatasetSplit, *, seed: int, settings: Mapping[str, An
         "noise_std": math.sqrt(noise_variance),
         "prior_precision": float(posterior.prior_precision),
     }
-    return scaled.outcome(np.concatenate(mean), np.sqrt(np.concatenate(variance) + noise_variance), seconds, details)
+    return scaled.outcome(np.concatenate(mean), np.sqrt(np.concatenate(variance) + noise_variance), elapsed, details)

@@ -32,10 +32,10 @@ def fit_and_predict(split: DatasetSplit, *, seed: int, settings: Mapping[str, An
     scaled = ScaledSplit.of(split)
     stopwatch = Stopwatch()
     network, noise, record = fit_network(scaled, used, seed, stopwatch)
-    seconds = stopwatch.seconds
+    elapsed = stopwatch.elapsed
     with torch.no_grad():
         mean = network(torch.tensor(scaled.test_inputs, dtype=torch.float32))
-    return scaled.outcome(mean, noise, seconds, {"settings": used, **record})
+    return scaled.outcome(mean, noise, elapsed, {"settings": used, **record})
 
 
 def fit_network(

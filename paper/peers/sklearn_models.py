@@ -29,9 +29,9 @@ def bayesridge(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -
     scaled = ScaledSplit.of(split)
     stopwatch = Stopwatch()
     model = BayesianRidge(max_iter=used["max_iter"], tol=used["tol"]).fit(scaled.inputs, scaled.targets)
-    seconds = stopwatch.seconds
+    elapsed = stopwatch.elapsed
     mean, std = model.predict(scaled.test_inputs, return_std=True)
-    return scaled.outcome(mean, std, seconds, {"settings": used, "steps": int(model.n_iter_)})
+    return scaled.outcome(mean, std, elapsed, {"settings": used, "steps": int(model.n_iter_)})
 
 
 def gaussian_process(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outcome:
@@ -56,8 +56,8 @@ def gaussian_process(split: DatasetSplit, *, seed: int, settings: Mapping[str, A
         # A length scale at its bound, for a column without influence, is no news; nor is L-BFGS out of iterations.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(scaled.inputs, scaled.targets)
-    seconds = stopwatch.seconds
+    elapsed = stopwatch.elapsed
     # The kernel has the white noise in it, so the deviation includes the noise.
     mean, std = model.predict(scaled.test_inputs, return_std=True)
     details = {"settings": used, "kernel": str(model.kernel_), "nlml": -float(model.log_marginal_likelihood_value_)}
-    return scaled.outcome(mean, std, seconds, details)
+    return scaled.outcome(mean, std, elapsed, details)

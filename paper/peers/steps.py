@@ -12,19 +12,20 @@ from torch import Tensor, nn
 
 from .contract import Index, Stopwatch
 
-# Steps between two looks at the pace; the first ones are left out of it, because they also warm up.
-_STEPS_PER_LOOK = 20
+# The pace is that of the steps between these; the first ones are left out of it, because they also warm up.
+_WARM, _KNOWN = 20, 60
 
 
 class StepPlan:
     """How many steps there will be, so that the learning rate has decayed when they end.
 
-    A time limit that cuts training short would leave it at a high learning rate. So the plan is shortened to what the
-    pace so far lets fit. While all steps fit, nothing depends on the clock and runs are reproducible.
+    A time limit that cuts training short would leave it at a high learning rate. So the plan is shortened once, near
+    its start, to what fits by the pace of its first steps, and then kept, whatever the clock says. While all steps fit,
+    nothing depends on the clock and runs are reproducible.
 
     Args:
         steps: The steps wanted.
-        max_seconds: The time limit.
+        max_seconds: The time that they may take by that pace; None for no limit.
         stopwatch: When the limit's time began.
 
     Attributes:
@@ -32,7 +33,7 @@ class StepPlan:
         step: The steps taken.
     """
 
-    def __init__(self, steps: int, max_seconds: float, stopwatch: Stopwatch) -> None:
+    def __init__(self, steps: int, max_seconds: float | None, stopwatch: Stopwatch) -> None:
         if steps < 1:
             raise ValueError(f"There must be at least one step, but there are {steps}: raise epochs.")
         self.steps = steps
@@ -40,11 +41,11 @@ class StepPlan:
         self._wanted = steps
         self._max_seconds = max_seconds
         self._stopwatch = stopwatch
-        self._warm: tuple[int, float] | None = None
+        self._warm_seconds = 0.0
 
     @property
     def finished(self) -> bool:
-        """Whether all planned steps are taken or the time is over."""
+        """Whether all planned steps are taken."""
         return self.step >= self.steps
 
     @property
@@ -60,15 +61,15 @@ class StepPlan:
     def advance(self) -> None:
         """Count a step, and shorten the plan if it does not fit."""
         self.step += 1
-        seconds = self._stopwatch.seconds
-        if seconds >= self._max_seconds:
-            self.steps = self.step
-        elif self.step % _STEPS_PER_LOOK == 0:
-            if self._warm is None:
-                self._warm = self.step, seconds
-                return
-            pace = (seconds - self._warm[1]) / (self.step - self._warm[0])
-            self.steps = min(self._wanted, self.step + int((self._max_seconds - seconds) / pace))
+        if self._max_seconds is None:
+            return
+        if self.step == _WARM:
+            self._warm_seconds = self._stopwatch.seconds
+        elif self.step == _KNOWN:
+            seconds = self._stopwatch.seconds
+            pace = max((seconds - self._warm_seconds) / (_KNOWN - _WARM), 1e-9)
+            fitting = int(max(self._max_seconds - seconds, 0.0) / pace)
+            self.steps = min(self._wanted, self.step + fitting)
 
 
 def count_steps(rows: int, batch_size: int, epochs: int, min_steps: int = 0) -> int:
@@ -135,7 +136,7 @@ def train_with_validation(
         patience: Stop after so many epochs without a better validation loss.
 
     Returns:
-        ``steps``, ``epochs``, ``best_epoch`` and ``stopped_at_time_limit`` for the record.
+        ``steps``, ``epochs``, ``best_epoch`` and ``shortened`` for the record.
     """
     inputs, targets = data
     per_epoch = batches_per_epoch(len(inputs), batch_size)
@@ -169,5 +170,5 @@ def train_with_validation(
         "steps": plan.step,
         "epochs": epoch,
         "best_epoch": best_epoch,
-        "stopped_at_time_limit": plan.shortened,
+        "shortened": plan.shortened,
     }

@@ -92,7 +92,7 @@ def rbf(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outco
             plan.advance()
             if plan.finished:
                 break
-    seconds = stopwatch.seconds
+    elapsed = stopwatch.elapsed
     model.eval()
     likelihood.eval()
     mean, variance = [], []
@@ -101,7 +101,7 @@ def rbf(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outco
             prediction = likelihood(model(part))
             mean.append(prediction.mean)
             variance.append(prediction.variance)
-    return scaled.outcome(torch.cat(mean), torch.cat(variance).sqrt(), seconds, _details(plan, used, len(inputs)))
+    return scaled.outcome(torch.cat(mean), torch.cat(variance).sqrt(), elapsed, _details(plan, used, len(inputs)))
 
 
 def network(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outcome:
@@ -131,9 +131,9 @@ def network(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> O
         plan.advance()
         if plan.finished:
             break
-    seconds = stopwatch.seconds
+    elapsed = stopwatch.elapsed
     prediction = algorithm.predict(torch.from_numpy(scaled.test_inputs))
-    return scaled.outcome(prediction.mean, prediction.std, seconds, _details(plan, used, rows))
+    return scaled.outcome(prediction.mean, prediction.std, elapsed, _details(plan, used, rows))
 
 
 def _plan(rows: int, used: Mapping[str, Any], stopwatch: Stopwatch) -> StepPlan:
@@ -146,7 +146,7 @@ def _details(plan: StepPlan, used: dict[str, Any], rows: int) -> dict[str, Any]:
         "settings": used,
         "steps": plan.step,
         "epochs": plan.step / batches_per_epoch(rows, used["batch_size"]),
-        "stopped_at_time_limit": plan.shortened,
+        "shortened": plan.shortened,
     }
 
 

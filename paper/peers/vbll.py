@@ -92,11 +92,11 @@ def fit_and_predict(split: DatasetSplit, *, seed: int, settings: Mapping[str, An
         clip_norm=used["clip_norm"],
         patience=used["patience"],
     )
-    seconds = stopwatch.seconds
+    elapsed = stopwatch.elapsed
     with torch.no_grad():
         predictions = [
             model(part).predictive for part in torch.split(torch.tensor(scaled.test_inputs, dtype=torch.float32), 1024)
         ]
     mean = torch.cat([prediction.mean for prediction in predictions])
     std = torch.cat([prediction.scale for prediction in predictions])
-    return scaled.outcome(mean, std, seconds, {"settings": used, **record})
+    return scaled.outcome(mean, std, elapsed, {"settings": used, **record})

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .predictive import StudentMixture
+
 
 @dataclass(frozen=True)
 class ErrorShape:
@@ -113,6 +115,13 @@ class ErrorShape:
             return np.asarray(random.normal(size=size))
         return self._shrink * np.asarray(random.standard_t(self.degrees_of_freedom, size=size))
 
+    def around(self, mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]) -> StudentMixture | None:
+        """The distribution with this shape around means with these standard deviations; None for the Gaussian."""
+        if self.degrees_of_freedom is None:
+            return None
+        freedom = np.full((1, 1), self.degrees_of_freedom)
+        return StudentMixture(np.ones(1), mean[None], self._shrink * std[None], freedom)
+
     @property
     def _shrink(self) -> float:
         assert self.degrees_of_freedom is not None
@@ -125,14 +134,3 @@ GAUSSIAN = ErrorShape()
 
 def _log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def interval_around(mean: Any, std: Any, deviations: float) -> tuple[Any, Any]:
-    """Lower and upper ends of intervals of this many standard deviations to each side; tensors or arrays.
-
-    Example:
-        >>> interval_around(np.array([1.0]), np.array([0.5]), 2.0)
-        (array([0.]), array([2.]))
-    """
-    half_width = deviations * std
-    return mean - half_width, mean + half_width

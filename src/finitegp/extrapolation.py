@@ -32,6 +32,8 @@ CLUSTERED_ROWS = 10_000
 _INSIDE = 0.98
 # Standardised columns with a smaller range are constant but for rounding.
 _SMALLEST_RANGE = 1e-9
+# Stretches of values are extended by what the rows set aside need, but by no more than this, in units.
+_MOST_SLACK = 1.0
 # So many units outside, growth slows down: beyond, a heavy tail is more likely than a function that keeps growing.
 _SLOWING = 10.0
 # Keeps everything finite, whatever the input.
@@ -144,11 +146,12 @@ class ExcessVariance:
         if factors is None:
             factors = np.full((len(effects), 2), _USUAL_FACTOR)
         units, starts, ends = _seen(inputs)
+        slack = _slack(clustered, held_out, units)[:, None]
         effects = np.where(np.ptp(inputs, axis=0) < _SMALLEST_RANGE, 0.0, effects)
         centres = _centres(clustered, effects, seed)
         distances = _nearest(_coordinates(held_out[:CLUSTERED_ROWS], effects), centres)
         threshold = float(np.quantile(distances, _INSIDE))
-        arrays = (effects, factors, units, starts, ends, centres)
+        arrays = (effects, factors, units, starts - slack, ends + slack, centres)
         tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in zip(_TENSORS, arrays, strict=True)}
         return cls(**tensors, threshold=threshold)
 
@@ -329,12 +332,12 @@ def _nearest(coordinates: Array, centres: Array) -> Array:
     return torch.cat(near).numpy() if near else np.zeros(0)
 
 
-def _seen(inputs: Array) -> tuple[Array, Array, Array]:
+def _seen(inputs: Array, units: Array | None = None) -> tuple[Array, Array, Array]:
     """Units ``(columns,)``, and starts and ends ``(columns, runs)`` of stretches without gaps in these units."""
     # Column by column: there may be no room for a second table.
-    spread = np.ptp(inputs, axis=0)
-    deviations = np.array([column.std() for column in inputs.T])
-    units = np.where(spread < _SMALLEST_RANGE, 1.0, np.maximum(deviations, spread / 8.0))
+    if units is None:
+        spread, deviations = np.ptp(inputs, axis=0), np.array([column.std() for column in inputs.T])
+        units = np.where(spread < _SMALLEST_RANGE, 1.0, np.maximum(deviations, spread / 8.0))
     starts, ends = [], []
     for column, unit in zip(inputs.T, units, strict=True):
         values = np.unique(column / unit)
@@ -348,6 +351,14 @@ def _seen(inputs: Array) -> tuple[Array, Array, Array]:
     # Where there are fewer, the last one is repeated.
     padded = [[np.pad(each, (0, most - len(each)), "edge") for each in side] for side in (starts, ends)]
     return units, np.stack(padded[0]), np.stack(padded[1])
+
+
+def _slack(inputs: Array, held_out: Array, units: Array) -> Array:
+    """``(columns,)`` how far outside of rows new rows like these come anyhow, in units of the column."""
+    _, starts, ends = (torch.from_numpy(each) for each in _seen(inputs, units))
+    values = torch.from_numpy(held_out / units).t().contiguous()
+    farthest: Array = _distance(values, starts, ends).amax(dim=1).clamp(max=_MOST_SLACK).numpy()
+    return farthest
 
 
 def _distance(values: Tensor, starts: Tensor, ends: Tensor) -> Tensor:

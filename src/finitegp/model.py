@@ -348,15 +348,20 @@ class FittedGP:
     def _predict(self, rows: Rows, *, return_covariance: bool = False) -> Prediction:
         features, log_scale = self.model.checked_forward(rows)
         found = self.posterior.predict(features, log_scale, return_covariance=return_covariance)
+        if found.covariance is not None:
+            found = replace(
+                found,
+                covariance=found.covariance + self.residual_covariance(rows.inputs, features).to(found.covariance),
+            )
+        return self._with_residual_variance(found, features)
+
+    def _with_residual_variance(self, found: Prediction, features: Tensor) -> Prediction:
+        """The prediction with the variance that features on landmarks do not see."""
         scale = self.model.output_scale
         lost = residual_variance(self.model.feature_map, features / math.sqrt(scale))
         if lost is None:
             return found
-        covariance = found.covariance
-        if covariance is not None:
-            covariance = covariance + self.residual_covariance(rows.inputs, features)
-        variance = found.epistemic_variance + scale * lost.to(found.epistemic_variance)
-        return replace(found, epistemic_variance=variance, covariance=covariance)
+        return replace(found, epistemic_variance=found.epistemic_variance + scale * lost.to(found.epistemic_variance))
 
     def residual_covariance(self, inputs: Tensor, features: Tensor) -> Tensor:
         """``(rows, rows)`` covariance of what features on landmarks do not see; zero without landmarks."""
@@ -408,7 +413,8 @@ class FittedGP:
         for rows in as_source(data, chunk_size=self.chunk_size):
             features, log_scale = self.model.checked_forward(rows)
             targets = rows.observed.to(features.device)
-            parts.append(self.posterior.leave_one_out(features, targets, log_scale))
+            left_out = self.posterior.leave_one_out(features, targets, log_scale)
+            parts.append(self._with_residual_variance(left_out, features))
         return Prediction.concatenate(parts)
 
     def update(self, data: Any) -> FittedGP:

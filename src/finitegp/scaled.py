@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,6 +61,16 @@ class Component:
         degrees = self.scale_degrees + self.fitted.posterior.statistics.num_data
         return self.factor**2 * (self.scale_degrees + self._fit_term()) / degrees
 
+    def variance_factors_without(self, targets: Tensor, inside: Prediction, left_out: Prediction) -> Array:
+        """``(rows,)`` what ``variance_factor`` is without each row, given its predictions with and without it."""
+        if not self.scale_degrees:
+            return np.full(len(targets), self.factor**2)
+        # With residual r and leverage h, the row's part in y' R^-1 y is r^2 / (1 - h) / s.
+        parts = (targets - inside.mean) * (targets - left_out.mean) / left_out.noise_variance
+        squares = self._fit_term() - parts.cpu().numpy()
+        degrees = self.scale_degrees + self.fitted.posterior.statistics.num_data - 1.0
+        return self.factor**2 * (self.scale_degrees + np.maximum(squares, 0.0)) / degrees
+
     def log_evidence(self, likelihood: MarginalLikelihood | None = None) -> float:
         """The log marginal likelihood of the scaled targets, the common factor integrated out if there is one."""
         posterior = self.fitted.posterior
@@ -101,6 +112,10 @@ class ScaledGP:
         excess: A model of what is not known outside of the training rows, or None.
         conformal: Scores of left-out rows, or None.
         record: What was chosen, and why; everything in it is JSON, and no prediction depends on it.
+        keeps_rows: Whether the features hold training rows, as landmarks.
+        counts_copies_once: Whether equal rows with equal targets were recognised as copies, which count once.
+        outliers: Factors on the noise variance of training rows that are not trusted, by the hash of the row
+            (:func:`row_hashes`): such a row is forgotten as it was taken in.
     """
 
     components: tuple[Component, ...]
@@ -110,6 +125,9 @@ class ScaledGP:
     excess: ExcessVariance | None = None
     conformal: ConformalScores | None = None
     record: dict[str, Any] = field(default_factory=dict)
+    keeps_rows: bool = False
+    counts_copies_once: bool = False
+    outliers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def fitted(self) -> FittedGP:
@@ -251,18 +269,28 @@ class ScaledGP:
         return torch.from_numpy(draws * scale + mean)
 
     def leave_one_out(self, inputs: Any, targets: Any) -> Prediction:
-        """For each training row, the prediction of the posterior without it, in closed form."""
+        """For each training row, the prediction of the fit without it (:meth:`forget`), in closed form."""
         scaled, observed = self.inputs_scaler.transform(inputs), self.target_scaler.transform(targets)
-        predicted = [component.fitted.leave_one_out((scaled, observed)) for component in self.components]
-        return self._in_target_units(self._combine(scaled, predicted))
+        data = ArraySource(scaled, observed, self._trust(inputs, targets), chunk_size=self.fitted.chunk_size)
+        predicted, factors = [], []
+        for component in self.components:
+            inside, left_out = component.fitted.predict(scaled), component.fitted.leave_one_out(data)
+            factors.append(component.variance_factors_without(torch.from_numpy(observed), inside, left_out))
+            # A row's weight says how far it was trusted; a new observation there has the noise of any other.
+            predicted.append(replace(left_out, noise_variance=inside.noise_variance))
+        return self._in_target_units(self._combine(scaled, predicted, np.stack(factors)))
 
     def update(self, inputs: Any, targets: Any, counts: Any = None) -> ScaledGP:
-        """The fit with more rows: exact posteriors of all rows, with features, noise and scaling kept."""
-        return self._change(lambda fitted, data: fitted.update(data), inputs, targets, counts)
+        """The fit with more rows: exact posteriors of all rows, with features, noise and scaling kept.
+
+        Where the fit recognised copies, equal rows with equal targets count once, unless ``counts`` are given.
+        """
+        return self._change(lambda fitted, data: fitted.update(data), self._scaled_source(inputs, targets, counts))
 
     def forget(self, inputs: Any, targets: Any, counts: Any = None) -> ScaledGP:
-        """The fit without these rows, as if the posteriors had never seen them."""
-        return self._change(lambda fitted, data: fitted.forget(data), inputs, targets, counts)
+        """The fit without these rows, as if the posteriors had never seen them; copies as in :meth:`update`."""
+        data = self._scaled_source(inputs, targets, counts, seen=True)
+        return self._change(lambda fitted, data: fitted.forget(data), data)
 
     def merge(self, other: ScaledGP) -> ScaledGP:
         """The fit with the rows of both, which must stem from one fit."""
@@ -287,7 +315,7 @@ class ScaledGP:
         Raises:
             NumericalError: If the noise is so small that the value would not be reliable in floating point.
         """
-        data = None if inputs is None else self._scaled_source(inputs, targets, counts)
+        data = None if inputs is None else self._scaled_source(inputs, targets, counts, seen=True)
         parts = [
             math.log(component.weight)
             + component.log_evidence(None if data is None else component.fitted.model.likelihood(data))
@@ -302,25 +330,36 @@ class ScaledGP:
         changed = [replace(component, fitted=each, landmark_weights=None) for component, each in pairs]
         return replace(self, components=tuple(changed))
 
-    def _change(
-        self, change: Callable[[FittedGP, ScaledSource], FittedGP], inputs: Any, targets: Any, counts: Any
-    ) -> ScaledGP:
-        data = self._scaled_source(inputs, targets, counts)
+    def _change(self, change: Callable[[FittedGP, ScaledSource], FittedGP], data: ScaledSource) -> ScaledGP:
         return self.with_fitted([change(component.fitted, data) for component in self.components])
 
-    def _scaled_source(self, inputs: Any, targets: Any, counts: Any) -> ScaledSource:
-        """Scaled as they pass: rows on disk stay there."""
-        rows = ArraySource(inputs, targets, counts=counts, chunk_size=self.chunk_size)
+    def _scaled_source(self, inputs: Any, targets: Any, counts: Any, *, seen: bool = False) -> ScaledSource:
+        """Rows as the posteriors take them, scaled as they pass; those that they have ``seen`` as they were trusted."""
+        if self.counts_copies_once and counts is None:
+            different = np.unique(np.column_stack([np.asarray(inputs), np.asarray(targets)]), axis=0)
+            inputs, targets = different[:, :-1], different[:, -1]
+        weights = self._trust(inputs, targets) if seen else None
+        rows = ArraySource(inputs, targets, weights, counts=counts, chunk_size=self.chunk_size)
         return ScaledSource(rows, Scaling(self.inputs_scaler, self.target_scaler))
 
-    def _combine(self, scaled: Array, predicted: Sequence[Prediction]) -> Prediction:
-        """One predictive distribution of scaled targets from those of the components."""
+    def _trust(self, inputs: Any, targets: Any) -> Array | None:
+        """``(rows,)`` weights of rows that were seen, below one for outliers; None if all are one."""
+        if not self.outliers:
+            return None
+        return np.array([1.0 / self.outliers.get(key, 1.0) for key in row_hashes(inputs, targets)])
+
+    def _combine(self, scaled: Array, predicted: Sequence[Prediction], factors: Array | None = None) -> Prediction:
+        """One predictive distribution of scaled targets from those of the components.
+
+        ``factors``, ``(components, rows)``, are those on variances; None takes those of the components.
+        """
         first = self.components[0]
         plain = len(self.components) == 1 and first.variance_factor == 1.0 and math.isinf(first.degrees_of_freedom)
         if plain and self.spread is None and self.excess is None:
             return predicted[0]
+        if factors is None:
+            factors = np.array([component.variance_factor for component in self.components])[:, None]
         weights = np.array([component.weight for component in self.components])
-        factors = np.array([component.variance_factor for component in self.components])[:, None]
         freedom = np.array([[component.degrees_of_freedom] for component in self.components])
         means = np.stack([part.mean.cpu().numpy() for part in predicted])
         squares = factors * np.stack([part.variance.cpu().numpy() for part in predicted])
@@ -335,28 +374,22 @@ class ScaledGP:
             )
             mixture = mixture.with_component(self.spread.share, mean, deviations, self.spread.degrees_of_freedom)
             noise = share * mixture.variance
+        covariance = _covariance(predicted, means, weights, factors * spreads)
+        if covariance is not None and self.spread is not None:
+            ratios = torch.from_numpy(mixture.variance - noise) / covariance.diagonal().clamp_min(1e-300)
+            covariance = ratios.sqrt()[:, None] * covariance * ratios.sqrt()
         if self.excess is not None:
-            mixture = widened(mixture, self.excess.variance(torch.from_numpy(scaled)).numpy())
+            excess = self.excess.variance(torch.from_numpy(scaled))
+            mixture = widened(mixture, excess.numpy())
+            covariance = None if covariance is None else covariance + torch.diag(excess)
         noise_variance = torch.from_numpy(noise)
         return Prediction(
             mean=torch.from_numpy(mixture.mean),
             epistemic_variance=(torch.from_numpy(mixture.variance) - noise_variance).clamp_min(0.0),
             noise_variance=noise_variance,
-            covariance=self._covariance(predicted, means, weights, factors * spreads),
+            covariance=covariance,
             mixture=mixture,
         )
-
-    def _covariance(
-        self, predicted: Sequence[Prediction], means: Array, weights: Array, factors: Array
-    ) -> Tensor | None:
-        parts = [part.covariance for part in predicted if part.covariance is not None]
-        if len(parts) < len(predicted):
-            return None
-        deviations = torch.from_numpy(means - weights @ means)
-        total = torch.einsum("k,kr,ks->rs", torch.from_numpy(weights), deviations, deviations)
-        for weight, factor, part in zip(weights, factors[:, 0], parts, strict=True):
-            total = total + float(weight * factor) * part.cpu()
-        return total
 
     def _normal_draws(
         self, scaled: Array, index: int, predicted: Prediction, count: int, random: np.random.Generator
@@ -380,6 +413,17 @@ class ScaledGP:
         return prediction.in_units(float(self.target_scaler.mean), float(self.target_scaler.scale))
 
 
+def row_hashes(inputs: Any, targets: Any) -> list[str]:
+    """A name for each row and its target, in the user's units: to recognise a row by, not to read it from.
+
+    Example:
+        >>> row_hashes([[1.0, 2.0], [1.0, 2.0]], [0.0, -0.0]) == 2 * row_hashes([[1, 2]], [0])
+        True
+    """
+    rows = np.column_stack([np.asarray(inputs, np.float64), np.asarray(targets, np.float64)]) + 0.0  # no minus zero
+    return [hashlib.sha256(row.astype("<f8").tobytes()).hexdigest()[:32] for row in rows]
+
+
 def pooled(mixture: StudentMixture) -> tuple[Array, Array]:
     """Mean, and the squared scale that takes the disagreement of the components in."""
     mean = mixture.mean
@@ -400,6 +444,18 @@ def widened(mixture: StudentMixture, variance: Array) -> StudentMixture:
     widened_freedom = freedom * np.square(after / before)
     scales = np.sqrt(after / variance_of_student(widened_freedom))
     return replace(mixture, scales=scales, degrees_of_freedom=widened_freedom)
+
+
+def _covariance(predicted: Sequence[Prediction], means: Array, weights: Array, factors: Array) -> Tensor | None:
+    """Of the function, if it was asked for: that within components, and that between their means."""
+    parts = [part.covariance for part in predicted if part.covariance is not None]
+    if len(parts) < len(predicted):
+        return None
+    deviations = torch.from_numpy(means - weights @ means)
+    total = torch.einsum("k,kr,ks->rs", torch.from_numpy(weights), deviations, deviations)
+    for weight, factor, part in zip(weights, factors[:, 0], parts, strict=True):
+        total = total + float(weight * factor) * part.cpu()
+    return total
 
 
 def _gaussian(prediction: Prediction) -> StudentMixture:

@@ -226,10 +226,10 @@ def _with_fit(regressor: Any, fit: ScaledGP, sites: Sequence[SiteStatistics], ke
 
 
 def _fingerprint(fit: ScaledGP, encoder: TableEncoder) -> str:
-    if len(fit.components) > 1 or fit.components[0].landmark_weights is not None:
+    if len(fit.components) > 1 or fit.spread is not None or fit.keeps_rows:
         raise DataError(
-            "This model of a small table holds its training rows, and several kernels on them: its row sums cannot be "
-            "shared.",
+            "This model of a small table holds its training rows, and one or several kernels on them: others cannot "
+            "add row sums to it.",
             "Fit it with keep_rows=False.",
             code="model_keeps_rows",
         )

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from finitegp.automatic.settings import EFFORTS, AutoSettings
 from finitegp.automatic.large_table import fit_large_table
+from finitegp.automatic.settings import EFFORTS, AutoSettings
 from finitegp.automatic.table import Table
 from finitegp.data import IterableSource
 

@@ -226,9 +226,18 @@ def test_peers_with_null_values_and_best_marked():
         make_peer("mlp", split=1),
     ]
     text = section(appendix(rows), "Peers")
-    assert line(text, "bike", "lightgbm")[2:] == ["**0.100**", "–", "–", "–", "–", "–", "100"]
-    assert line(text, "bike", "ngboost")[2:] == ["0.200", "**-0.500**", "**0.050**", "80.0 %", "4.0", "12.0", "100"]
-    expected = ["0.300", "-0.400 (-0.250)", "**0.050**", "**91.0 %**", "4.0", "12.0", "–"]
+    assert line(text, "bike", "lightgbm")[2:] == ["**0.100**", "–", "–", "–", "–", "–", "100", "0"]
+    assert line(text, "bike", "ngboost")[2:] == [
+        "0.200",
+        "**-0.500**",
+        "**0.050**",
+        "80.0 %",
+        "4.0",
+        "12.0",
+        "100",
+        "0",
+    ]
+    expected = ["0.300", "-0.400 (-0.250)", "**0.050**", "**91.0 %**", "4.0", "12.0", "–", "0"]
     assert line(text, "bike", "*auto*")[2:] == expected
     assert "mlp" not in text.split("|", 1)[1]
     assert "Last column" not in text
@@ -249,10 +258,52 @@ def test_paired_differences_where_predictions_are_stored(tmp_path):
         outcome = Outcome(np.zeros(3), np.ones(3), 1.0, log_density=np.array(density))
         save_predictions(Cell.from_row(row), Predictions.of(outcome, np.zeros(3)), tmp_path)
     text = section(appendix(rows, tmp_path), "Peers")
-    assert "Last column" in text
-    assert line(text, "bike", "mlp")[-1] == "2.000 ± 0.577"
-    assert line(text, "bike", "ngboost")[-1] == "–"
-    assert line(text, "bike", "*auto*")[-1] == "–"
+    assert "Last columns" in text
+    # The same means and deviations, other densities.
+    assert line(text, "bike", "mlp")[-3:] == ["2.0000 ± 0.5774", "0.0000 ± 0.0000", "0.0000 ± 0.0000"]
+    assert line(text, "bike", "ngboost")[-3:] == ["–"] * 3
+    assert line(text, "bike", "*auto*")[-3:] == ["–"] * 3
+
+
+def test_paired_differences_over_splits_add_their_squared_errors(tmp_path):
+    import numpy as np
+
+    targets = np.random.default_rng(0).normal(size=(2, 40))
+    rows, losses = [], []
+    for method, width in (("auto", 1.0), ("mlp+t", 2.0)):
+        for split in range(2):
+            row = make_peer(method, split=split)
+            outcome = Outcome(np.zeros(40), np.full(40, width), 1.0)
+            save_predictions(Cell.from_row(row), Predictions.of(outcome, targets[split]), tmp_path)
+            rows.append(row)
+        losses.append(0.5 * (targets / width) ** 2 + np.log(width))
+    difference = losses[1] - losses[0]
+    error = np.sqrt(np.sum(difference.var(axis=1, ddof=1) / 40)) / 2
+    shown = line(section(appendix(rows, tmp_path), "Peers"), "bike", "mlp+t")
+    assert shown[-4:-2] == ["0 to 1", f"{difference.mean():.4f} ± {error:.4f}"]
+
+
+def test_treated_peers_have_columns_of_their_own():
+    rows = [
+        make_peer("auto", rmse=0.2, nlpd=-0.4, crps=0.05),
+        make_peer("mlp", rmse=0.3, nlpd=-0.3, crps=0.07),
+        make_peer("mlp+t", rmse=0.1, nlpd=-0.6, crps=0.06),
+        make_peer("auto", rmse=0.01, nlpd=-9.0, settings={"gp": False}),
+    ]
+    text = section(render_page(rows), "The default beside the peers")
+    shown = line(text, "bike", "0")[2:11]
+    assert shown[:3] == ["0.2000", "0.3000 (mlp)", "0.1000 (mlp+t)"]
+    assert shown[3:6] == ["-0.400", "-0.300 (mlp)", "-0.600 (mlp+t)"]
+    assert shown[6:] == ["**0.0500**", "0.0700 (mlp)", "0.0600 (mlp+t)"]
+    assert "one treatment, the same for all" in text
+    assert "keep the predictive distribution" not in text
+    assert "*auto, gp False*" in section(appendix(rows), "Peers")
+
+
+def test_shortened_runs_are_marked():
+    rows = [make_peer("auto"), make_peer("tabm", shortened=True), make_peer("mlp", shortened=False)]
+    text = section(appendix(rows), "Peers")
+    assert [line(text, "bike", name)[7] for name in ("tabm", "mlp")] == ["12.0*", "12.0"]
 
 
 def test_other_splits_are_shown_beside_split_0_with_what_they_share():

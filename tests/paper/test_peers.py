@@ -10,13 +10,14 @@ import pytest
 
 from finitegp.errors import DataError
 from paper.outcome import DatasetSplit
-from paper.peers import DEFAULTS, PEERS
+from paper.peers import DEFAULTS, PEERS, PLAIN, TREATED
 from paper.peers.contract import Stopwatch, hold_out, require
 from paper.peers.steps import StepPlan
 
 NETWORK = {"hidden": (16, 16), "epochs": 1, "min_steps": 150, "batch_size": 32, "learning_rate": 0.01}
 SMALL_SETTINGS = {
     "bayesridge": {},
+    "catboost": {"trees": 60, "learning_rate": 0.2},
     "ensemble": NETWORK | {"members": 2, "min_steps": 100},
     "laplace": NETWORK | {"min_steps": 100, "marginal_likelihood_steps": 40},
     "lightgbm": {"trees": 30, "learning_rate": 0.2},
@@ -26,16 +27,21 @@ SMALL_SETTINGS = {
     "sklearn-gpr": {"n_restarts_optimizer": 0},
     "svgp-network": {"hidden": (16, 16), "inducing_points": 16, "epochs": 1, "min_steps": 60, "learning_rate": 0.01},
     "svgp-rbf": {"inducing_points": 16, "epochs": 1, "min_steps": 60, "learning_rate": 0.1},
+    "tabm": {"epochs": 3, "batch_size": 32, "members": 4, "width": 32},
     "vbll": NETWORK,
+    "xgboost": {"trees": 30, "learning_rate": 0.2},
 }
 PACKAGES = {
+    "catboost": ("catboost", "benchmark-peers"),
     "laplace": ("laplace", "benchmark-peers"),
     "lightgbm": ("lightgbm", "benchmark-peers"),
     "ngboost": ("ngboost", "benchmark-peers"),
     "realmlp": ("pytabkit", "benchmark-peers"),
     "svgp-network": ("gpytorch", "peers"),
     "svgp-rbf": ("gpytorch", "peers"),
+    "tabm": ("pytabkit", "benchmark-peers"),
     "vbll": ("vbll", "benchmark-peers"),
+    "xgboost": ("xgboost", "benchmark-peers"),
 }
 
 
@@ -51,11 +57,15 @@ def with_test_targets(split, test_targets):
     return DatasetSplit(split.name, split.split, split.inputs, split.targets, split.test_inputs, test_targets)
 
 
-@pytest.fixture(params=sorted(PEERS))
-def peer(request):
-    package, extra = PACKAGES.get(request.param, (None, None))
+def skip_without_package(name):
+    package, extra = PACKAGES.get(name, (None, None))
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed: install the extra finitegp[{extra}]")
+
+
+@pytest.fixture(params=sorted(PLAIN))
+def peer(request):
+    skip_without_package(request.param)
     return request.param
 
 
@@ -74,6 +84,7 @@ def test_contract(peer):
         assert np.isfinite(values).all()
     assert (found.std > 0).all()
     assert found.seconds > 0
+    assert found.wall_seconds > 0
     error = np.sqrt(np.mean((found.mean - split.test_targets) ** 2))
     assert error < 0.95 * np.std(split.test_targets)
     assert found.details["settings"] == {**DEFAULTS[peer], **SMALL_SETTINGS[peer]}
@@ -96,13 +107,14 @@ def test_contract(peer):
 
 
 def test_unknown_setting():
-    for name, function in PEERS.items():
+    for name, (function, _) in PLAIN.items():
         with pytest.raises(ValueError, match=rf"{name}.*no setting 'treees'.*knows .*{sorted(DEFAULTS[name])[0]}"):
             function(make_split(), seed=0, settings={"treees": 3})
 
 
 def test_every_peer_has_defaults_and_a_test():
-    assert PEERS.keys() == DEFAULTS.keys() == SMALL_SETTINGS.keys()
+    assert PLAIN.keys() == SMALL_SETTINGS.keys()
+    assert PEERS.keys() == DEFAULTS.keys() == PLAIN.keys() | {name + TREATED for name in PLAIN}
 
 
 def test_missing_package_names_the_extra():
@@ -133,9 +145,9 @@ def test_mixture_density_of_one_member_is_gaussian():
 def test_time_limit(name):
     settings = SMALL_SETTINGS[name] | {"epochs": 10**6, "max_seconds": 0.4}
     found = PEERS[name](make_split(), seed=0, settings=settings)
-    assert found.details["stopped_at_time_limit"]
+    assert found.details["shortened"]
     assert found.seconds < 10
-    assert not run(name, make_split()).details["stopped_at_time_limit"]
+    assert not run(name, make_split()).details["shortened"]
 
 
 def test_shortened_plan_decays_to_the_end():
@@ -148,8 +160,49 @@ def test_shortened_plan_decays_to_the_end():
         clock.seconds += 0.1
         plan.advance()
     assert plan.shortened
-    assert 950 <= plan.step <= 1000
+    assert 950 <= plan.step <= 1001
     assert plan.factor == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_plan_is_kept_when_the_machine_slows_down():
+    class Clock(Stopwatch):
+        seconds = 0.0
+
+    clock = Clock()
+    plan = StepPlan(10_000, max_seconds=100.0, stopwatch=clock)
+    while not plan.finished:
+        clock.seconds += 0.1 if plan.step < 500 else 10.0
+        plan.advance()
+    assert plan.step == plan.steps >= 950  # not cut at a learning rate that is still high
+    assert plan.factor == pytest.approx(0.0, abs=1e-6)
+    assert not StepPlan(10, max_seconds=None, stopwatch=clock).shortened
+
+
+@pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost", "ngboost"])
+def test_a_cap_on_trees_is_recorded(name):
+    skip_without_package(name)
+    few = {"trees": 3, "learning_rate": 0.01}
+    assert PEERS[name](make_split(), seed=0, settings=few).details["shortened"]
+    enough = {"trees": 300, "learning_rate": 0.5, "early_stopping_rounds": 3}
+    found = PEERS[name](make_split(), seed=0, settings=enough)
+    assert not found.details["shortened"]
+    assert found.details["trees"] < 300
+
+
+def test_seconds_are_of_all_threads_and_children_and_of_the_clock(monkeypatch):
+    from types import SimpleNamespace
+
+    from paper.peers import contract
+
+    now = {"own": 5.0, "children": 1.0, "wall": 100.0}
+    monkeypatch.setattr(contract.time, "process_time", lambda: now["own"])
+    monkeypatch.setattr(contract.time, "perf_counter", lambda: now["wall"])
+    times = lambda: SimpleNamespace(children_user=now["children"], children_system=0.5)  # noqa: E731
+    monkeypatch.setattr(contract.os, "times", times)
+    stopwatch = Stopwatch()
+    now |= {"own": 7.0, "children": 4.0, "wall": 130.0}
+    assert stopwatch.elapsed == (5.0, 30.0)
+    assert stopwatch.seconds == 5.0
 
 
 @pytest.mark.parametrize("rows", [2, 3, 23, 1000])

@@ -9,11 +9,19 @@ from scipy import stats
 
 from finitegp.error_shape import ErrorShape
 from finitegp.errors import DataError
+from finitegp.metrics import score
 from paper import worker
 from paper.cells import Cell
 from paper.datasets import load_split
 from paper.outcome import Outcome
-from paper.predictions import PREDICTIONS, Predictions, load_predictions, paired_nlpd, save_predictions
+from paper.predictions import (
+    PAIRED_METRICS,
+    PREDICTIONS,
+    Predictions,
+    load_predictions,
+    paired_difference,
+    save_predictions,
+)
 from paper.store import ResultStore
 
 CELL = Cell("yacht", 0, "bayesridge")
@@ -41,6 +49,7 @@ def test_round_trip(tmp_path, outcome, degrees, density):
     found = load_predictions(CELL, tmp_path)
     np.testing.assert_array_equal(found.mean, MEAN.astype(np.float32))
     np.testing.assert_array_equal(found.std, STD.astype(np.float32))
+    np.testing.assert_array_equal(found.error, (TARGETS - MEAN).astype(np.float32))
     assert found.degrees_of_freedom == degrees
     np.testing.assert_allclose(found.log_density, density, rtol=1e-6)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -78,7 +87,7 @@ def test_what_is_missing_damaged_or_foreign_is_refused(tmp_path):
     np.savez_compressed(path, cell=np.array(CELL.key), mean=two, std=two)
     with pytest.raises(DataError, match="damaged"):
         load_predictions(CELL, tmp_path)
-    np.savez_compressed(path, cell=np.array(CELL.key), mean=two, std=two[:1], log_density=two)
+    np.savez_compressed(path, cell=np.array(CELL.key), mean=two, std=two[:1], log_density=two, error=two)
     with pytest.raises(DataError, match="one float32 number per row"):
         load_predictions(CELL, tmp_path)
     np.savez_compressed(path, cell=np.array([{"a": 1}], dtype=object), mean=MEAN, std=STD)  # never unpickled
@@ -108,12 +117,26 @@ def test_paired_difference_is_that_of_the_rows(tmp_path):
         outcome = Outcome(np.full(500, mean), np.ones(500), 1.0)
         save_predictions(cell, Predictions.of(outcome, targets), tmp_path)
     expected = 0.5 * (targets - 0.1) ** 2 - 0.5 * targets**2
-    found = paired_nlpd(CELL, other, tmp_path)
+    found = paired_difference(CELL, other, tmp_path)
     assert found == pytest.approx((expected.mean(), stats.sem(expected)), rel=1e-4)
-    assert paired_nlpd(other, CELL, tmp_path) == pytest.approx((-found.mean, found.standard_error))
-    assert paired_nlpd(CELL, Cell("yacht", 0, "mlp"), tmp_path) is None
+    assert paired_difference(other, CELL, tmp_path) == pytest.approx((-found.mean, found.standard_error))
+    assert paired_difference(CELL, Cell("yacht", 0, "mlp"), tmp_path) is None
     with pytest.raises(ValueError, match="different test rows"):
-        paired_nlpd(CELL, Cell("yacht", 1, "lightgbm"), tmp_path)
+        paired_difference(CELL, Cell("yacht", 1, "lightgbm"), tmp_path)
+
+
+@pytest.mark.parametrize("shape", [ErrorShape(), ErrorShape(3.5)])
+def test_contributions_of_rows_have_the_scores_as_their_means(shape):
+    generator = np.random.default_rng(0)
+    mean, targets = generator.normal(size=(2, 200))
+    outcome = Outcome(mean, generator.uniform(0.5, 2.0, size=200), 1.0, error_shape=shape)
+    found, scores = Predictions.of(outcome, targets), score(mean, outcome.std, targets, error_shape=shape)
+    for metric in PAIRED_METRICS:
+        assert found.contributions(metric).mean() == pytest.approx(getattr(scores, metric), rel=1e-5)
+    # The standard error of the RMSE is that of the delta method.
+    assert np.std(found.contributions("rmse")) / math.sqrt(200) == pytest.approx(scores.rmse_error, rel=1e-5)
+    with pytest.raises(ValueError, match="metric must be one of"):
+        found.contributions("mae")
 
 
 def test_methods_of_the_paper_store_none(uci_dir, tmp_path):

@@ -201,7 +201,7 @@ def count_steps(rows: int, settings: AutoSettings) -> int:
 
     Example:
         >>> [count_steps(rows, AutoSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]
-        [1500, 2855, 4971, 6000]
+        [2500, 4759, 8000, 8000]
     """
     wanted: float = settings.steps * max(rows / _FEW_ROWS, 1.0) ** _GROWTH
     return min(round(wanted), settings.max_steps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from ..errors import DataError
 from ..memory import MemoryBudgetError, MemoryPlan, format_budget, format_bytes, parse_bytes, return_freed_memory
 from ..memory.plan import SettingT
 from ..prediction_memory import PredictionSetting, plan_prediction
-from ..scaled import ScaledGP, student_component
+from ..scaled import ScaledGP, row_hashes, student_component
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
 from .large_table_memory import LargeTableSetting, plan_large_table
@@ -75,6 +74,7 @@ def fit_source(
     center: bool = True,
     settings: Mapping[str, Any] | None = None,
     may_be_copies: bool = True,
+    keep_rows: bool = True,
     seed: int = 0,
     threads: int | None = None,
     memory_budget: str | int | None = None,
@@ -98,6 +98,10 @@ def fit_source(
         settings: Changes to the settings of the effort, by name; see :class:`~finitegp.automatic.AutoSettings`.
         may_be_copies: Whether rows that occur or count several times may be copies, which say no more than one row.
             They are taken as copies where their targets agree far more often than by chance.
+        keep_rows: Whether the fit of a small table may hold its rows, on which its kernels stand. If not, it is one
+            kernel on means of at least three neighbouring rows each, with a spread of errors that is the same
+            everywhere: no row can be read from it, and row sums of other tables can be merged into it. Fits of large
+            tables hold no rows in any case.
         seed: Determines everything.
         threads: Networks or kernels fitted at once, which does not change the result; None means one per core.
         memory_budget: Such as ``"64MB"``, above the interpreter with its libraries: fewer rows pass at once, features
@@ -141,7 +145,8 @@ def fit_source(
             if small is not None:
                 record |= {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
                 options: dict[str, Any] = {"seed": seed, "threads": small.threads, "progress": progress}
-                fit = _fit_small(sample, chosen, record, center=center, may_be_copies=may_be_copies, **options)
+                options |= {"may_be_copies": may_be_copies, "keep_rows": keep_rows}
+                fit = _fit_small(sample, chosen, record, center=center, **options)
                 if budget is not None:
                     fit = fit.with_chunks(plan_prediction(budget, PredictionSetting.of(fit)).setting.chunk_size)
                 return _closed(fit, budgeted.plan, chosen, started)
@@ -304,6 +309,7 @@ def _fit_small(
     *,
     center: bool,
     may_be_copies: bool,
+    keep_rows: bool,
     seed: int,
     threads: int,
     progress: Callable[[str], None] | None,
@@ -318,6 +324,7 @@ def _fit_small(
         table.counts,
         may_be_copies=may_be_copies,
         input_noise=settings.input_noise,
+        keep_rows=keep_rows,
         learning_rows=settings.learning_rows,
         seed=seed,
         threads=threads,
@@ -325,16 +332,20 @@ def _fit_small(
     )
     record |= found.notes | {"kernels": {component.name: component.weight for component in found.components}}
     unit = found.target_unit * target_scaler.scale
-    fit = ScaledGP(
+    doubted = np.flatnonzero(found.rows.noise_scales > 1.0)
+    hashes = row_hashes(table.inputs[doubted], table.targets[doubted])
+    return ScaledGP(
         found.components,
         inputs_scaler,
         Standardizer(target_scaler.mean + found.target_shift * target_scaler.scale, unit),
         spread=found.spread,
         conformal=ConformalScores.of(found.normal_scores, "out-of-fold rows") if len(found.normal_scores) else None,
+        excess=excess_of_kernels(found.components, scaled, found.rows, keep_rows=keep_rows, seed=seed),
         record=record,
+        keeps_rows=found.spread is not None or any(each.landmark_weights is not None for each in found.components),
+        counts_copies_once="copies" in found.notes,
+        outliers=dict(zip(hashes, found.rows.noise_scales[doubted].tolist(), strict=True)),
     )
-    targets = fit.target_scaler.transform(table.targets)
-    return replace(fit, excess=excess_of_kernels(found.components, scaled, targets, found.row_weights, seed=seed))
 
 
 def _fit_large(

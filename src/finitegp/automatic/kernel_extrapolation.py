@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from ..data import ArraySource
 from ..extrapolation import ExcessVariance, total_effects
+from ..kernel_gp import KernelRows
 from ..scaled import Component
+from .small_table import LINEAR
 from .table import Array
 
 # The factor where rows say nothing, the limits where they do, and the factor on what they ask for: the next step
@@ -22,7 +25,7 @@ _OUTER, _TESTED_COLUMNS, _LEAST_SHARE = 0.1, 6, 0.02
 
 
 def excess_of_kernels(
-    components: Sequence[Component], inputs: Array, targets: Array, row_weights: Array, *, seed: int
+    components: Sequence[Component], inputs: Array, rows: KernelRows, *, keep_rows: bool = True, seed: int
 ) -> ExcessVariance:
     """Variance outside of the range of each column; within it kernels' own variance grows with the distance to rows.
 
@@ -34,8 +37,8 @@ def excess_of_kernels(
     Args:
         components: The kernels with their posteriors.
         inputs: ``(rows, columns)`` standardised.
-        targets: ``(rows,)`` standardised.
-        row_weights: ``(rows,)`` what each row weighs in the posteriors.
+        rows: What the kernels were conditioned on.
+        keep_rows: Whether the ends of a column may be values of single rows, or are means of three.
         seed: Of the rows that effects are measured on.
     """
 
@@ -53,15 +56,21 @@ def excess_of_kernels(
         order = np.argsort(inputs[:, column], kind="stable")
         for side, outer in enumerate((order[:count], order[-count:])):
             said = _range_only(np.delete(inputs, outer, axis=0), effects).variance(inputs[outer]).numpy()
-            left = heaviest.fitted.forget(ArraySource(inputs[outer], targets[outer], row_weights[outer])).predict(
-                inputs[outer]
-            )
-            squares = np.square(targets[outer] - left.mean.numpy())
+            part = rows.take(outer)
+            trust = 1.0 / part.noise_scales
+            seen = ArraySource(inputs[outer], part.targets, trust, counts=part.counts)
+            left = heaviest.fitted.forget(seen).predict(inputs[outer])
+            squares = trust * np.square(part.targets - left.mean.numpy())
             asked = _SAFETY * _factor_needed(squares, heaviest.variance_factor * left.variance.numpy(), said)
             share = count / (count + _PRIOR_ROWS)
             factors[column, side] = np.exp(share * np.log(asked) + (1.0 - share) * np.log(_USUAL))
-    linear = sum(component.weight for component in components if component.landmark_weights is None)
-    return _range_only(inputs, effects, (1.0 - linear) * np.clip(factors, *_LIMITS))
+    linear = sum(component.weight for component in components if component.name == LINEAR)
+    found = _range_only(inputs, effects, (1.0 - linear) * np.clip(factors, *_LIMITS))
+    if keep_rows:
+        return found
+    ordered = np.sort(inputs, axis=0) / found.units.numpy()
+    starts, ends = (torch.from_numpy(part.mean(axis=0)[:, None]) for part in (ordered[:3], ordered[-3:]))
+    return replace(found, run_starts=starts, run_ends=ends)
 
 
 def _range_only(inputs: Array, effects: Array, factors: Array | None = None) -> ExcessVariance:

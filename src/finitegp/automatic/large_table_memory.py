@@ -15,7 +15,7 @@ from ..linalg import GRAM_BLOCK_ROWS
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, Part, find_plan
 from .ensemble import BLOCK, embedding_shape, fold_size, group_size
 from .large_table import SHARES, count_fourier, count_validation
-from .noise_networks import FREQUENCIES, HIDDEN
+from .noise_networks import BATCH_SIZE, FREQUENCIES, HIDDEN
 from .settings import AutoSettings
 
 # What is tried, best first: shares of the sample, and rows set aside.
@@ -227,7 +227,7 @@ def _noise(fit: LargeTableSetting) -> Iterator[Item]:
     yield Item("noise", "noise networks", 4 * (s.noise_networks + at_once * 8) * _noise_parameters(p))
     kept = p * (2 * FREQUENCIES + 3 * _NOISE_WIDTH + 1) + 3 * sum(HIDDEN)
     back = 2 * p * FREQUENCIES + 3 * max(*HIDDEN, p * _NOISE_WIDTH)
-    passing = max(min(s.batch_size, rows) * (kept + back), min(s.chunk_size, rows) * kept)
+    passing = max(min(BATCH_SIZE, rows) * (kept + back), min(s.chunk_size, rows) * kept)
     yield Item("noise", "rows in the networks", at_once * 4 * passing)
 
 

@@ -25,7 +25,7 @@ _FLOORS: tuple[float, ...] = tuple(float(floor) for floor in np.logspace(-6, -1,
 # What a higher floor may cost in nats per row.
 _PRICE_OF_SAFETY = 0.01
 HIDDEN, FREQUENCIES = (64, 64), 8
-_LEARNING_RATE, _WEIGHT_DECAY = 3e-3, 0.05
+BATCH_SIZE, _LEARNING_RATE, _WEIGHT_DECAY = 256, 3e-3, 0.05
 # How often training looks at the rows that it was left out of, and at how many of them at most.
 _LOOKS, LOOK_ROWS = 10, 4000
 
@@ -134,7 +134,7 @@ def _train(
     )
     steps = settings.noise_steps
     factor = cosine_decay(steps)
-    batches = draw_batches([seen], min(settings.batch_size, len(seen)), [seed])
+    batches = draw_batches([seen], min(BATCH_SIZE, len(seen)), [seed])
 
     def log_variance(rows: Tensor) -> Tensor:
         outputs = [batched.forward(inputs[part][None])[0, :, 0] for part in torch.split(rows, settings.chunk_size)]

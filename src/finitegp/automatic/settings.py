@@ -41,10 +41,10 @@ class AutoSettings:
     hidden: tuple[int, ...] = (128, 128, 128)
     num_frequencies: int = 16
     embedding_width: int = 4
-    batch_size: int = 256
-    steps: int = 1500
-    max_steps: int = 6000
-    learning_rate: float = 1e-2
+    batch_size: int = 128
+    steps: int = 2500
+    max_steps: int = 8000
+    learning_rate: float = 5e-3
     weight_decay: float = 0.03
     max_sample: int = 100_000
     fourier_features: int = 512
@@ -96,16 +96,18 @@ class AutoSettings:
 #: What each effort stands for.
 EFFORTS: dict[str, AutoSettings] = {
     "low": AutoSettings(
-        learning_rows=300, members=2, steps=800, max_steps=800, fourier_features=256, noise_steps=300, max_sample=40_000
+        learning_rows=300,
+        members=2,
+        steps=1000,
+        max_steps=1200,
+        learning_rate=1e-2,
+        fourier_features=256,
+        noise_steps=300,
+        max_sample=40_000,
+        max_validation_rows=2000,
     ),
     "medium": AutoSettings(),
     "high": AutoSettings(
-        learning_rows=1000,
-        members=8,
-        steps=4000,
-        max_steps=20_000,
-        learning_rate=5e-3,
-        noise_networks=4,
-        noise_steps=1500,
+        learning_rows=1000, members=8, steps=5000, max_steps=25_000, noise_networks=4, noise_steps=1500
     ),
 }

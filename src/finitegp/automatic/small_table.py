@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,11 +30,13 @@ from ..model import FeatureGP, FittedGP
 from ..predictive import StudentMixture, log_student
 from ..scaled import Component, pooled
 from ..spread import SpreadModel
+from .aggregation import neighbour_means
 
 Groups = npt.NDArray[np.intp]
 
+LINEAR = "linear"
 FORMS = {
-    "linear": KernelForm(),
+    LINEAR: KernelForm(),
     "matern52": KernelForm("matern52"),
     "rbf per column": KernelForm("rbf", length_scale_per_column=True),
     "matern32 per column": KernelForm("matern32", length_scale_per_column=True),
@@ -67,30 +69,38 @@ class SmallTableFit:
 
     Attributes:
         components: The kernels that have weight, with their posteriors.
+        rows: What they were conditioned on, in their units: outliers with little weight, copies counted once.
         spread: The model of the spread, or None.
         normal_scores: Of out-of-fold rows, for conformal intervals.
-        row_weights: What each row weighs in the row sums: its count over the factor on its noise.
         target_shift: Of the standardised targets: not zero where gross outliers were found.
         target_unit: Of the standardised targets: not one where gross outliers were found.
         notes: What was recognised: copies, outliers.
     """
 
     components: tuple[Component, ...]
+    rows: KernelRows
     spread: SpreadModel | None
     normal_scores: Array
-    row_weights: Array
     target_shift: float = 0.0
     target_unit: float = 1.0
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def kernel_features(form: KernelForm, parameters: Array, landmarks: Array) -> ConcatenatedFeatures:
+def kernel_features(
+    form: KernelForm, parameters: Array, inputs: Array, *, keep_rows: bool = True
+) -> ConcatenatedFeatures:
     """The finite features of a kernel: intercept and linear trend as they are, the stationary part on landmarks.
 
     Columns that do not vary have no part in the kernel; their landmarks are equal, so that any length scale does.
+
+    Args:
+        form: Which kernel.
+        parameters: Its parameters.
+        inputs: ``(rows, columns)``.
+        keep_rows: Whether the rows are the landmarks, which makes the features exact; otherwise means of neighbours.
     """
-    varying = np.ptp(landmarks, axis=0) > 0.0
-    count, columns = max(int(varying.sum()), 1), landmarks.shape[1]
+    varying = np.ptp(inputs, axis=0) > 0.0
+    count, columns = max(int(varying.sum()), 1), inputs.shape[1]
     maps: list[nn.Module] = [
         ConstantFeatures(form.prior.intercept),
         LinearFeatures(columns, bias=False, magnitude=math.exp(parameters[1]) / count),
@@ -98,6 +108,7 @@ def kernel_features(form: KernelForm, parameters: Array, landmarks: Array) -> Co
     if form.correlation is not None:
         length_scales = np.ones(columns)
         length_scales[varying] = np.exp(parameters[3:])
+        landmarks = inputs if keep_rows else neighbour_means(inputs, length_scales)
         maps.append(
             LandmarkFeatures.at(
                 landmarks, kernel=form.correlation, length_scales=length_scales, variance=math.exp(parameters[2])
@@ -106,16 +117,21 @@ def kernel_features(form: KernelForm, parameters: Array, landmarks: Array) -> Co
     return ConcatenatedFeatures(*maps)
 
 
-def condition_kernel(form: KernelForm, parameters: Array, inputs: Array, rows: KernelRows) -> FittedGP:
-    """The posterior of a kernel as one of finite features, with the rows as landmarks: the same to rounding.
+def condition_kernel(
+    form: KernelForm, parameters: Array, inputs: Array, rows: KernelRows, *, keep_rows: bool = True
+) -> FittedGP:
+    """The posterior of a kernel as one of finite features; with the rows as landmarks it is the same to rounding.
 
     Args:
         form: Which kernel.
         parameters: Its parameters.
         inputs: ``(rows, columns)`` with the columns that do not vary.
         rows: The same rows without these columns.
+        keep_rows: Whether the rows are the landmarks; otherwise means of neighbours are, and the posterior is that of
+            a coarser kernel, with what is lost as a variance of its own.
     """
-    model = FeatureGP(kernel_features(form, parameters, inputs), noise_variance=noise_of(parameters))
+    features = kernel_features(form, parameters, inputs, keep_rows=keep_rows)
+    model = FeatureGP(features, noise_variance=noise_of(parameters))
     weights = None if bool((rows.noise_scales == 1.0).all()) else 1.0 / rows.noise_scales
     counts = None if bool((rows.counts == 1.0).all()) else rows.counts
     return model.condition(ArraySource(inputs, rows.targets, weights, counts=counts))
@@ -128,6 +144,7 @@ def fit_small_table(
     *,
     may_be_copies: bool = True,
     input_noise: bool = True,
+    keep_rows: bool = True,
     learning_rows: int = _LEARNING_ROWS,
     seed: int = 0,
     threads: int = 1,
@@ -141,6 +158,8 @@ def fit_small_table(
         counts: How many equal rows each row stands for.
         may_be_copies: Whether rows that stand for several may be copies, which say no more than one row.
         input_noise: Whether the spread of errors may depend on the row.
+        keep_rows: Whether the result may hold the rows. If not, it is the heaviest kernel that is more than a line, on
+            landmarks that are means of at least three rows each, without a model of the spread.
         learning_rows: Rows that hyperparameters are learned from.
         seed: Determines folds and subsets.
         threads: Kernels that are fitted at once; makes no difference to the result.
@@ -164,8 +183,8 @@ def fit_small_table(
             rows = replace(rows, targets=(rows.targets - shift) / unit, noise_scales=noise_scales)
         with ThreadPoolExecutor(threads) as pool:
             stack = _Stack(inputs, rows, groups, learning_rows, seed, pool, progress)
-            components, spread, scores = stack.fit(input_noise=input_noise)
-    return SmallTableFit(components, spread, scores, rows.counts / rows.noise_scales, shift, unit, notes)
+            components, spread, scores = stack.fit(input_noise=input_noise, keep_rows=keep_rows)
+    return SmallTableFit(components, rows, spread, scores, shift, unit, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +199,7 @@ class _Stack:
     pool: ThreadPoolExecutor
     progress: Callable[[str], None] | None
 
-    def fit(self, *, input_noise: bool) -> tuple[tuple[Component, ...], SpreadModel | None, Array]:
+    def fit(self, *, input_noise: bool, keep_rows: bool) -> tuple[tuple[Component, ...], SpreadModel | None, Array]:
         """Components with weights, spread, and normal scores of out-of-fold rows."""
         rows, seed = self.rows, self.seed
         num_rows, num_columns = rows.inputs.shape
@@ -197,7 +216,7 @@ class _Stack:
 
         parameters = dict(zip(forms, self.pool.map(learn, forms), strict=True))
         fitted = self.pool.map(lambda name: condition_kernel(FORMS[name], parameters[name], self.inputs, rows), forms)
-        most = FORMS["linear"].prior.scale_degrees + rows.total
+        most = FORMS[LINEAR].prior.scale_degrees + rows.total
         row_weights = torch.from_numpy(rows.counts / rows.noise_scales)
 
         def weights_of(name: str) -> Tensor | None:
@@ -209,6 +228,8 @@ class _Stack:
         ]
         folds = min(10 if num_rows <= 150 else 5, int(self.groups.max()) + 1)
         if num_rows < _FEWEST_FOR_FOLDS or folds < 3:
+            if not keep_rows:
+                components = [self._without_rows(components[most_flexible(components)], parameters)]
             return tuple(components), None, np.zeros(0)
         assigned = assign_folds(self.groups, folds, random)
         jobs = [(name, fold) for fold in range(folds) for name in forms]
@@ -239,10 +260,28 @@ class _Stack:
                 np.array(components, dtype=object)[kept], weights, factors[kept], freedoms[kept], strict=True
             )
         ]
+        if not keep_rows:
+            index = most_flexible(chosen)
+            alone = StudentMixture(
+                np.ones(1), *(part[[index]] for part in (stacked.means, stacked.scales, freedoms[kept][:, None]))
+            )
+            return (self._without_rows(chosen[index], parameters),), None, alone.normal_scores(rows.targets)
         spread, final = None, stacked
         if input_noise and num_rows >= _FEWEST_FOR_SPREAD:
             spread, final = fit_spread(self.inputs, rows, self.groups, stacked, most, seed)
         return tuple(chosen), spread, final.normal_scores(rows.targets)
+
+    def _without_rows(self, component: Component, parameters: Mapping[str, Array]) -> Component:
+        """The component alone, on landmarks that are no rows."""
+        form, found = FORMS[component.name], parameters[component.name]
+        fitted = condition_kernel(form, found, self.inputs, self.rows, keep_rows=False)
+        return replace(component, fitted=fitted, weight=1.0, landmark_weights=None)
+
+
+def most_flexible(components: Sequence[Component]) -> int:
+    """The place of the heaviest kernel that is more than a line; of the line if there is no other."""
+    weights = [each.weight if FORMS[each.name].correlation else each.weight - 1.0 for each in components]
+    return int(np.argmax(weights))
 
 
 def _leave_out(
@@ -305,7 +344,8 @@ def gross_outliers(rows: KernelRows, seed: int) -> tuple[float, float, Array]:
         parameters = fit_from_several_starts(form, part.take(learning), (1.0, 0.3), steps=30, seed=seed)
         posterior = KernelPosterior(form, parameters, part)
         mean, variance = posterior.leave_one_out()
-        trusted = np.maximum(variance - posterior.scale * posterior.noise * (scales - 1.0), 1e-12)
+        # Of one trusted observation: a row of a count is the mean of so many.
+        trusted = np.maximum(variance - posterior.scale * posterior.noise * (scales / rows.counts - 1.0), 1e-12)
         found = (4.0 + np.square(standardized - mean) / trusted) / 5.0
         scales = np.where(found > 5.0, found, 1.0)
     return (median, unit, scales) if bool((scales > 1.0).any()) else nothing

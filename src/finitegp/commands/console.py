@@ -27,6 +27,7 @@ _ADVICE: dict[str, Callable[..., str]] = {
         "Remove these rows or columns, or use --missing impute to put in the median or the most frequent value."
     ),
     "missing_values_in_new_rows": lambda: "Remove these rows or columns, or fit the model with --missing impute.",
+    "model_keeps_rows": lambda: "Fit it with --no-rows.",
     "output_exists": lambda: "give another name with --output, or use --force to replace it.",
     "repeated_site": lambda: "or use --allow-repeats.",
     "rows_of_model": lambda: "or use --only-sites.",

@@ -76,6 +76,9 @@ def fit(
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
     memory: Memory = None,
+    no_rows: Annotated[
+        bool, typer.Option("--no-rows", help="A model file without rows also of a small table: less accurate.")
+    ] = False,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf8",
     force: Force = False,
@@ -134,7 +137,7 @@ def fit(
             console.print(f"{table.num_rows} rows; target {target!r}, {_range(targets)}")
             console.table(columns_table(encoder))
             training, held_out = _split(_encode(table, encoder, targets, console), test_fraction, seed, console)
-            model, seconds = _train(training, effort.value, seed, console, memory)
+            model, seconds = _train(training, effort.value, seed, console, memory, keep_rows=not no_rows)
         elif small:
             return
         else:
@@ -217,12 +220,19 @@ def _split(rows: SampledRows, test_fraction: float, seed: int, console: Console)
 
 
 def _train(
-    training: SampledRows, effort: str, seed: int, console: Console, memory: str | None = None
+    training: SampledRows,
+    effort: str,
+    seed: int,
+    console: Console,
+    memory: str | None = None,
+    *,
+    keep_rows: bool = True,
 ) -> tuple[Any, float]:
     from ..estimator import GPRegressor
 
     started = time.perf_counter()
-    model = GPRegressor(effort=effort, random_state=seed, verbose=not console.as_json, memory_budget=memory)
+    shown = not console.as_json
+    model = GPRegressor(effort=effort, random_state=seed, verbose=shown, memory_budget=memory, keep_rows=keep_rows)
     model.fit(training.inputs, training.targets)
     model.verbose = False
     return model, time.perf_counter() - started

@@ -86,6 +86,7 @@ def _facts(model: TableModel) -> dict[str, Any]:
         "target": model.target,
         "rows": statistics.num_data,
         "rows_taken_in_after_training": summary["rows_added"],
+        "holds_training_rows": fit.keeps_rows,
         "inputs": model.regressor.n_features_in_,
         "features": statistics.num_features,
         "feature_map": type(gp.feature_map).__name__,
@@ -100,6 +101,8 @@ def _facts(model: TableModel) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(value) or "-"
     if isinstance(value, dict):

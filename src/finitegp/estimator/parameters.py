@@ -49,6 +49,8 @@ def check_parameters(regressor: Any) -> None:
     fraction: Any = regressor.validation_fraction
     if not (isinstance(fraction, numbers.Real) and 0.0 < float(fraction) < 0.5):
         raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {fraction!r}.")
+    if not isinstance(regressor.keep_rows, bool):
+        raise ValueError(f"keep_rows must be True or False, but is {regressor.keep_rows!r}.")
     if regressor.memory_budget is not None:
         try:
             parse_bytes(regressor.memory_budget)
@@ -63,6 +65,10 @@ def _check_combinations(regressor: Any) -> None:
         raise ValueError(
             "memory_budget is for the automatic fit: leave feature_map and algorithm at 'auto', or plan the memory of "
             "a given network with finitegp.memory.plan_memory and train it with finitegp.train."
+        )
+    if regressor.memory_budget is not None and not regressor.keep_rows:
+        raise ValueError(
+            "keep_rows=False is for rows in memory: a small table needs no memory_budget, leave it at None."
         )
     if automatic and regressor.early_stopping is True:
         raise ValueError(

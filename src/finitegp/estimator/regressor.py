@@ -43,7 +43,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     calibration (:func:`~finitegp.automatic.fit_auto`). Inputs are standardised inside. Any ``feature_map`` or
     ``algorithm`` other than ``"auto"`` is trained as given; a closing exact pass takes in all rows.
 
-    The fitted estimator keeps features and row sums, not the rows, so rows can be added, forgotten and merged exactly.
+    The fitted estimator keeps features and row sums, so rows can be added, forgotten and merged exactly. On small tables
+    the features hold the rows themselves, unless ``keep_rows`` is False; otherwise no row is kept.
 
     Args:
         feature_map: ``"auto"``, ``"mlp"``, ``"fourier"``, or any ``nn.Module`` from ``(rows, columns)`` to
@@ -69,6 +70,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             and only where that is not enough, there are fewer features; see :func:`~finitegp.fit_source`, which also
             takes rows that are not in memory at all. Arrays of more than 10,000 rows that are mapped from files, such
             as ``numpy.load(..., mmap_mode="r")``, stay there, in their own precision.
+        keep_rows: Whether the automatic fit of a small table may hold its rows; see
+            :func:`~finitegp.automatic.fit_source`. False costs some accuracy, and gives files that can be passed on
+            and row sums that can be merged. It has no effect on other fits, which hold none.
 
     Attributes:
         fits_: One :class:`~finitegp.scaled.ScaledGP` per target column: posterior, scalers, record.
@@ -111,6 +115,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         verbose: bool | int = False,
         warm_start: bool = False,
         memory_budget: str | int | None = None,
+        keep_rows: bool = True,
     ) -> None:
         self.feature_map = feature_map
         self.algorithm = algorithm
@@ -127,6 +132,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         self.verbose = verbose
         self.warm_start = warm_start
         self.memory_budget = memory_budget
+        self.keep_rows = keep_rows
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GPRegressor:
         """Fit to ``X`` ``(rows, columns)`` and ``y`` ``(rows,)`` or ``(rows, targets)``; one model per target.
@@ -134,11 +140,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         Args:
             X: NumPy, pandas, polars or torch.
             y: Numbers.
-            sample_weight: ``(rows,)``: a row of weight ``k`` stands for ``k`` equal rows, one of weight 0 for none.
-                Up to 1500 rows in total, the fit is the same to the last bit as that with the rows repeated. On larger
-                tables scaling, noise and posterior have this meaning exactly, while networks are trained with weights
-                relative to their mean. Equal rows with equal targets are evidence of little noise: weights that
-                mean importance or precision make error bars too narrow.
+            sample_weight: ``(rows,)``: a row of weight ``k`` stands for ``k`` rows that were measured to be equal, one
+                of weight 0 for none. Without weights, equal rows with equal targets in a small table (at most 2000
+                different rows) are taken as copies and count once, where they agree far more often than by chance.
+                Where they are not, and for a given feature map or algorithm, weights and repeated rows give the same
+                fit to the last bit. On large tables scaling, noise and posterior have the meaning exactly, while
+                networks are trained with weights relative to their mean. Equal rows with equal targets are evidence of
+                little noise: weights that mean importance or precision make error bars too narrow.
         """
         check_parameters(self)
         before = self.fits_ if self.warm_start and hasattr(self, "fits_") else None
@@ -294,7 +302,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         return _join([prediction.mean for prediction in left_out]), _join([prediction.std for prediction in left_out])
 
     def save(self, path: str | Path) -> None:
-        """Write the fitted regressor into one file, without training rows and without pickle."""
+        """Write the fitted regressor into one file, without pickle.
+
+        Training rows are in it only after the automatic fit of a small table; see ``keep_rows``.
+        """
         check_is_fitted(self, "fits_")
         save_regressor(self, path)
 
@@ -338,7 +349,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             "seed": seed,
         }
         with stage_progress(label, shown=bool(self.verbose)) as progress:
-            options |= {"may_be_copies": sample_weight is None, "memory_budget": self.memory_budget}
+            options |= {"may_be_copies": sample_weight is None, "memory_budget": self.memory_budget, "keep_rows": self.keep_rows}
             if self.verbose:
                 options["on_plan"] = lambda plan: print(plan, file=sys.stderr)
             return fit_auto(inputs, targets, counts=counts, progress=progress, **options)
@@ -429,6 +440,6 @@ def _evidence(fit: ScaledGP, inputs: Array, targets: Array, counts: Array | None
     except NumericalError:
         pass
     try:
-        return fit.evidence(inputs, targets, counts)
+        return fit.evidence(inputs, targets, None if fit.counts_copies_once else counts)
     except NumericalError:
         return None

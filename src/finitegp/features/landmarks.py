@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import FeatureMapError
 from ..linalg import cholesky
 from .arguments import check_size
 from .composition import ConcatenatedFeatures
@@ -112,6 +113,10 @@ class LandmarkFeatures(nn.Module):
         super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
         return self
 
+    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
+        self._factor = None
+        super()._load_from_state_dict(*arguments, **options)
+
 
 def residual_variance(feature_map: nn.Module, features: Tensor) -> Tensor | None:
     """``(rows,)`` variance of the kernel that the features of a map lack, landmarks anywhere in it; None if nothing."""
@@ -126,13 +131,15 @@ def landmark_parts(feature_map: nn.Module, features: Tensor) -> Iterator[tuple[L
     """The landmark maps side by side in a feature map that see its inputs themselves, each with its features."""
     if isinstance(feature_map, LandmarkFeatures):
         yield feature_map, features
-    elif isinstance(feature_map, ConcatenatedFeatures):
-        start = 0
+    elif isinstance(feature_map, ConcatenatedFeatures) and landmarks_of(feature_map) is not None:
+        start: int | None = 0
         for part in feature_map.maps:
-            width = part.num_features if isinstance(part.num_features, int) else 0
-            if isinstance(part, LandmarkFeatures):
-                yield part, features[:, start : start + width]
-            start += width
+            width = getattr(part, "num_features", None)
+            if isinstance(part, LandmarkFeatures | ConcatenatedFeatures):
+                if start is None or width is None:
+                    raise FeatureMapError("Features on landmarks must stand before modules without num_features.")
+                yield from landmark_parts(part, features[:, start : start + width])
+            start = start + width if isinstance(width, int) and start is not None else None
 
 
 def landmarks_of(feature_map: nn.Module) -> Tensor | None:

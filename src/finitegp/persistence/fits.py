@@ -74,6 +74,8 @@ def load_fit(
 ) -> ScaledGP:
     """Read a fit that :func:`save_fit` wrote; its predictions are the same to the last bit on the same machine.
 
+    Of a small table with counts or outliers they are the same to rounding: row sums are taken anew from the landmarks.
+
     Args:
         path: The file.
         feature_map: Needed if the saved one was a module of your own: a module made in the same way, whose tensors are
@@ -136,7 +138,13 @@ def decode_fits(
 def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
     """The header entries of a fit, and its tensors with ``prefix`` before their names."""
     columns = len(fit.inputs_scaler.scale)
-    header: Header = {"components": [], "record": plain_json(fit.record)}
+    header: Header = {
+        "components": [],
+        "record": plain_json(fit.record),
+        "keeps_rows": fit.keeps_rows,
+        "counts_copies_once": fit.counts_copies_once,
+        "outliers": dict(fit.outliers),
+    }
     tensors: Tensors = {}
     for number, component in enumerate(fit.components):
         described, mine = encode_gp(component.fitted, columns, component.landmark_weights)
@@ -242,6 +250,9 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
         excess = ExcessVariance.from_tensors(header["excess"], _with_prefix(tensors, "excess."))
         if len(excess.effects) != columns:
             raise ModelFileError(f"its variance outside of the training rows is not for {columns} columns")
+    keeps_rows, copies, outliers = (header[name] for name in ("keeps_rows", "counts_copies_once", "outliers"))
+    if not (isinstance(keeps_rows, bool) and isinstance(copies, bool) and isinstance(outliers, dict)):
+        raise ModelFileError("what it says of its training rows makes no sense")
     return ScaledGP(
         tuple(components),
         inputs_scaler,
@@ -250,6 +261,9 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
         excess=excess,
         conformal=None if scores is None else ConformalScores.from_json(scores),
         record=record,
+        keeps_rows=keeps_rows,
+        counts_copies_once=copies,
+        outliers={key: positive_number("outliers", value) for key, value in outliers.items()},
     )
 
 

@@ -1,0 +1,194 @@
+"""``DaskRows``: exact passes and batch prediction on Dask data frames and arrays. Needs the extra ``dask``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError
+from ..model import FittedGP
+from .partitions import (
+    Block,
+    Columns,
+    PartialSum,
+    PartitionedRows,
+    ResidualWork,
+    StatisticsWork,
+    check_coverage,
+    check_new_names,
+    check_on_cpu,
+    predict_block,
+    prediction_names,
+    sum_blocks,
+)
+
+try:
+    import dask
+    import dask.array
+    import dask.dataframe
+except ImportError as error:
+    raise ImportError("finitegp.engines.dask needs Dask: pip install 'finitegp[dask]'.") from error
+
+# Partial sums that one task adds: neighbours, so that the order of the sum is that of the partitions.
+_ADDED_AT_ONCE = 8
+
+
+class DaskRows(PartitionedRows):
+    """The rows of a Dask data frame, or of Dask arrays (:meth:`from_arrays`).
+
+    Partial sums are added on the workers, in a tree over neighbouring partitions; one comes back. They run wherever
+    Dask runs: on the cluster of the current ``distributed.Client``, or in threads of this process.
+
+    Args:
+        frame: A ``dask.dataframe.DataFrame``.
+        inputs: Columns that the feature map takes, in its order.
+        targets: One column or several; none for new rows.
+        weights: The column of row weights, which divide the row's noise variance.
+        counts: The column that says how many equal rows each row stands for.
+
+    Example:
+        >>> import pandas
+        >>> from finitegp import FeatureGP, LinearFeatures
+        >>> table = pandas.DataFrame({"x": [0.0, 1.0, 2.0, 3.0], "y": [1.0, 3.0, 5.0, 7.0]})
+        >>> rows = DaskRows(dask.dataframe.from_pandas(table, npartitions=2), inputs=["x"], targets="y")
+        >>> fitted = rows.condition(FeatureGP(LinearFeatures(1), noise_variance=1e-4))
+        >>> rows.predict(fitted).compute()["mean"].round(2).tolist()
+        [1.0, 3.0, 5.0, 7.0]
+    """
+
+    def __init__(
+        self,
+        frame: Any,
+        inputs: Sequence[str],
+        targets: str | Sequence[str] = (),
+        *,
+        weights: str | None = None,
+        counts: str | None = None,
+    ) -> None:
+        if not isinstance(frame, dask.dataframe.DataFrame):
+            raise DataError(
+                f"frame must be a dask.dataframe.DataFrame, but is a {type(frame).__name__}:",
+                "use DaskRows.from_arrays for Dask arrays, and FeatureGP itself for what is in memory.",
+            )
+        self.columns = Columns.of(inputs, targets, weights, counts)
+        self.columns.check({str(name): _is_numeric(dtype) for name, dtype in frame.dtypes.items()})
+        self.num_inputs, self.num_targets = len(self.columns.inputs), len(self.columns.targets)
+        self._frame, self._inputs = frame, None
+        self._blocks = [dask.delayed(_frame_block)(part, self.columns) for part in frame.to_delayed()]
+
+    @classmethod
+    def from_arrays(cls, inputs: Any, targets: Any = None, weights: Any = None, *, counts: Any = None) -> DaskRows:
+        """The rows of Dask arrays.
+
+        Args:
+            inputs: ``(rows, columns)``.
+            targets: ``(rows,)`` or ``(rows, t)``; None for new rows.
+            weights: ``(rows,)`` row weights, or None.
+            counts: ``(rows,)`` counts of equal rows, or None.
+        """
+        parts = {"inputs": inputs, "targets": targets, "weights": weights, "counts": counts}
+        for name, part in parts.items():
+            if part is None and name != "inputs":
+                continue
+            if not isinstance(part, dask.array.Array):
+                raise DataError(
+                    f"{name} must be a Dask array, but is a {type(part).__name__}:",
+                    "use dask.array.from_array, DaskRows for data frames, and FeatureGP itself for what is in memory.",
+                )
+            if any(np.isnan(size) for size in part.shape):
+                raise DataError(
+                    f"The chunks of {name} have unknown sizes, so rows cannot be matched:",
+                    "call compute_chunk_sizes() on it first, or use the data frame that it came from.",
+                )
+            if part.ndim not in {"inputs": (2,), "targets": (1, 2)}.get(name, (1,)):
+                raise DataError(f"{name} have {part.ndim} dimensions, shape {part.shape}:", "reshape them.")
+            if part.shape[0] != inputs.shape[0]:
+                raise DataError(f"inputs have {inputs.shape[0]} rows but {name} have {part.shape[0]}.")
+        rows = cls.__new__(cls)
+        rows.num_inputs = int(inputs.shape[1])
+        rows.num_targets = 0 if targets is None else 1 if targets.ndim == 1 else int(targets.shape[1])
+        rows._frame, rows._inputs = None, inputs.rechunk({1: -1})
+        columns = [_row_chunks(part, inputs.chunks[0]) for part in parts.values()]
+        rows._blocks = [dask.delayed(_array_block)(*chunks) for chunks in zip(*columns, strict=True)]
+        return rows
+
+    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> Any:
+        """Predictions for all rows, made when Dask is asked for them.
+
+        Args:
+            fitted: The model.
+            coverage: Probability that the interval from ``lower`` to ``upper`` holds a new observation.
+
+        Returns:
+            For a data frame, the frame with columns ``mean``, ``lower``, ``upper``, ``epistemic_std``, ``noise_std``
+            and ``std``; for arrays, a dict of arrays of these names. With several targets there are ``mean_0``,
+            ``mean_1`` and so on.
+        """
+        check_coverage(coverage)
+        check_on_cpu(fitted.model)
+        num_targets = fitted.posterior.statistics.num_targets
+        shipped = dask.delayed(fitted, pure=False, traverse=False)
+        if self._frame is not None:
+            names = check_new_names(self._frame.columns, num_targets)
+            meta = self._frame._meta.assign(**{name: np.empty(0) for name in names})
+            return self._frame.map_partitions(_predict_frame, shipped, self.columns, coverage, names, meta=meta)
+        assert self._inputs is not None
+        names = prediction_names(num_targets)
+        table = self._inputs.map_blocks(
+            _predict_array, shipped, coverage, dtype=np.float64, chunks=(self._inputs.chunks[0], (len(names),))
+        )
+        return {name: table[:, column] for column, name in enumerate(names)}
+
+    def _sum(self, work: StatisticsWork | ResidualWork, num_bytes: int) -> PartialSum:
+        shipped = dask.delayed(work, pure=False, traverse=False)
+        names = list(self.columns.inputs) if self._frame is not None else None
+        parts = [dask.delayed(_partial_sum)(shipped, block, names) for block in self._blocks]
+        while len(parts) > 1:
+            groups = range(0, len(parts), _ADDED_AT_ONCE)
+            parts = [dask.delayed(_add)(parts[start : start + _ADDED_AT_ONCE]) for start in groups]
+        (total,) = dask.compute(*parts)
+        return PartialSum(*total)
+
+
+def _is_numeric(dtype: Any) -> bool:
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    return bool(is_numeric_dtype(dtype) or is_bool_dtype(dtype))
+
+
+def _frame_block(frame: Any, columns: Columns) -> Block:
+    return columns.block(lambda name: frame[name].to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _array_block(inputs: Any, targets: Any, weights: Any, counts: Any) -> Block:
+    return Block(inputs, targets, weights, counts)
+
+
+def _row_chunks(part: Any, chunks: tuple[int, ...]) -> list[Any]:
+    """The parts of an array in the rows of these chunks, with all columns."""
+    if part is None:
+        return [None] * len(chunks)
+    whole_rows = part.rechunk({0: chunks} if part.ndim == 1 else {0: chunks, 1: -1})
+    return list(whole_rows.to_delayed().reshape(-1))
+
+
+def _partial_sum(work: StatisticsWork | ResidualWork, block: Block, input_names: list[str] | None) -> PartialSum:
+    return sum_blocks(work, [block], input_names)
+
+
+def _add(parts: list[PartialSum]) -> PartialSum:
+    total = PartialSum(None)
+    for part in parts:
+        total = total + part
+    return total
+
+
+def _predict_frame(frame: Any, fitted: FittedGP, columns: Columns, coverage: float, names: list[str]) -> Any:
+    values = predict_block(fitted, _frame_block(frame, Columns(columns.inputs)).inputs, coverage)
+    return frame.assign(**{name: values[:, column] for column, name in enumerate(names)})
+
+
+def _predict_array(inputs: Any, fitted: FittedGP, coverage: float) -> Any:
+    return predict_block(fitted, np.asarray(inputs), coverage)

@@ -1,0 +1,288 @@
+"""``PartitionedRows``: the exact pass and batch prediction over rows in partitions, whatever the engine.
+
+An engine runs :func:`sum_blocks` on each partition and hands back one :class:`PartialSum` for each, in the order of the
+partitions, which are added here or there in that order. A partial sum has no effect but its value, so a task that is
+repeated, because a worker was lost or was slow, gives the same sum, and only one of its results is added.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..data import ArraySource, Rows
+from ..errors import DataError, FiniteGPError
+from ..likelihood import MarginalLikelihood, negative_log_marginal_likelihood, optimal_noise
+from ..model import FeatureGP, FittedGP
+from ..posterior import WeightPosterior
+from ..statistics import FeatureStatistics, sum_statistics
+
+_Array = npt.NDArray[np.float64]
+
+#: Above this estimated relative rounding error a second pass is made, as in :meth:`FeatureGP.likelihood`.
+ONE_PASS_TOLERANCE = 1e-10
+
+
+class Block(NamedTuple):
+    """Some rows of a partition as arrays: what :class:`~finitegp.ArraySource` takes."""
+
+    inputs: Any
+    targets: Any = None
+    weights: Any = None
+    counts: Any = None
+
+
+class PartialSum(NamedTuple):
+    """What comes back from a partition.
+
+    Attributes:
+        values: The flattened :class:`FeatureStatistics`, or None if there were no rows.
+        problem: What is wrong with the rows, or nothing. Sent as a value, because engines run a task that raises again
+            and again.
+    """
+
+    values: _Array | None
+    problem: str = ""
+
+    def __add__(self, other: tuple[Any, ...]) -> PartialSum:
+        """The sum of both; of problems, the first stays."""
+        values, problem = other
+        if self.problem or problem:
+            return PartialSum(None, self.problem or problem)
+        if self.values is None or values is None:
+            return PartialSum(values if self.values is None else self.values)
+        return PartialSum(self.values + values)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of the columns that an engine reads, checked.
+
+    Attributes:
+        inputs: In the order of the feature map's inputs.
+        targets: None or several.
+        weights: A weight divides the row's noise variance; None for one.
+        counts: How many equal rows each row stands for; None for one.
+    """
+
+    inputs: tuple[str, ...]
+    targets: tuple[str, ...] = ()
+    weights: str | None = None
+    counts: str | None = None
+
+    @classmethod
+    def of(
+        cls, inputs: Sequence[str], targets: str | Sequence[str], weights: str | None, counts: str | None
+    ) -> Columns:
+        """Names as users give them."""
+        if isinstance(inputs, str):
+            raise DataError(f"inputs must be a list of column names, but is the text {inputs!r}:", "put it in a list.")
+        names = (targets,) if isinstance(targets, str) else tuple(targets)
+        return cls(tuple(inputs), names, weights, counts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.inputs, *self.targets, *(name for name in (self.weights, self.counts) if name is not None))
+
+    def check(self, numeric: dict[str, bool]) -> None:
+        """Refuse names that are not columns of the frame, and columns that are not numbers.
+
+        Args:
+            numeric: For each column of the frame, whether it holds numbers.
+        """
+        if not self.inputs:
+            raise DataError("inputs names no columns:", "give the columns that the feature map takes, in its order.")
+        if missing := [name for name in self.names if name not in numeric]:
+            raise DataError(f"There is no column {missing[0]!r}:", f"the frame has {', '.join(map(repr, numeric))}.")
+        if text := [name for name in self.names if not numeric[name]]:
+            raise DataError(
+                f"Column {text[0]!r} does not hold numbers:",
+                "encode it with the engine first (casts, one-hot columns, parts of dates): feature maps take numbers.",
+            )
+
+    def block(self, column: Any) -> Block:
+        """Arrays out of a function from a name to the column's values."""
+
+        def table(names: tuple[str, ...]) -> _Array:
+            return np.column_stack([np.asarray(column(name), dtype=np.float64) for name in names])
+
+        return Block(
+            table(self.inputs),
+            table(self.targets) if self.targets else None,
+            None if self.weights is None else np.asarray(column(self.weights), dtype=np.float64),
+            None if self.counts is None else np.asarray(column(self.counts), dtype=np.float64),
+        )
+
+
+@dataclass(frozen=True)
+class StatisticsWork:
+    """The row sums of some rows."""
+
+    model: FeatureGP
+
+    def __call__(self, source: ArraySource) -> Iterator[FeatureStatistics]:
+        """One for each chunk."""
+        return self.model.partial_statistics(source)
+
+
+@dataclass(frozen=True)
+class ResidualWork:
+    """Residuals at given weights as the targets of no features: their sum of squares adds like any other."""
+
+    model: FeatureGP
+    weights: Tensor
+
+    def __call__(self, source: ArraySource) -> Iterator[FeatureStatistics]:
+        """One for each chunk."""
+        for rows in source:
+            features, log_scale = self.model.checked_forward(rows)
+            residuals = features.to(torch.float64) @ self.weights - rows.observed
+            yield FeatureStatistics.from_batch(features[:, :0], residuals, log_scale, counts=rows.counts)
+
+
+def sum_blocks(
+    work: StatisticsWork | ResidualWork, blocks: Iterable[Block], input_names: list[str] | None
+) -> PartialSum:
+    """What a worker does with a partition: the sum over its blocks, in float64."""
+    sources = (
+        ArraySource(block.inputs, block.targets, block.weights, counts=block.counts, column_names=input_names)
+        for block in blocks
+        if len(block.inputs)
+    )
+    try:
+        first = next(sources, None)
+        if first is None:
+            return PartialSum(None)
+        parts = (part for source in chain([first], sources) for part in work(source))
+        return PartialSum(sum_statistics(parts).flatten().numpy())
+    except FiniteGPError as error:
+        return PartialSum(None, str(error))
+
+
+class PartitionedRows(ABC):
+    """Rows that an engine holds in partitions. A subclass says how a sum over partitions is had, and predicts.
+
+    Attributes:
+        num_inputs: The number of input columns.
+        num_targets: The number of targets; 0 for new rows, which can only be predicted.
+    """
+
+    num_inputs: int
+    num_targets: int
+
+    @abstractmethod
+    def _sum(self, work: StatisticsWork | ResidualWork, num_bytes: int) -> PartialSum:
+        """The sum over all partitions, in their order; each partial sum has ``num_bytes``."""
+
+    @abstractmethod
+    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> Any:
+        """Predictions for all rows, made when the engine is asked for them."""
+
+    def statistics(self, model: FeatureGP) -> FeatureStatistics:
+        """The row sums of all rows in one pass: those of ``FeatureGP.statistics``, to rounding."""
+        return self._statistics(frozen(model))
+
+    def likelihood(self, model: FeatureGP) -> MarginalLikelihood:
+        """The exact negative log marginal likelihood with its terms, as ``FeatureGP.likelihood``.
+
+        One pass, and a second one where the noise is so small that the first would cancel.
+        """
+        exact = frozen(model)
+        statistics = self._statistics(exact)
+        exact.checked_forward(Rows(torch.zeros(1, self.num_inputs)))  # notes the type of the features
+        coarse = exact.feature_dtype or torch.float64
+        rounding = 0.0 if coarse == torch.float64 else torch.finfo(coarse).eps
+        noise = exact.noise_variance
+        value = negative_log_marginal_likelihood(statistics, noise, feature_rounding=rounding, tolerance=math.inf)
+        if value.relative_rounding_error <= ONE_PASS_TOLERANCE:
+            return value
+        work = ResidualWork(exact, WeightPosterior(statistics, noise).weight_mean)
+        residual_squares = float(self._total(work, num_features=0).target_sum_of_squares.sum())
+        return negative_log_marginal_likelihood(
+            statistics, noise, residual_sum_of_squares=residual_squares, feature_rounding=rounding
+        )
+
+    def nlml(self, model: FeatureGP) -> float:
+        """The exact negative log marginal likelihood per row."""
+        return self.likelihood(model).nlml
+
+    def condition(self, model: FeatureGP, *, optimize_noise: bool = False) -> FittedGP:
+        """The exact posterior given all rows, in one pass; ``optimize_noise`` first sets the model's noise variance."""
+        exact = frozen(model)
+        statistics = self._statistics(exact)
+        if optimize_noise:
+            for each in (model, exact):
+                each.noise.set_variance(optimal_noise(statistics).noise_variance)
+        return FittedGP(exact, WeightPosterior(statistics, exact.noise_variance))
+
+    def _statistics(self, exact: FeatureGP) -> FeatureStatistics:
+        if not self.num_targets:
+            raise DataError("The rows have no targets, so they can only be predicted:", "name the targets as well.")
+        return self._total(StatisticsWork(exact), exact.count_features(self.num_inputs))
+
+    def _total(self, work: StatisticsWork | ResidualWork, num_features: int) -> FeatureStatistics:
+        shape = FeatureStatistics.zeros(num_features, self.num_targets)
+        values, problem = self._sum(work, num_bytes=shape.flatten().nbytes)
+        if problem:
+            raise DataError(f"In one of the partitions: {problem}")
+        if values is None:
+            raise DataError("There are no rows: the data are empty.")
+        return shape.unflatten(torch.from_numpy(np.array(values)))
+
+
+def frozen(model: FeatureGP) -> FeatureGP:
+    """A float64 copy for workers."""
+    check_on_cpu(model)
+    return model.exact_copy().requires_grad_(False)
+
+
+def check_on_cpu(model: FeatureGP) -> None:
+    """Refuse a model that workers might not be able to load."""
+    if model.device.type != "cpu":
+        raise DataError(
+            f"The model is on the device {model.device}, which workers may not have:", "pass model.cpu() instead."
+        )
+
+
+def prediction_names(num_targets: int) -> list[str]:
+    """The columns of a prediction; those that differ between several targets end in the number of the target."""
+    each = [""] if num_targets == 1 else [f"_{target}" for target in range(num_targets)]
+    per_target = [f"{name}{end}" for end in each for name in ("mean", "lower", "upper")]
+    return [*per_target, "epistemic_std", "noise_std", "std"]
+
+
+def predict_block(fitted: FittedGP, inputs: _Array, coverage: float) -> _Array:
+    """Predictions of some rows, with one column for each of :func:`prediction_names`."""
+    num_targets = fitted.posterior.statistics.num_targets
+    if len(inputs) == 0:
+        return np.empty((0, len(prediction_names(num_targets))))
+    prediction = fitted.predict(inputs)
+    low, high = prediction.interval(coverage)
+    per_target = torch.stack([prediction.mean, low, high], dim=-1).reshape(len(inputs), -1)
+    deviations = [prediction.epistemic_variance.sqrt(), prediction.noise_variance.sqrt(), prediction.std]
+    result: _Array = torch.cat([per_target, torch.stack(deviations, dim=-1)], dim=1).numpy()
+    return result
+
+
+def check_new_names(existing: Iterable[str], num_targets: int) -> list[str]:
+    """The names of the prediction's columns, if the frame has no such columns yet."""
+    names = prediction_names(num_targets)
+    if taken := [name for name in names if name in set(existing)]:
+        raise DataError(f"The frame has a column {taken[0]!r} already:", "rename or drop it; predictions add it.")
+    return names
+
+
+def check_coverage(coverage: float) -> None:
+    """Refuse what is no probability now, not on a worker later."""
+    if not 0.0 < coverage < 1.0:
+        raise ValueError(f"coverage must be between 0 and 1, but is {coverage}.")

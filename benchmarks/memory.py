@@ -121,7 +121,7 @@ def measure(budget: str, columns: int, fixed: dict[str, object], tight: bool) ->
         model = FeatureGP(MLPFeatures(columns, s.hidden, seed=0), noise_variance=0.1)
         algorithm = kind(model, num_data=data.num_data)
         optimizer = make_optimizer(algorithm)
-        train(algorithm, optimizer, data, epochs=1, **plan.training_arguments())
+        train(algorithm, optimizer, data, epochs=1, **plan.setting.training_arguments())
         mark("training")
         fitted = model.condition(data)
         mark("exact pass")

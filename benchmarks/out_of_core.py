@@ -127,7 +127,7 @@ def measure(files: str, scratch: str, exact_only: bool, distinct_files: int | No
         data = spool(source, scratch, chunk_size=plan.setting.chunk_size)
         mark("spool")
         algorithm = Lagged(model, num_data=data.num_data)
-        train(algorithm, make_optimizer(algorithm), data, epochs=1, **plan.training_arguments())
+        train(algorithm, make_optimizer(algorithm), data, epochs=1, **plan.setting.training_arguments())
         mark("training")
         found["nlml"] = model.nlml(data)
         mark("exact pass")

@@ -11,6 +11,7 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from .algorithms import BSGD, SCGD, Exact, ExactGradient, Lagged, Minimax, PaperMinimax, exact_gradient
+    from .automatic import fit_source, fit_within_memory
     from .callbacks import Checkpoint, ExactNLML, JsonLinesLog, ProgressBar, Validation
     from .data import ArraySource, IterableSource, NpySource, ScaledSource, Scaling, open_spool, spool
     from .data.columns import TableEncoder
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from .metrics import score
     from .model import FeatureGP, FittedGP
     from .noise import ConstantNoise, InputNoise
-    from .out_of_core import fit_within_memory
     from .posterior import WeightPosterior
     from .predictive import Prediction
     from .report import gather_contents, write_report
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 #: Where each public name is.
 _PLACES = {
     "algorithms": "BSGD SCGD Exact ExactGradient Lagged Minimax PaperMinimax exact_gradient",
+    "automatic": "fit_source fit_within_memory",
     "callbacks": "Checkpoint ExactNLML JsonLinesLog ProgressBar Validation",
     "data": "ArraySource IterableSource NpySource ScaledSource Scaling open_spool spool",
     "data.columns": "TableEncoder",
@@ -56,7 +57,6 @@ _PLACES = {
     "metrics": "score",
     "model": "FeatureGP FittedGP",
     "noise": "ConstantNoise InputNoise",
-    "out_of_core": "fit_within_memory",
     "posterior": "WeightPosterior",
     "predictive": "Prediction",
     "report": "gather_contents write_report",

@@ -30,11 +30,9 @@ Targets = Callable[[Any, TransformReport, int], Any]
 
 # Far above the rounding of sums in another order, far below what one other row changes.
 _SAME_SUMS = 1e-9
-# The same where a model's rows were rounded to float32 on disk. Sums of other rows differ by one over the root of their
-# number.
-_SAME_ROUNDED_SUMS = 1e-5
-# How the record of a fit names such rows.
-_ON_DISK = "networks on disk"
+# The same where a model's rows were rounded to float32 on disk, as fits of earlier versions were whose record has this
+# path. Sums of other rows differ by one over the root of their number.
+_ROUNDED_PATH, _SAME_ROUNDED_SUMS = "networks on disk", 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +172,7 @@ def merge_sites(
     _check_fingerprints(_fingerprint(fit, encoder), sites, labels)
     earlier = _merged_before(summary) if keep_model_rows else []
     if not allow_repeats:
-        rounding = _SAME_ROUNDED_SUMS if fit.record.get("path") == _ON_DISK else _SAME_SUMS
+        rounding = _SAME_ROUNDED_SUMS if fit.record.get("path") == _ROUNDED_PATH else _SAME_SUMS
         _check_repeats(sites, labels, mine if keep_model_rows else None, earlier, rounding)
     total = sum_statistics([*([mine] if keep_model_rows else []), *(site.statistics.to(mine.device) for site in sites)])
     merged = _condition(fit, total, refit_noise)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from torch import Tensor
+
+from ..data import ArraySource
+from ..errors import DataError
 
 
 def to_numpy(values: Any) -> Any:
@@ -13,3 +17,17 @@ def to_numpy(values: Any) -> Any:
         tensor = values.detach().cpu()
         return tensor.double().numpy() if tensor.is_floating_point() else tensor.numpy()
     return values
+
+
+def stays_in_place(values: Any, dimensions: tuple[int, ...]) -> bool:
+    """Whether rows are numbers in an array, in memory or mapped from a file, that can be read where they are."""
+    return isinstance(values, np.ndarray) and values.dtype.kind in "fiu" and values.ndim in dimensions
+
+
+def check_in_place(inputs: Any, targets: Any = None, counts: Any = None) -> ArraySource:
+    """The rows as a source, every value checked in one pass, chunk by chunk; nothing is copied as a whole."""
+    if targets is not None and len(targets) != len(inputs):
+        raise DataError(f"X has {len(inputs)} rows, but y has {len(targets)}.")
+    source = ArraySource(inputs, targets, counts=counts)
+    source.measure()
+    return source

@@ -1,4 +1,4 @@
-"""What each phase of training and prediction keeps in memory, item by item.
+"""``plan_memory``: batch, parts and width of one network that is trained from disk within a memory budget.
 
 Every item follows the code that it is the bill of: where a line says ``3``, three such arrays are alive at once in the
 worst moment. ``benchmarks/memory.py`` compares the sums with what the kernel measures.
@@ -6,33 +6,23 @@ worst moment. ``benchmarks/memory.py`` compares the sums with what the kernel me
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+from ..linalg import GRAM_BLOCK_ROWS, SMALL_BATCH_ROWS
+from .byte_sizes import format_budget, format_bytes, parse_bytes
+from .plan import CHUNKS, SMALL_OBJECTS, Item, MemoryBudgetError, MemoryPlan, Part, find_plan
 
 ALGORITHMS = ("lagged", "scgd", "minimax")
 
-# Interpreter objects, small tensors, and what the allocator cannot give back.
-SMALL_OBJECTS = 1_500_000
-# linalg.gram_float64 sums rows in blocks of so many.
-GRAM_BLOCK_ROWS = 512
 # Bytes per row of the numbers of gathered rows and their order.
 _INDEX_BYTES = 24
-
-
-@dataclass(frozen=True)
-class Item:
-    """One line of the bill.
-
-    Attributes:
-        phase: ``"always"``, or the phase in which it is needed besides.
-        name: What it is.
-        bytes: How much.
-    """
-
-    phase: str
-    name: str
-    bytes: int
+# What is tried, best first. Gathered batches and micro-batches do not change results; the others do.
+_GATHERED = (32, 16, 8, 4, 2, 1)
+_BATCHES = (256, 128, 64, 32)
+_FEATURES = (128, 96, 64, 48, 32, 24, 16, 8)
+_SMALLEST_MICRO_BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -53,9 +43,6 @@ class Setting:
         keep_best: Whether a callback keeps the best state.
         float_bytes: Of a number of the network: 4 for float32.
         reading_bytes: Of a chunk of the table while it is read and decoded; 0 if there is no table to read.
-        num_frequencies: Cosines per column of a ``PeriodicEmbedding`` before the network; 0 if there is none.
-        embedding_width: Outputs per column of that embedding.
-        keeps_layer_inputs: Whether the backward pass needs the inputs of activations, too: all but ReLU.
     """
 
     num_columns: int
@@ -71,14 +58,6 @@ class Setting:
     keep_best: bool = False
     float_bytes: int = 4
     reading_bytes: int = 0
-    num_frequencies: int = 0
-    embedding_width: int = 4
-    keeps_layer_inputs: bool = False
-
-    @property
-    def network_inputs(self) -> int:
-        """Columns that the first layer sees."""
-        return self.num_columns * (self.embedding_width if self.num_frequencies else 1)
 
     @property
     def num_features(self) -> int:
@@ -87,12 +66,9 @@ class Setting:
 
     @property
     def num_parameters(self) -> int:
-        """Weights and biases of embedding and network, the weights of the features and the noise."""
-        widths = (self.network_inputs, *self.hidden)
+        """Weights and biases of the network, the weights of the features and the noise."""
+        widths = (self.num_columns, *self.hidden)
         network = sum((before + 1) * after for before, after in zip(widths, self.hidden, strict=False))
-        if self.num_frequencies:
-            mixed = (self.num_frequencies + 1) * (self.embedding_width - 1)
-            network += self.num_columns * (2 * self.num_frequencies + mixed)
         return network + self.num_features * self.num_targets + 2
 
     @property
@@ -160,14 +136,9 @@ def _training(s: Setting) -> Iterator[Item]:
     # Records and what is copied out of them; with two streams the rows of the first are there already.
     ahead = f * (s.num_columns + s.num_targets) if s.algorithm == "minimax" else 0
     yield Item("reading rows", "the next rows and their numbers", rows * (2 * s.row_bytes + _INDEX_BYTES + ahead))
-    kept = 2 if s.keeps_layer_inputs else 1
-    yield Item("step", "outputs of the layers", f * m * (s.num_columns + kept * sum(s.hidden)))
-    if s.num_frequencies:
-        # Angles, cosines, and what is joined and turned row by row.
-        cosines = s.num_columns * (2 * s.num_frequencies + 2 * s.embedding_width)
-        yield Item("step", "cosines of the columns", f * m * cosines)
-    # The gradient in the features, and two on the way back; then two in the cosines.
-    back = f * m * max(3 * max(s.hidden), s.network_inputs + 2 * s.num_columns * s.num_frequencies)
+    yield Item("step", "outputs of the layers", f * m * (s.num_columns + sum(s.hidden)))
+    # The gradient in the features, and two on the way back.
+    back = f * m * 3 * max(s.hidden)
     if s.algorithm == "lagged":
         yield Item("step", "gradients of the rows", back)
         yield Item("refresh", "features side by side", f * max(s.block, s.initial_batches) * b * d)
@@ -179,11 +150,11 @@ def _training(s: Setting) -> Iterator[Item]:
         )
         yield Item("tracking", "features of the batch", f * b * d)
         # Few rows are multiplied at once, more of them block by block into a matrix and its mirror image.
-        yield Item("tracking", "Gram matrix of the batch", 8 * b * d if b <= 64 else 8 * (2 * d + GRAM_BLOCK_ROWS) * d)
+        yield Item("tracking", "Gram matrix of the batch", 8 * b * d if b <= SMALL_BATCH_ROWS else 8 * (2 * d + GRAM_BLOCK_ROWS) * d)
     else:
         yield Item("step", "gradients of the rows", back)
         yield Item("tracking", "features of the batch", f * b * d)
-        yield Item("tracking", "Gram matrix of the batch", 8 * b * d if b <= 64 else 8 * (2 * d + GRAM_BLOCK_ROWS) * d)
+        yield Item("tracking", "Gram matrix of the batch", 8 * b * d if b <= SMALL_BATCH_ROWS else 8 * (2 * d + GRAM_BLOCK_ROWS) * d)
         yield Item("move", "means in the metric, factor or eigenvectors", 7 * 8 * d**2)
     if m < b:
         yield Item("step", "features of the batch, accumulated gradient", 2 * f * b * d + f * s.num_parameters)
@@ -193,7 +164,7 @@ def _exact_pass(s: Setting) -> Iterator[Item]:
     yield from _network("exact pass", s)
     yield Item("exact pass", "sums", 8 * s.num_features**2)
     # A layer at work; then the features, and what their sums take.
-    inside = 8 * s.chunk_size * widest_layer(s)
+    inside = 8 * s.chunk_size * _widest_layer(s)
     summed = 8 * (s.chunk_size * s.num_features + GRAM_BLOCK_ROWS * s.num_features + 2 * s.num_features**2)
     yield Item("exact pass", "chunk in the network, or its features and their sums", max(inside, summed))
 
@@ -202,7 +173,7 @@ def _prediction(s: Setting) -> Iterator[Item]:
     yield from _network("prediction", s)
     yield Item("prediction", "posterior", 3 * 8 * s.num_features**2)
     # A layer at work; then the features, what is solved with them, and its squares.
-    yield Item("prediction", "chunk in the network", 8 * s.chunk_size * max(widest_layer(s), 3 * s.num_features))
+    yield Item("prediction", "chunk in the network", 8 * s.chunk_size * max(_widest_layer(s), 3 * s.num_features))
 
 
 def _network(phase: str, s: Setting) -> Iterator[Item]:
@@ -211,17 +182,129 @@ def _network(phase: str, s: Setting) -> Iterator[Item]:
     yield Item(phase, "rows of the chunk", s.chunk_size * (2 * s.row_bytes + 8 * s.num_columns))
 
 
-def widest_layer(s: Setting) -> int:
+def _widest_layer(s: Setting) -> int:
     """Numbers per row of one layer's or activation's input and output, where they are most."""
-    widths = (s.network_inputs, *s.hidden)
-    widest = max(max(one + other, 2 * other) for one, other in zip(widths, s.hidden, strict=False))
-    if not s.num_frequencies:
-        return widest
-    # Angles and cosines; then the mixed cosines, joined with the columns, and turned row by row.
-    return max(widest, s.num_columns * max(2 * s.num_frequencies, 3 * s.embedding_width))
+    widths = (s.num_columns, *s.hidden)
+    return max(max(one + other, 2 * other) for one, other in zip(widths, s.hidden, strict=False))
 
 
 def _sums(s: Setting) -> int:
     """FeatureStatistics of one chunk: the joint Gram matrix, its mirror image, a copy, and a block of rows."""
     width = s.num_features + s.num_targets
     return 8 * (3 * width**2 + GRAM_BLOCK_ROWS * width)
+
+
+def plan_memory(
+    budget: str | int,
+    num_columns: int,
+    *,
+    num_targets: int = 1,
+    hidden: Sequence[int] | None = None,
+    batch_size: int | None = None,
+    algorithm: str = "lagged",
+    block: int = 20,
+    keep_best: bool = False,
+    float_bytes: int = 4,
+    reading_bytes: int = 0,
+) -> MemoryPlan[Setting]:
+    """Choose batch size, micro-batch, chunk size, gathered batches and width of the network for a memory budget.
+
+    The rows are taken to be on disk (:class:`~finitegp.data.SpooledSource`), so their number does not matter. What is
+    given is kept; the rest is chosen, in this order: the widest network up to two layers of 128, then the largest batch
+    up to 256, then the largest parts, which do not change results.
+
+    Args:
+        budget: Such as ``"64MB"``: above the interpreter with its libraries
+            (``benchmarks/libraries.py`` loads them).
+        num_columns: Input columns, after encoding.
+        num_targets: Target columns.
+        hidden: Widths of the network's layers.
+        batch_size: Rows per batch.
+        algorithm: ``"lagged"``, ``"scgd"`` or ``"minimax"``.
+        block: Of ``"lagged"``.
+        keep_best: Whether a callback keeps the best state.
+        float_bytes: 4 for a network of float32, 8 for float64.
+        reading_bytes: What reading the table takes, if it is not spooled yet (``TableReader.reading_bytes``).
+
+    Raises:
+        MemoryBudgetError: If nothing fits; it has the nearest plan that would.
+
+    Example:
+        >>> plan = plan_memory("64MB", num_columns=16)
+        >>> plan.setting.hidden, plan.setting.batch_size, plan.fits
+        ((128, 128), 256, True)
+        >>> plan_memory("4MB", num_columns=16).setting.num_features < 128
+        True
+    """
+    size = parse_bytes(budget)
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be one of {list(ALGORITHMS)}, but is {algorithm!r}.")
+    for name, value in (("num_columns", num_columns), ("num_targets", num_targets), ("block", block)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, but is {value}.")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, but is {batch_size}.")
+    if hidden is not None and (len(hidden) == 0 or min(hidden) < 1):
+        raise ValueError(f"hidden must list at least one layer width, such as (128, 128), but is {hidden!r}.")
+    fixed = Setting(
+        num_columns=num_columns,
+        num_targets=num_targets,
+        algorithm=algorithm,
+        block=block,
+        initial_batches=block if algorithm == "lagged" else 20,
+        keep_best=keep_best,
+        float_bytes=float_bytes,
+        reading_bytes=reading_bytes,
+    )
+    plan = _best(fixed, size, None if hidden is None else tuple(hidden), batch_size)
+    if plan.fits:
+        return plan
+    other = _best(fixed, size, None, None)
+    if other.fits:
+        advice = "A smaller batch or network fits:"
+    else:
+        advice = f"Nothing smaller fits either; the smallest plan needs a budget of {format_bytes(other.limit)}:"
+    raise MemoryBudgetError(
+        f"A budget of {format_budget(size)} is too small: with these settings at least {format_bytes(plan.limit)} are "
+        "needed.",
+        advice,
+        other,
+    )
+
+
+def _best(fixed: Setting, budget: int, hidden: tuple[int, ...] | None, batch_size: int | None) -> MemoryPlan[Setting]:
+    """The first candidate that fits, or the smallest of all."""
+    return find_plan(_candidates(fixed, hidden, batch_size), items_of, budget, _PARTS)
+
+
+def _candidates(fixed: Setting, hidden: tuple[int, ...] | None, batch_size: int | None) -> Iterator[Setting]:
+    for width in _FEATURES if hidden is None else (None,):
+        for batch in _BATCHES if batch_size is None else (batch_size,):
+            layers = (width, width) if width is not None else hidden
+            assert layers is not None
+            yield replace(fixed, hidden=layers, batch_size=batch, micro_batch_size=batch)
+
+
+def _chunks(setting: Setting) -> Iterator[Setting]:
+    return (replace(setting, chunk_size=size) for size in CHUNKS if size <= setting.chunk_size)
+
+
+def _gathered(setting: Setting) -> Iterator[Setting]:
+    return (replace(setting, gathered_batches=size) for size in _GATHERED if size <= setting.gathered_batches)
+
+
+def _micro_batches(setting: Setting) -> Iterator[Setting]:
+    size = setting.batch_size
+    while True:
+        yield replace(setting, micro_batch_size=size)
+        if size <= _SMALLEST_MICRO_BATCH:
+            return
+        size = -(-size // 2)
+
+
+# Each phase has parts of its own, so that one after the other is settled.
+_PARTS = (
+    Part(_chunks, ("spool", "exact pass", "prediction")),
+    Part(_gathered, ("reading rows", "refresh", "step")),
+    Part(_micro_batches, ("step",)),
+)

@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from finitegp.out_of_core import fit_within_memory
 from pyarrow import csv
 
 from finitegp import SCGD, FeatureGP, Lagged, Minimax, train
@@ -41,7 +42,6 @@ from finitegp.data.table_source import TableSource
 from finitegp.data.tables import TableReader
 from finitegp.features import MLPFeatures
 from finitegp.memory import plan_memory, return_freed_memory
-from finitegp.out_of_core import fit_within_memory
 from finitegp.schedules import make_optimizer
 
 from .libraries import load_libraries

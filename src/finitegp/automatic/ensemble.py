@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
 from ..errors import NumericalError
+from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
 from ..flat_adam import FlatAdamW
 from ..likelihood import optimal_noise
 from ..linalg import CholeskyFactor, cholesky

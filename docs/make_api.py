@@ -26,9 +26,9 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     "Tables": {
         "finitegp.table_model": ["TableModel", "PredictedChunk"],
         "finitegp.sites": ["SiteStatistics"],
-        "finitegp.data.tables": ["TableReader"],
-        "finitegp.data.columns": ["TableEncoder", "ColumnSummary", "TransformReport"],
-        "finitegp.data.targets": ["target_values"],
+        "finitegp.tables.reader": ["TableReader"],
+        "finitegp.tables.encoder": ["TableEncoder", "ColumnSummary", "TransformReport"],
+        "finitegp.tables.targets": ["target_values"],
     },
     "Files and reports": {"finitegp.persistence": ["*"], "finitegp.report": ["*"]},
     "Models": {
@@ -50,7 +50,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.callbacks": ["*"],
     },
     "Several processes": {"finitegp.distributed": ["join_ranks", "Ranks"], "finitegp.errors": ["LostRankError"]},
-    "Sources of rows": {"finitegp.data.table_source": ["TableSource"], "finitegp.data": ["*"]},
+    "Sources of rows": {"finitegp.tables.source": ["TableSource"], "finitegp.data": ["*"]},
     "Memory": {"finitegp.memory": ["*"]},
     "Mathematics": {
         "finitegp": [

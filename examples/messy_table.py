@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from finitegp import DataError, GPRegressor, TableEncoder, TableModel, TableReader
-from finitegp.data.columns import TransformReport
-from finitegp.data.targets import target_values
+from finitegp.tables.encoder import TransformReport
+from finitegp.tables.targets import target_values
 
 TABLES = Path(__file__).parent / "tables"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from finitegp import GPRegressor
-from finitegp.data.columns import TableEncoder
 from finitegp.features import FourierFeatures
 from finitegp.table_model import TableModel
+from finitegp.tables.encoder import TableEncoder
 
 COUNTS = (30, 45, 25)
 

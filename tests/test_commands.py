@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 from finitegp import DataError
 from finitegp.automatic.fit import AutoFit
 from finitegp.cli import app
-from finitegp.data.tables import TableReader
 from finitegp.metrics import Scores
 from finitegp.report import evaluation
 from finitegp.table_model import TableModel
+from finitegp.tables.reader import TableReader
 
 runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"})
 
@@ -151,7 +151,7 @@ def test_conformal_intervals_agree_with_the_library(here, shop):
 
 def test_predict_in_pieces_and_in_every_kind_of_file(here, shop, monkeypatch):
     run("predict", shop / "price.finitegp", shop / "new.csv", "-o", "whole.csv")
-    monkeypatch.setattr("finitegp.data.tables._MAX_CHUNK_ROWS", 7)
+    monkeypatch.setattr("finitegp.tables.reader._MAX_CHUNK_ROWS", 7)
     assert len(list(TableReader(shop / "new.csv"))) == 4
     for name in ("pieces.csv", "pieces.csv.gz", "pieces.parquet"):
         run("predict", shop / "price.finitegp", shop / "new.csv", "-o", name)
@@ -191,7 +191,7 @@ def test_evaluate_agrees_with_its_definition(shop):
 
 
 def test_update_is_the_exact_posterior_of_all_rows(here, shop, monkeypatch):
-    monkeypatch.setattr("finitegp.data.tables._MAX_CHUNK_ROWS", 10)
+    monkeypatch.setattr("finitegp.tables.reader._MAX_CHUNK_ROWS", 10)
     found = run_json("update", shop / "price.finitegp", shop / "new.csv", "-o", "more.finitegp")
     assert (found["rows_added"], found["rows"]) == (25, 85)
     model = TableModel.load(shop / "price.finitegp")

@@ -28,8 +28,8 @@ from finitegp.data import (
 from finitegp.data.permutation import RandomPermutation
 from finitegp.data.sampling import Sampler
 from finitegp.data.scaling import Standardizer
-from finitegp.data.table_source import TableSource
 from finitegp.out_of_core import RandomRows
+from finitegp.tables.source import TableSource
 
 ROWS, COLUMNS = 60, 3
 

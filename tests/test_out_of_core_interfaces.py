@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from finitegp import DataError, GPRegressor
 from finitegp.automatic import EFFORTS
 from finitegp.cli import app
-from finitegp.data.columns import TableEncoder
 from finitegp.estimator import as_regressor
 from finitegp.model import FittedGP
 from finitegp.table_model import TableModel
+from finitegp.tables.encoder import TableEncoder
 
 runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"})
 

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from finitegp import GPRegressor
-from finitegp.data.columns import TableEncoder
 from finitegp.errors import DataError, ModelFileError
 from finitegp.features import LinearFeatures, MLPFeatures
 from finitegp.persistence import load_fit
 from finitegp.persistence.container import FORMAT_VERSION, read_container, write_container
 from finitegp.table_model import TableModel
+from finitegp.tables.encoder import TableEncoder
 
 
 def make_rows(count=40, seed=0):

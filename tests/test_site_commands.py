@@ -13,8 +13,8 @@ from conftest import write_shop_table
 from typer.testing import CliRunner
 
 from finitegp.cli import app
-from finitegp.data.tables import TableReader
 from finitegp.table_model import TableModel
+from finitegp.tables.reader import TableReader
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 NAMES = ("north", "south", "west")

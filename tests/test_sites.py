@@ -14,12 +14,12 @@ from reference import DenseGP
 from site_tables import COUNTS, make_model, make_sites, make_table
 
 from finitegp import DataError, GPRegressor
-from finitegp.data.columns import TableEncoder
-from finitegp.data.tables import TableReader
 from finitegp.features import LinearFeatures
 from finitegp.persistence.row_sums import encode_statistics
 from finitegp.sites import SiteStatistics
 from finitegp.table_model import TableModel
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.reader import TableReader
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from .algorithms import BSGD, SCGD, Exact, ExactGradient, Lagged, Minimax, PaperMinimax, exact_gradient
     from .callbacks import Checkpoint, ExactNLML, JsonLinesLog, ProgressBar, Validation
     from .data import ArraySource, IterableSource, NpySource, ScaledSource, Scaling, open_spool, spool
-    from .data.columns import TableEncoder
-    from .data.table_source import TableSource
-    from .data.tables import TableReader
     from .distributed import join_ranks
     from .errors import DataError, FeatureMapError, ModelFileError, NumericalError
     from .estimator import GPRegressor, as_regressor
@@ -34,6 +31,9 @@ if TYPE_CHECKING:
     from .sites import SiteStatistics
     from .statistics import FeatureStatistics
     from .table_model import TableModel
+    from .tables.encoder import TableEncoder
+    from .tables.reader import TableReader
+    from .tables.source import TableSource
     from .training import train
 
 #: Where each public name is.
@@ -41,9 +41,9 @@ _PLACES = {
     "algorithms": "BSGD SCGD Exact ExactGradient Lagged Minimax PaperMinimax exact_gradient",
     "callbacks": "Checkpoint ExactNLML JsonLinesLog ProgressBar Validation",
     "data": "ArraySource IterableSource NpySource ScaledSource Scaling open_spool spool",
-    "data.columns": "TableEncoder",
-    "data.table_source": "TableSource",
-    "data.tables": "TableReader",
+    "tables.encoder": "TableEncoder",
+    "tables.source": "TableSource",
+    "tables.reader": "TableReader",
     "distributed": "join_ranks",
     "errors": "DataError FeatureMapError ModelFileError NumericalError",
     "estimator": "GPRegressor as_regressor",

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-from .data.columns import TableEncoder
-from .data.tables import TableReader
-from .data.targets import target_values
 from .estimator import GPRegressor
 from .metrics import Scores
 from .report import encoded_columns, evaluate, gather_contents, write_report
 from .table_model import TableModel
+from .tables.encoder import TableEncoder
+from .tables.reader import TableReader
+from .tables.targets import target_values
 
 Array = npt.NDArray[np.float64]
 TARGET = "log_price"

@@ -15,7 +15,6 @@ import torch
 from . import __version__
 from .automatic import AutoFit
 from .data import ArraySource
-from .data.columns import TableEncoder, TransformReport
 from .errors import DataError, ModelFileError
 from .likelihood import optimal_noise
 from .model import FittedGP
@@ -25,6 +24,7 @@ from .persistence.fingerprint import content_hash, fixed_part_fingerprint
 from .persistence.row_sums import decode_statistics, encode_statistics
 from .posterior import WeightPosterior
 from .statistics import FeatureStatistics, sum_statistics
+from .tables.encoder import TableEncoder, TransformReport
 
 Targets = Callable[[Any, TransformReport, int], Any]
 
@@ -183,7 +183,7 @@ def merge_sites(
 def _partial_statistics(
     fit: AutoFit, encoder: TableEncoder, targets: Targets, table: Any, report: TransformReport
 ) -> Iterator[FeatureStatistics]:
-    from .data.arrow_values import record_batches
+    from .tables.arrow_values import record_batches
 
     for rows in record_batches(table):
         values = targets(rows, report, report.rows)

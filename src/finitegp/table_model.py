@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from .data.columns import TableEncoder, TransformReport
-from .data.fitted_columns import NumberColumn
 from .data.naming import locator_of
-from .data.targets import target_values
 from .errors import DataError, ModelFileError
 from .estimator import GPRegressor
 from .persistence.container import read_container, write_container
 from .persistence.plain_json import plain_json
 from .persistence.regressors import decode_regressor, encode_regressor
 from .sites import SiteStatistics, merge_sites, site_statistics
+from .tables.columns import NumberColumn
+from .tables.encoder import TableEncoder, TransformReport
+from .tables.targets import target_values
 
 Array = npt.NDArray[np.float64]
 
@@ -234,7 +234,7 @@ def _report_on(table: Any, report: TransformReport | None) -> TransformReport:
 
 
 def _chunks(table: Any) -> Iterator[Any]:
-    from .data.arrow_values import record_batches
+    from .tables.arrow_values import record_batches
 
     yield from record_batches(table)
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from finitegp import GPRegressor
 from finitegp.automatic import fit_auto
-from finitegp.data.columns import TableEncoder
 from finitegp.features import ConcatenatedFeatures, FourierFeatures, GaussLegendreFeatures, MLPFeatures
 from finitegp.persistence import save_fit
 from finitegp.persistence.container import FORMAT_VERSION
 from finitegp.sites import SiteStatistics
 from finitegp.table_model import TableModel
+from finitegp.tables.encoder import TableEncoder
 
 HERE = Path(__file__).parent
 QUICK = {

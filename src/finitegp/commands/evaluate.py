@@ -30,9 +30,9 @@ def evaluate(
     """
     console = Console(as_json)
     with console.guard():
-        from ..data.columns import TransformReport
         from ..metrics import score
         from ..table_model import TableModel
+        from ..tables.encoder import TransformReport
 
         loaded = TableModel.load(model).with_target(target)
         table = open_tables(tables, delimiter, encoding)

@@ -30,9 +30,9 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..data.columns import TableEncoder
-    from ..data.tables import TableReader
     from ..report import Evaluation
+    from ..tables.encoder import TableEncoder
+    from ..tables.reader import TableReader
 
 Array = npt.NDArray[np.float64]
 # Scores of fewer rows say next to nothing, and the rows are missed in training.
@@ -106,8 +106,8 @@ def fit(
                 "itself; use --memory for another size."
             )
         sizes = {} if memory is None else {"chunk_size": CHUNK_ROWS, "block_size": BLOCK_BYTES}
-        from ..data.columns import TableEncoder
-        from ..data.targets import target_values
+        from ..tables.encoder import TableEncoder
+        from ..tables.targets import target_values
 
         if memory is not None:
             from ..memory import return_freed_memory
@@ -188,7 +188,7 @@ def fit(
 
 
 def _encode(table: TableReader, encoder: TableEncoder, targets: Array, console: Console) -> SampledRows:
-    from ..data.columns import TransformReport
+    from ..tables.encoder import TransformReport
 
     found = TransformReport(source=table)
     inputs = encoder.transform(table, found)

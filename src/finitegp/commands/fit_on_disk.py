@@ -15,11 +15,11 @@ import numpy.typing as npt
 from .console import Console
 
 if TYPE_CHECKING:
-    from ..data.columns import TableEncoder
-    from ..data.tables import TableReader
     from ..distributed import Ranks
     from ..memory.fit_plan import FitPlan
     from ..out_of_core import DiskRows
+    from ..tables.encoder import TableEncoder
+    from ..tables.reader import TableReader
 
 # Rows of the table that are decoded at once.
 CHUNK_ROWS = 8192
@@ -61,12 +61,12 @@ def fit_on_disk(
     ranks: Ranks,
 ) -> DiskFit:
     """The regressor, a sample of its training rows, and the held-out rows, after the bill was shown."""
-    from ..data.table_source import TableSource
     from ..estimator import as_regressor
     from ..estimator.progress import stage_progress
     from ..memory import return_freed_memory
     from ..out_of_core import DiskRows, fit_disk_rows
     from ..out_of_core.fit import chosen_settings, plan_for
+    from ..tables.source import TableSource
 
     with ranks.working():  # so that what is wrong on all ranks is reported by one
         source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)

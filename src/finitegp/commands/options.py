@@ -14,7 +14,7 @@ from ..atomic import check_place
 from ..errors import DataError, OutputExistsError
 
 if TYPE_CHECKING:
-    from ..data.tables import TableReader
+    from ..tables.reader import TableReader
 
 
 class Effort(str, Enum):
@@ -78,7 +78,7 @@ def open_tables(
     block_size: int = 1 << 20,
 ) -> TableReader:
     """The tables as one, after checks of how they are to be read."""
-    from ..data.tables import TableReader
+    from ..tables.reader import TableReader
 
     delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
     if delimiter is not None and len(delimiter.encode()) != 1:

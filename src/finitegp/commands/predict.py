@@ -68,9 +68,9 @@ def predict(
     with console.guard():
         import pyarrow as pa
 
-        from ..data.columns import TransformReport
         from ..error_shape import interval_around
         from ..table_model import TableModel
+        from ..tables.encoder import TransformReport
         from .tables_out import check_ending, table_writer
 
         check_ending(output)

@@ -43,9 +43,9 @@ def report(
             param_hint="TABLE",
         )
     with console.guard():
-        from ..data.columns import TransformReport
         from ..report import encoded_columns, gather_contents, write_report
         from ..table_model import TableModel
+        from ..tables.encoder import TransformReport
 
         place = check_output(output or model.with_suffix(".html"), force=force, inputs=[model, *tables])
         loaded = TableModel.load(model).with_target(target)

@@ -34,8 +34,8 @@ def statistics(
     """
     console = Console(as_json)
     with console.guard():
-        from ..data.columns import TransformReport
         from ..table_model import TableModel
+        from ..tables.encoder import TransformReport
 
         check_output(output, force=force, inputs=[model, *tables])
         loaded = TableModel.load(model).with_target(target)

@@ -33,8 +33,8 @@ def update(
     """
     console = Console(as_json)
     with console.guard():
-        from ..data.columns import TransformReport
         from ..table_model import TableModel
+        from ..tables.encoder import TransformReport
 
         check_output(output, force=force, inputs=tables)
         loaded = TableModel.load(model).with_target(target)

@@ -73,7 +73,7 @@ def fit_within_memory(
     Freed memory is given back to the system from the first call on (:func:`~finitegp.memory.return_freed_memory`).
 
     Args:
-        data: A source (:class:`~finitegp.data.table_source.TableSource`, :class:`~finitegp.data.NpySource`, …), or
+        data: A source (:class:`~finitegp.tables.source.TableSource`, :class:`~finitegp.data.NpySource`, …), or
             ``(inputs, targets)`` arrays, whose own memory is not counted. Counts of rows are respected.
         budget: Such as ``"64MB"``, above the interpreter with its libraries.
         effort: ``"low"``, ``"medium"`` or ``"high"``; see :data:`~finitegp.automatic.EFFORTS`.

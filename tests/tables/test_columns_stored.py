@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finitegp import DataError
-from finitegp.data.columns import TableEncoder, TransformReport
+from finitegp.tables.encoder import TableEncoder, TransformReport
 
 TEXTS = ["a", "b", "c", "", "1", "2.5", "-", "x y", "2020-01-01", "2021-06-07T08:00", "inf", "ü"]
 

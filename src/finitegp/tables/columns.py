@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..data.naming import shortened
 from ..errors import DataError
 from .arrow_values import family, moment_values, number_values, plain, text_values
 from .dates import PARTS, date_parts, part_names
-from .naming import shortened
 from .sketches import MAX_CATEGORIES, MAX_CATEGORY_BYTES
 from .text_values import NOT_A_MOMENT, parse_moments, parse_numbers, strange_texts
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..data.naming import shortened
 from ..errors import DataError
 from .arrow_values import family, moment_values, number_values, plain
+from .columns import CategoryColumn, DateColumn, FittedColumn, LeftOutColumn, NumberColumn, is_blank
 from .dates import PARTS
-from .fitted_columns import CategoryColumn, DateColumn, FittedColumn, LeftOutColumn, NumberColumn, is_blank
-from .naming import shortened
 from .sketches import MAX_CATEGORIES, CategoryCounter, Gaps, MomentSketch, NumberSketch, WordCounter
 from .text_values import NOT_A_MOMENT, moment_text, parse_moments, parse_numbers
 

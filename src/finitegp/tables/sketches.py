@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ..data.permutation import SPLITMIX64_STEP, splitmix64
 from .dates import calendar
-from .permutation import SPLITMIX64_STEP, splitmix64
 from .text_values import FEW_SHARE, FEW_SPELLINGS, NOT_A_MOMENT, is_missing_word
 
 RESERVOIR_SIZE = 16_384

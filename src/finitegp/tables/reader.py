@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..data.naming import listed, shortened
 from ..errors import DataError
 from .csv_files import CsvFile, CsvOptions
-from .naming import listed, shortened
 from .parquet_files import ParquetFile, rows_between
 from .text_values import FEW_SHARE, parse_numbers, strange_texts
 

@@ -12,10 +12,10 @@ import pytest
 from source_rows import joined
 
 from finitegp import DataError
-from finitegp.data.parquet_files import runs_of_row_groups
-from finitegp.data.parquet_pages import open_page_bytes
-from finitegp.data.table_source import TableSource
-from finitegp.data.tables import TableReader
+from finitegp.tables.parquet_files import runs_of_row_groups
+from finitegp.tables.parquet_pages import open_page_bytes
+from finitegp.tables.reader import TableReader
+from finitegp.tables.source import TableSource
 
 
 @pytest.fixture

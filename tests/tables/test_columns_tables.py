@@ -9,9 +9,9 @@ import pytest
 from encoder_summaries import kinds, note, output
 
 from finitegp import DataError
-from finitegp.data.columns import TableEncoder, TransformReport
-from finitegp.data.tables import TableReader
-from finitegp.data.targets import target_values
+from finitegp.tables.encoder import TableEncoder, TransformReport
+from finitegp.tables.reader import TableReader
+from finitegp.tables.targets import target_values
 
 
 def test_data_frames_of_all_sorts():

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..data.naming import Locator, locator_of, row_label, shortened, unknown_column
 from ..errors import DataError
 from .arrow_values import family, number_values, plain, record_batches
-from .naming import Locator, locator_of, row_label, shortened, unknown_column
 from .sketches import Gaps
 from .text_values import parse_numbers, strange_texts
 

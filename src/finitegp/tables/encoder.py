@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
 from ..errors import DataError
 from .arrow_values import record_batches
-from .fitted_columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
-from .naming import Locator, listed, locator_of, row_label, unknown_column
+from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
 from .profiles import ColumnProfile
 from .sketches import Gaps
 

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
+from ..data.naming import check_unique, shortened, unknown_column
 from ..errors import DataError
-from .naming import check_unique, shortened, unknown_column
 from .text_values import MISSING_WORDS
 
 # What a column becomes when a value does not fit its type; every value of the old type is one of the new, so rows

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from .schedules import cosine_decay, make_optimizer, theory_decay
     from .sites import SiteStatistics
     from .statistics import FeatureStatistics
-    from .table_model import TableModel
     from .tables.encoder import TableEncoder
+    from .tables.model import TableRegressor
     from .tables.reader import TableReader
+    from .tables.scorers import coverage_scorer, crps_scorer, nlpd_scorer
     from .tables.source import TableSource
     from .training import train
 
@@ -61,7 +62,8 @@ _PLACES = {
     "schedules": "cosine_decay make_optimizer theory_decay",
     "sites": "SiteStatistics",
     "statistics": "FeatureStatistics",
-    "table_model": "TableModel",
+    "tables.model": "TableRegressor",
+    "tables.scorers": "coverage_scorer crps_scorer nlpd_scorer",
     "training": "train",
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}

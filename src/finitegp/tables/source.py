@@ -138,6 +138,10 @@ class TableSource(Source):
         """The file that holds a row, and the number of the row in that file."""
         return self.table.locate(row)
 
+    def line_of(self, row: int) -> int | None:
+        """The line of its file on which a row stands; None for rows of Parquet files."""
+        return self.table.line_of(row)
+
     def fingerprint(self) -> dict[str, Any]:
         """The columns and how they are encoded."""
         encoder = None if self.encoder is None else _digest(self.encoder.to_dict())

@@ -111,33 +111,27 @@ class RecordChunk(NamedTuple):
 
 
 def read_chunks(stream: IO[str], delimiter: str, size: int) -> Iterator[RecordChunk]:
-    """Records with what stands in their fields, some at a time; the first chunk has one record, the header."""
+    """Records with what stands in their fields, some at a time; the first chunk is the header, and has no rows."""
     records = read_records(stream, delimiter)
     header = next(records, None)
     if header is None:
         return
-    names = _parse([header], delimiter, header_only=True)
-    yield RecordChunk([header], names)
+    text = header.text.removeprefix("\ufeff")
+    # A file of nothing but the header: Arrow finds the names in it.
+    names = _parse([text, text], delimiter, {}).schema.names
+    yield RecordChunk([header], pa.RecordBatch.from_arrays([pa.array([], pa.string())] * len(names), names=names))
     while chunk := list(islice(records, size)):
-        yield RecordChunk(chunk, _parse([header, *chunk], delimiter))
+        types = dict.fromkeys(names, pa.string())
+        yield RecordChunk(chunk, _parse([text, *(record.text for record in chunk)], delimiter, types))
 
 
-def _parse(records: list[Record], delimiter: str, *, header_only: bool = False) -> Any:
-    text = "\n".join(record.text.removeprefix("\ufeff") for record in records)
-    names = None
-    if header_only:
-        names = csv.read_csv(
-            pa.BufferReader((text + "\n" + text).encode()),
-            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        ).column_names
-        return pa.RecordBatch.from_arrays([pa.array([], pa.string())] * len(names), names=names)
-    first = _parse(records[:1], delimiter, header_only=True)
+def _parse(lines: list[str], delimiter: str, types: dict[str, Any]) -> Any:
+    """Lines of CSV, the header first, as a record batch."""
+    text = "\n".join(lines).encode()
     table = csv.read_csv(
-        pa.BufferReader(text.encode()),
-        read_options=csv.ReadOptions(use_threads=False, block_size=max(1 << 20, 2 * len(text.encode()))),
-        parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False),
-        convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(first.schema.names, pa.string()), strings_can_be_null=False
-        ),
+        pa.BufferReader(text),
+        read_options=csv.ReadOptions(use_threads=False, block_size=max(1 << 16, len(text) + 1)),
+        parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=False),
     )
     return table.combine_chunks().to_batches()[0]

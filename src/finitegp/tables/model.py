@@ -29,7 +29,7 @@ from .model_files import load_table_model, save_table_model
 from .predictive import EncodedRows, TablePredictor
 from .reader import TableReader
 from .rows import TableRows, check_columns, is_file, note_on_copies
-from .scoring import score_rows
+from .scoring import COVERAGES, SCORED_COVERAGES, ScoredRows, quantile_moments
 from .target_scale import SCALES, TargetScale, atom, choose_scale
 from .targets import check_varies, fit_target, read_target
 
@@ -76,7 +76,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         max_one_hot: Columns of up to so many categories become one column for each.
         effort: ``"low"``, ``"medium"`` or ``"high"``: how much time to spend.
         random_state: A number makes the fit reproducible.
-        verbose: Draw a progress bar and print notes.
+        verbose: Draw a progress bar.
         memory_budget: Such as ``"64MB"``, for the fit of the encoded rows; see :class:`GPRegressor`.
         regressor: A :class:`GPRegressor` with other settings; ``effort``, ``random_state``, ``verbose`` and
             ``memory_budget`` are then its own.
@@ -164,7 +164,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows, values = self.training_rows(X, y, target=target)
         weights = self._weights(rows, sample_weight, len(values))
         kept = np.isfinite(values)
-        notes = self._notes_on_targets(rows, values, kept)
+        notes = self.notes_on_targets(rows, values, kept)
         rows, values = rows.take(kept), values[kept]
         if len(values) < _FEWEST_ROWS:
             raise DataError(
@@ -188,9 +188,6 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "target_std": float(values.std()),
             "seconds": time.perf_counter() - started,
         } | self.summary_
-        if self.verbose:
-            for note in self.notes_:
-                print(f"Note: {note}")
         return self
 
     def training_rows(self, X: Any, y: Any = None, *, target: str | None = None) -> tuple[TableRows, Array]:
@@ -198,7 +195,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         The first step of :meth:`fit`, for those who split rows themselves.
         """
-        rows = self._read(X)
+        rows = self.read(X)
         if target is not None:
             if y is not None:
                 raise ValueError("Give either y or target, not both.")
@@ -213,10 +210,16 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self._target_column = NumberColumn(self.target_ or "y", "number", "number", False, "the target", 0.0, ())
         return rows, self._given_targets(y, rows)
 
-    def _read(self, data: Any) -> TableRows:
+    def read(self, data: Any) -> TableRows:
+        """The rows of a table or a file in memory, read as the parameters say."""
         if is_file(data):
-            return TableRows.read(TableReader(data, text=list(self.categorical), decimal=self.decimal or "."))
+            return TableRows.read(TableReader(data, **self.reading_options))
         return TableRows.read(data)
+
+    @property
+    def reading_options(self) -> dict[str, Any]:
+        """How to read the model's tables from files: arguments of `TableReader`."""
+        return {"text": list(self.categorical), "decimal": self.decimal or "."}
 
     @staticmethod
     def _given_targets(y: Any, rows: TableRows) -> Array:
@@ -241,7 +244,8 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             return weights
         return None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64).reshape(count)
 
-    def _notes_on_targets(self, rows: TableRows, values: Array, kept: npt.NDArray[np.bool_]) -> list[str]:
+    def notes_on_targets(self, rows: TableRows, values: Array, kept: npt.NDArray[np.bool_]) -> list[str]:
+        """What a user should hear of the reading of a table and of its targets: missing ones, atoms."""
         notes = list(getattr(rows.source, "notes", ()))
         name = self.target_ or "y"
         missing = np.flatnonzero(~kept)
@@ -425,7 +429,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def scored_rows(self, X: Any, y: Any = None) -> tuple[TableRows, Array]:
         """Rows in memory and their targets, NaN where missing, for a model that is fitted."""
         check_is_fitted(self)
-        rows = self._read(X)
+        rows = self.read(X)
         if y is not None:
             return rows, self._given_targets(y, rows)
         if self.target_ is None:
@@ -447,21 +451,19 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def evaluate(self, X: Any, y: Any = None) -> Scores:
         """Scores on a table that has the truth, in the target's units; rows without a target are left out."""
-        rows, values = self._with_target_only(X, y)
-        return self.score_encoded(self.encode(rows, TransformReport(source=rows)), values)
+        return self.predict_scored(X, y).scores()
 
-    def score_encoded(self, rows: EncodedRows, values: Array) -> Scores:
-        """Scores on rows that are encoded already."""
+    def predict_scored(self, X: Any, y: Any = None, report: TransformReport | None = None) -> ScoredRows:
+        """Predictions for rows whose targets are known, with all that scores need."""
+        rows, values = self._with_target_only(X, y)
+        encoded = self.encode(rows, _report_on(rows, report))
         predictor = self.predictor_
-        location = predictor.locate(rows)
-        mean, std = predictor.moments(rows)
-        return score_rows(
-            mean,
-            std,
-            predictor.log_density(rows, values),
-            lambda coverage: predictor.interval(rows, coverage, location=location),
-            values,
-        )
+        lower, upper = predictor.intervals(encoded, (*COVERAGES, *SCORED_COVERAGES))
+        if self.scale_.name == "identity":
+            mean, std = predictor.moments(encoded)
+        else:
+            mean, std = quantile_moments(lower[:, : len(COVERAGES)], upper[:, : len(COVERAGES)])
+        return ScoredRows(mean, std, predictor.log_density(encoded, values), lower, upper, values)
 
     def baseline(self, values: Array) -> Scores | None:
         """Scores of the mean and spread of the training rows, if the model knows them."""
@@ -503,7 +505,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         known = None
         if training is not None:
             known_rows, known_values = training
-            known_rows = self._read(known_rows)
+            known_rows = self.read(known_rows)
             known = self.encoder_.transform_training(known_rows), np.asarray(known_values), known_rows.numbers
         return self.report_encoded(inputs, values, path, training=known, seed=seed, force=force)
 

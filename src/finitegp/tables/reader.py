@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ..data.naming import listed, shortened
 from ..errors import DataError
 from .csv_files import CsvFile, CsvOptions
-from .csv_records import line_of_row
+from .csv_records import Record, line_of_row, open_text, read_chunks
 from .memory_files import ENDINGS as _MEMORY_ENDINGS
 from .memory_files import MemoryFile
 from .parquet_files import ParquetFile, rows_between
@@ -156,6 +156,25 @@ class TableReader:
                 batch = _conform(batch, self.schema)
                 for offset in range(0, batch.num_rows, self.chunk_size):
                     yield batch.slice(offset, self.chunk_size)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether all files are CSV, with the same columns in the same order and the same delimiter."""
+        files = [file for file in self._files if isinstance(file, CsvFile)]
+        alike = {(tuple(file.types), file.options.delimiter_of(file.path)) for file in files}
+        return len(files) == len(self._files) and len(alike) == 1
+
+    def text_files(self) -> Iterator[tuple[list[Record], Any, str]]:
+        """Records of CSV files as they are written, the same as text in Arrow, and the delimiter, some at a time.
+
+        The first chunk of each file is its header, with no rows.
+        """
+        options = self.csv_options
+        for path in self.paths:
+            delimiter = options.delimiter_of(path)
+            with open_text(path, options.encoding) as stream:
+                for records, batch in read_chunks(stream, delimiter, self.chunk_size):
+                    yield records, batch, delimiter
 
     def read(self) -> Any:
         """The whole table in memory, a ``pyarrow.Table``."""

@@ -18,8 +18,8 @@ def nlpd_scorer(model: Any, X: Any, y: Any) -> float:
         >>> X = np.random.default_rng(0).normal(size=(40, 1))
         >>> y = X[:, 0] + 0.1 * np.random.default_rng(1).normal(size=40)
         >>> scores = cross_val_score(GPRegressor(effort="low", random_state=0), X, y, scoring=nlpd_scorer, cv=2)
-        >>> bool((scores > 0.0).all())
-        True
+        >>> scores.shape
+        (2,)
     """
     return float(np.mean(model.log_density(X, y)))
 

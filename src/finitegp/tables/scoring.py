@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,48 +44,56 @@ def quantile_crps(lower: Array, upper: Array, targets: Array) -> Array:
     return result
 
 
-def score_rows(
-    mean: Array,
-    std: Array,
-    log_density: Array,
-    interval: Callable[[float], tuple[Array, Array]],
-    targets: Array,
-    *,
-    name: str = "this model",
-    coverages: Sequence[float] = SCORED_COVERAGES,
-) -> Scores:
-    """Scores of predictions on observed targets.
+class ScoredRows(NamedTuple):
+    """What is predicted for rows whose targets are known.
 
-    Args:
-        mean: ``(rows,)``, of each prediction.
-        std: Their standard deviations.
-        log_density: That of the observed targets.
-        interval: Lower and upper ends at a coverage.
+    Attributes:
+        mean: ``(rows,)``.
+        std: Standard deviations.
+        log_density: Of the observed targets.
+        lower: Ends of intervals at ``(*COVERAGES, *SCORED_COVERAGES)``, ``(rows, coverages)``.
+        upper: The other ends.
         targets: What was observed.
-        name: Of the model.
-        coverages: Of the intervals that are counted.
     """
-    ends = [interval(coverage) for coverage in COVERAGES]
-    lower, upper = (np.stack(each, axis=1) for each in zip(*ends, strict=True))
-    inside = {}
-    for coverage in coverages:
-        low, high = interval(coverage)
-        inside[coverage] = float(((low <= targets) & (targets <= high)).mean())
-    errors = targets - mean
-    rmse, variance = math.sqrt(float(np.mean(errors**2))), float(targets.var())
-    return Scores(
-        name=name,
-        rmse=rmse,
-        mae=float(np.abs(errors).mean()),
-        r_squared=1.0 - rmse**2 / variance if variance > 0.0 else None,
-        nlpd=-float(log_density.mean()),
-        crps=float(quantile_crps(lower, upper, targets).mean()),
-        coverage=inside,
-        largest_standardized_residual=float(np.abs(errors / std).max()),
-        rmse_error=_standard_error(errors**2) / (2.0 * rmse) if rmse > 0.0 else 0.0,
-        mae_error=_standard_error(np.abs(errors)),
-        nlpd_error=_standard_error(log_density),
-    )
+
+    mean: Array
+    std: Array
+    log_density: Array
+    lower: Array
+    upper: Array
+    targets: Array
+
+    @classmethod
+    def joined(cls, parts: Sequence[ScoredRows]) -> ScoredRows:
+        """The rows of several, such as those of folds, one after the other."""
+        return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+    @property
+    def width(self) -> float:
+        """The median width of the 90 % intervals."""
+        place = len(COVERAGES) + SCORED_COVERAGES.index(0.9)
+        return float(np.median(self.upper[:, place] - self.lower[:, place]))
+
+    def scores(self, name: str = "this model") -> Scores:
+        """The scores."""
+        errors, count = self.targets - self.mean, len(COVERAGES)
+        rmse, variance = math.sqrt(float(np.mean(errors**2))), float(self.targets.var())
+        inside = (self.lower <= self.targets[:, None]) & (self.targets[:, None] <= self.upper)
+        shares = inside[:, count:].mean(axis=0).tolist()
+        crps = quantile_crps(self.lower[:, :count], self.upper[:, :count], self.targets)
+        return Scores(
+            name=name,
+            rmse=rmse,
+            mae=float(np.abs(errors).mean()),
+            r_squared=1.0 - rmse**2 / variance if variance > 0.0 else None,
+            nlpd=-float(self.log_density.mean()),
+            crps=float(crps.mean()),
+            coverage=dict(zip(SCORED_COVERAGES, shares, strict=True)),
+            largest_standardized_residual=float(np.abs(errors / self.std).max()),
+            rmse_error=_standard_error(errors**2) / (2.0 * rmse) if rmse > 0.0 else 0.0,
+            mae_error=_standard_error(np.abs(errors)),
+            nlpd_error=_standard_error(self.log_density),
+        )
 
 
 def _standard_error(values: Array) -> float:

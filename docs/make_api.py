@@ -24,7 +24,10 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.estimator": ["as_regressor"],
     },
     "Tables": {
-        "finitegp.table_model": ["TableModel", "PredictedChunk"],
+        "finitegp.tables.model": ["TableRegressor", "PredictedChunk"],
+        "finitegp.tables.judging": ["fit_and_judge", "Judging", "JudgedFit"],
+        "finitegp.tables.scorers": ["nlpd_scorer", "crps_scorer", "coverage_scorer"],
+        "finitegp.tables.target_scale": ["TargetScale"],
         "finitegp.sites": ["SiteStatistics"],
         "finitegp.tables.reader": ["TableReader"],
         "finitegp.tables.encoder": ["TableEncoder", "ColumnSummary", "TransformReport"],

@@ -8,8 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from ..errors import DataError
+
 Array = npt.NDArray[np.float64]
 
+_NO_NUMBERS = ("object", "str", "category", "categorical", "enum", "date", "period", "time")
 # Up to so many rows, repetitions included, equal rows are merged: sorting them costs nothing there.
 _MERGED_ROWS = 1500
 
@@ -19,7 +22,22 @@ def to_numpy(values: Any) -> Any:
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
         return tensor.double().numpy() if tensor.is_floating_point() else tensor.numpy()
+    if hasattr(values, "columns") and hasattr(values, "dtypes"):
+        _check_numbers(values)
     return values
+
+
+def _check_numbers(frame: Any) -> None:
+    """An error that names the estimator for tables if a data frame has columns of text or dates."""
+    for name, kind in zip(frame.columns, list(frame.dtypes), strict=True):
+        words = str(kind).lower()
+        # Objects may be numbers.
+        first = next((value for value in frame[name] if value is not None), None) if words == "object" else ""
+        if isinstance(first, str) and words.startswith(_NO_NUMBERS):
+            raise DataError(
+                f"Column {str(name)!r} holds text or dates ({kind}), but GPRegressor takes numbers: "
+                "finitegp.TableRegressor takes tables with text, dates and gaps."
+            )
 
 
 def merge_equal_rows(inputs: Array, targets: Array, counts: Array | None) -> tuple[Array, Array, Array | None]:

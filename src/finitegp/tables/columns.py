@@ -134,8 +134,9 @@ class FittedColumn(ABC):
             return 0, ""
         low, high = span
         values = np.where(cells.gaps, low, cells.values)
-        beyond = np.maximum(low - values, values - high)
-        count = int(np.count_nonzero(beyond > _BEYOND * (high - low)))
+        with np.errstate(over="ignore"):
+            beyond = np.maximum(low - values, values - high)
+            count = int(np.count_nonzero(beyond > _BEYOND * (high - low)))
         farthest = values[int(np.argmax(beyond))] if count else low
         return count, moment_text(int(farthest)) if self.kind == "date" else f"{farthest:.6g}"
 

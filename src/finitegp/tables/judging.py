@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -174,10 +174,23 @@ def _judge_with(
     predicted = model.predict_scored(held_out, report=found)
     known = model.encoder_.transform_training(training), values, training.numbers
     inputs = model.encoder_.transform(held_out)
-    scores = [predicted.scores(), *_baselines(known[0], values, inputs, predicted.targets, seed)]
+    own = predicted.scores()
+    evaluation = None
+    if model.scale_.name == "identity":
+        # What is printed is what the report shows, measured once.
+        from ..report.evaluation import evaluate
+
+        found_once = evaluate(model.regressor_, inputs, predicted.targets, training=known[:2], seed=seed)
+        scores = [own, *found_once.scores[1:]]
+        claimed = found_once.predicted._replace(mean=predicted.mean, std=predicted.std)
+        evaluation = replace(found_once, predicted=claimed, scores=scores)
+    else:
+        scores = [own, *_baselines(known[0], values, inputs, predicted.targets, seed)]
     contents = None
     if report is not None:
-        contents = model.report_encoded(inputs, predicted.targets, report, training=known, seed=seed, force=force)
+        contents = model.report_encoded(
+            inputs, predicted.targets, report, training=known, evaluation=evaluation, seed=seed, force=force
+        )
     if take_in:
         model.update(held_out)
     total = len(values) + (len(predicted.targets) if take_in else 0)

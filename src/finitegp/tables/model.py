@@ -180,7 +180,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = len(self.feature_names_in_)
         if self.scale_.name != "identity":
             notes.append(f"The target is modelled on the scale {self.scale_.name!r}.")
-        self.notes_ = notes + self.encoder_.notes
+        self.notes_ = notes + self.encoder_.notes + _note_on_gaps(self.columns_)
         self.summary_ = {
             "rows": len(values),
             "rows_without_target": int((~kept).sum()),
@@ -545,7 +545,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows, values = self.scored_rows(X, y)
         known = np.isfinite(values)
         if not known.any():
-            raise DataError(f"No row of the table has a target {self.target_ or 'y'!r}.")
+            raise DataError(f"The target {self.target_ or 'y'!r} is missing in all {len(values)} rows.")
         if not known.all():
             first = rows.label(int(np.flatnonzero(~known)[0]))
             problem = f"The target {self.target_ or 'y'!r} is missing in {int((~known).sum())} of {len(values)} rows"
@@ -706,6 +706,8 @@ def _report_on(table: Any, report: TransformReport | None) -> TransformReport:
     return report
 
 
-def left_out_columns(columns: Sequence[ColumnSummary]) -> str:
-    """The names of columns that are left out, for a sentence."""
-    return listed(line.column for line in columns if line.encoding == "left out")
+def _note_on_gaps(columns: Sequence[ColumnSummary]) -> list[str]:
+    gaps = [f"{line.column} ({line.gaps})" for line in columns if line.gaps and line.outputs]
+    if not gaps:
+        return []
+    return [f"Gaps were filled with the usual value, and the model is told where: {listed(gaps)}."]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import DataError, ModelFileError
 from ..estimator import GPRegressor
 from .encoder import TableEncoder
 from .scoring import COVERAGES, quantile_moments
@@ -88,7 +89,12 @@ class TablePredictor:
         self, rows: EncodedRows, coverage: float, method: str = "predictive", location: Location | None = None
     ) -> tuple[Array, Array]:
         """Lower and upper ends of central intervals, in the target's units."""
-        lower, upper = self.regressor.predict_interval(rows.inputs, coverage, method)
+        try:
+            lower, upper = self.regressor.predict_interval(rows.inputs, coverage, method)
+        except ValueError as error:
+            raise DataError(str(error)) from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelFileError(f"What the model counted on rows kept aside makes no sense: {error}.") from None
         if rows.unknown is not None:
             mean, std, claimed_mean, claimed_std = location or self.locate(rows)
             lower, upper = (claimed_mean + (end - mean) * (claimed_std / std) for end in (lower, upper))

@@ -165,7 +165,7 @@ class NumberSketch:
         if self.count < _FEWEST_FOR_ABSURD:
             return None
         low, high = self.sample.quartiles()
-        reach = _ABSURD * (high - low)
+        reach = min(_ABSURD * (high - low), 1e300)
         if reach > 0 and self.maximum > high + reach:
             return self.first_maximum
         return self.first_minimum if reach > 0 and self.minimum < low - reach else None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..data.naming import LineLocator, Locator, locator_of, row_label, shortened, unknown_column
+from ..data.naming import Locator, locator_of, row_label, shortened, unknown_column
 from ..errors import DataError
 from .arrow_values import family, plain, record_batches
 from .columns import MisfitError, NumberColumn, is_blank
@@ -17,7 +17,9 @@ from .text_values import parse_numbers, strange_texts
 from .written_numbers import DECIMALS, read_numbers
 
 
-def fit_target(array: Any, name: str, *, decimal: str | None = None, source: Locator | None = None) -> NumberColumn:
+def fit_target(
+    array: Any, name: str, *, decimal: str | None = None, source: Locator | None = None, first_row: int = 0
+) -> NumberColumn:
     """How the numbers of a target are written; anything but numbers and words for a missing one is an error.
 
     Args:
@@ -25,6 +27,7 @@ def fit_target(array: Any, name: str, *, decimal: str | None = None, source: Loc
         name: Its name.
         decimal: What stands before decimals in text; None to find it.
         source: What finds a row in its file, for error messages.
+        first_row: Number of the first row there.
 
     Example:
         >>> import pyarrow as pa
@@ -53,7 +56,7 @@ def fit_target(array: Any, name: str, *, decimal: str | None = None, source: Loc
             rows = strange_texts(array, np.isnan(values) & np.isnan(read_numbers(array).values))
             row = int(rows[0]) if len(rows) else int(strange_texts(array, np.isnan(values))[0])
             raise DataError(
-                f"The target {name!r} must be numbers, but {row_label(row, source)} holds "
+                f"The target {name!r} must be numbers, but {row_label(first_row + row, source)} holds "
                 f"{shortened(array[row].as_py())}: correct the value, or choose another target."
             )
         if good:
@@ -102,8 +105,8 @@ def target_values(
         if name not in batch.schema.names:
             raise DataError(unknown_column(name, batch.schema.names))
         array = batch.column(batch.schema.get_field_index(name))
-        place = _Shifted(source, row)
-        values = np.asarray(fit_target(array, name, source=place).read(array).values, dtype=np.float64)
+        column = fit_target(array, name, source=source, first_row=row)
+        values = np.asarray(column.read(array).values, dtype=np.float64)
         gaps.add(np.isnan(values), np.isinf(values), row)
         parts.append(values)
         row += len(values)
@@ -131,18 +134,3 @@ def check_varies(targets: npt.NDArray[np.float64], name: str | None) -> None:
             f"The target {name or 'y'!r} is {targets[0]:.6g} in every row, so there is nothing to predict: choose "
             "another column."
         )
-
-
-class _Shifted:
-    """Finds rows of a chunk."""
-
-    def __init__(self, source: Locator | None, first_row: int) -> None:
-        self.source, self.first_row = source, first_row
-
-    def locate(self, row: int) -> Any:
-        """The file of the row, if the source knows it; otherwise None."""
-        return None if self.source is None else self.source.locate(row + self.first_row)
-
-    def line_of(self, row: int) -> int | None:
-        """The line of the row, if the source knows it."""
-        return self.source.line_of(row + self.first_row) if isinstance(self.source, LineLocator) else None

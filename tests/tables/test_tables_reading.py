@@ -168,7 +168,7 @@ def test_csv_files_with_a_few_words_are_text_in_all(tmp_path):
     assert table.notes == [f"Column 'x' is read as text because line 62 of {tmp_path / 'b.csv'} holds 'broken'."]
     write(tmp_path / "b.csv", "x\n4\nlow\nhigh\nlow\n")
     message = error_of([tmp_path / f"{name}.csv" for name in "abc"])
-    assert re.search(r"Column 'x' is int64 in .*a\.csv but text in .*b\.csv: row 1 there holds 'low'", message)
+    assert re.search(r"Column 'x' is int64 in .*a\.csv but text in .*b\.csv: line 3 there holds 'low'", message)
 
 
 def test_drift_between_files_is_named(tmp_path):

@@ -213,9 +213,9 @@ class ColumnProfile:
     def _text_verdict(self, max_one_hot: int) -> Verdict:
         wanted = self.options.kind
         numbers = [reading for reading in self._number_readings if reading.holds]
-        if numbers and wanted in (None, "number"):
-            return self._number_verdict(numbers[0].sketch, numbers[0])
         dates = {reading.style: reading for reading in self._date_readings if reading.holds}
+        if numbers and wanted in (None, "number") and (wanted or "yyyymmdd" not in dates):
+            return self._number_verdict(numbers[0].sketch, numbers[0])
         if dates and wanted in (None, "date"):
             if {"day first", "month first"} <= set(dates):
                 raise DataError(

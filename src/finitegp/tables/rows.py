@@ -53,7 +53,7 @@ class TableRows:
             table = pa.Table.from_batches(batches)
         except pa.ArrowException as error:
             raise DataError(f"The chunks of the table do not fit together: {error}.") from None
-        return cls(table, np.arange(table.num_rows), locator_of(data))
+        return cls(_without_views(table), np.arange(table.num_rows), locator_of(data))
 
     @property
     def num_rows(self) -> int:
@@ -118,6 +118,14 @@ class TableRows:
         _, first = np.unique(keys, return_index=True)
         found: npt.NDArray[np.int64] = first[keys]
         return found
+
+
+def _without_views(table: Any) -> Any:
+    """The table with views of text as text: Arrow cannot take rows of views."""
+    for number, field in enumerate(table.schema):
+        if str(field.type) == "string_view":
+            table = table.set_column(number, field.name, table.column(number).cast(pa.large_string()))
+    return table
 
 
 def note_on_copies(rows: TableRows, first: npt.NDArray[np.int64]) -> list[str]:

@@ -230,7 +230,7 @@ def test_mistakes(frame):
     with pytest.raises(ValueError, match="target_scale must be"):
         linear(target_scale="cube").fit(frame, target="price")
     for table in (frame, pl.from_pandas(frame)):
-        with pytest.raises(DataError, match="'cut' holds text or dates .*TableRegressor takes tables"):
+        with pytest.raises(DataError, match=r"'cut' holds text or dates .*TableRegressor takes tables"):
             GPRegressor().fit(table, frame["price"])
 
 

@@ -151,22 +151,32 @@ def _write_text(
 
     files = table.text_files()
     with text_writer(output, encoding=table.csv_options.encoding, overwrite=force) as stream:
-        for number, (records, batch, delimiter) in enumerate(files):
-            first = number == 0
+        for number, (records, batch, given) in enumerate(files):
+            delimiter = _delimiter(output, given)
+            # Fields are written anew only where some are left out or others are to stand between them.
+            chosen = keep if keep is not None or delimiter == given else batch.schema.names
             if batch.num_rows == 0:
-                if first:
-                    own = records[0].text if keep is None else _joined(keep, delimiter)
+                if number == 0:
+                    own = records[0].text if chosen is None else _joined(chosen, delimiter)
                     stream.write(f"{own}{delimiter}{_joined(added, delimiter)}{records[0].end or _NEW_LINE}")
                 continue
             chunk = next(loaded.predict_chunks(batch, **asked))
             figures = np.stack([chunk.mean, chunk.std, chunk.lower, chunk.upper], axis=1)
-            columns = None if keep is None else zip(*(batch.column(name).to_pylist() for name in keep), strict=True)
+            columns = None if chosen is None else zip(*(batch.column(name).to_pylist() for name in chosen), strict=True)
             for record, row in zip(records, figures.tolist(), strict=True):
                 own = record.text if columns is None else _joined(next(columns), delimiter)
                 stream.write(f"{own}{delimiter}{delimiter.join(map(repr, row))}{record.end or _NEW_LINE}")
 
 
 _NEW_LINE = "\n"
+
+
+def _delimiter(output: Path, given: str) -> str:
+    """A tab in .tsv files, none in .csv files, otherwise that of the table which is read."""
+    name = output.name.lower().removesuffix(".gz")
+    if name.endswith(".tsv"):
+        return "\t"
+    return "," if name.endswith(".csv") and given == "\t" else given
 
 
 def _joined(values: Any, delimiter: str) -> str:

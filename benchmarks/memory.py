@@ -38,11 +38,11 @@ from pyarrow import csv
 
 from finitegp import SCGD, FeatureGP, Lagged, Minimax, train
 from finitegp.data import ArraySource, NpySource, spool
-from finitegp.data.table_source import TableSource
-from finitegp.data.tables import TableReader
 from finitegp.features import MLPFeatures
 from finitegp.memory import plan_memory, return_freed_memory
 from finitegp.schedules import make_optimizer
+from finitegp.tables.reader import TableReader
+from finitegp.tables.source import TableSource
 
 from .libraries import load_libraries
 from .process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes

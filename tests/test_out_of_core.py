@@ -11,9 +11,9 @@ from out_of_core_rows import QUICK, make_rows
 
 from finitegp.automatic import fit_auto
 from finitegp.data import ArraySource, NpySource, StreamSource
-from finitegp.data.table_source import TableSource
 from finitegp.memory import MemoryBudgetError
 from finitegp.out_of_core import fit_within_memory
+from finitegp.tables.source import TableSource
 
 
 class TestFit:

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..data.naming import check_unique
 from ..errors import DataError
-from .naming import check_unique
 from .text_values import NOT_A_MOMENT
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..data.naming import listed, unknown_column
+from ..data.sources import WHOLE, Rows, Share, Source, check_chunk_size, check_rows
 from ..errors import DataError
 from .arrow_values import family, number_values, plain
-from .columns import TableEncoder, TransformReport
-from .naming import listed, unknown_column
-from .sources import WHOLE, Rows, Share, Source, check_chunk_size, check_rows
-from .tables import TableReader
+from .encoder import TableEncoder, TransformReport
+from .reader import TableReader
 from .targets import target_values
 
 
@@ -29,7 +29,7 @@ class TableSource(Source):
     random batches and spools the rows into a temporary file first; :func:`finitegp.data.spool` keeps that file.
 
     Args:
-        table: A :class:`~finitegp.data.tables.TableReader`, or what it takes: a file, several, or a directory.
+        table: A :class:`~finitegp.tables.reader.TableReader`, or what it takes: a file, several, or a directory.
         target: The column to predict, or several; None for new rows, which have none.
         weights: A column of positive row weights.
         counts: A column of how many equal rows each row stands for.
@@ -137,6 +137,10 @@ class TableSource(Source):
     def locate(self, row: int) -> tuple[Path, int]:
         """The file that holds a row, and the number of the row in that file."""
         return self.table.locate(row)
+
+    def line_of(self, row: int) -> int | None:
+        """The line of its file on which a row stands; None for rows of Parquet files."""
+        return self.table.line_of(row)
 
     def fingerprint(self) -> dict[str, Any]:
         """The columns and how they are encoded."""

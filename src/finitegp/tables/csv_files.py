@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
+from ..data.naming import check_unique, shortened, unknown_column
 from ..errors import DataError
-from .naming import check_unique, shortened, unknown_column
+from .csv_records import is_packed, line_of_row, open_text
 from .text_values import MISSING_WORDS
 
 # What a column becomes when a value does not fit its type; every value of the old type is one of the new, so rows
@@ -48,23 +49,42 @@ _BLOCKS_AHEAD, _AHEAD_COPIES, _BLOCK_COPIES, _READER_BYTES = 32, 1.2, 2, 1_500_0
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """How CSV text is cut into fields.
+    """How CSV text is cut into fields, and what the fields hold.
 
     Attributes:
-        delimiter: One character; None for a tab in ``.tsv`` files and a comma in all others.
+        delimiter: One character; None to find it: a tab in ``.tsv`` files, otherwise a comma, unless the header has
+            none but semicolons, tabs or bars.
         encoding: Of the text, as Python names it.
         block_size: Bytes read at once; one row must fit.
+        decimal: What stands before decimals.
+        text: Columns that are read as text whatever they hold.
     """
 
     delimiter: str | None = None
     encoding: str = "utf8"
     block_size: int = 1 << 20
+    decimal: str = "."
+    text: tuple[str, ...] = ()
 
     def delimiter_of(self, path: Path) -> str:
         """The delimiter used for one file."""
         if self.delimiter is not None:
             return self.delimiter
-        return "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
+        if path.name.lower().removesuffix(".gz").endswith(".tsv"):
+            return "\t"
+        try:
+            with open_text(path, self.encoding) as stream:
+                header = stream.readline(1 << 20)
+        except (UnicodeError, OSError, EOFError):
+            return ","
+        if "," in header:
+            return ","
+        return max(";\t|", key=header.count) if any(other in header for other in ";\t|") else ","
+
+    def place(self, path: Path, row: int) -> str:
+        """A row of a file by its line, for messages."""
+        line = line_of_row(path, row, delimiter=self.delimiter_of(path), encoding=self.encoding)
+        return f"row {row}" if line is None else f"line {line}"
 
 
 @dataclass
@@ -88,7 +108,7 @@ class CsvFile:
         """About how much memory reading takes: Arrow reads up to 32 blocks ahead, whatever the size of chunks."""
         block = self.options.block_size
         ahead = _BLOCKS_AHEAD * block
-        if not _is_packed(self.path):  # what a packed file unpacks to is not known
+        if not is_packed(self.path):  # what a packed file unpacks to is not known
             size = self.path.stat().st_size
             block, ahead = min(block, size), min(ahead, size)
         return _READER_BYTES + int(_AHEAD_COPIES * ahead + _BLOCK_COPIES * block)
@@ -108,7 +128,8 @@ class CsvFile:
             if name not in names:
                 raise DataError(unknown_column(name, names, str(path)))
         chosen = names if columns is None else list(columns)
-        file = cls(path, options, {name: schema.field(name).type for name in chosen})
+        types = {name: pa.string() if name in options.text else schema.field(name).type for name in chosen}
+        file = cls(path, options, types)
         # A type that fails before any row was accepted under it can be exchanged for any other.
         candidates = {name: iter(_AFTER_EMPTY) for name, kind in file.types.items() if pa.types.is_null(kind)}
         since: dict[str, int] = {}
@@ -122,7 +143,7 @@ class CsvFile:
                 row = file.num_rows if misfit.row is None else misfit.row
                 kind = file.types[name]
                 if misfit.value is None or pa.types.is_string(kind):
-                    raise _encoding_error(path, name, row, options.encoding) from None
+                    raise _encoding_error(path, name, options.place(path, row), options.encoding) from None
                 if pa.types.is_null(kind) or (name in candidates and since.get(name) == file.num_rows):
                     file.types[name] = next(candidates[name])
                 else:
@@ -168,14 +189,14 @@ def _batches(path: Path, options: CsvOptions, types: dict[str, Any], skip: int) 
         if found is not None:
             row = int(found[2]) - _HEADER_ROWS if found[2] else None
             raise _DoesNotFitError(int(found[1]), row, found[3]) from None
-        raise DataError(_translated(path, error, seen)) from None
+        raise DataError(_translated(path, options, error, seen)) from None
 
 
 def _first_schema(path: Path, options: CsvOptions) -> Any:
     try:
         return _reader(path, options, {}, 0).schema
     except (pa.ArrowInvalid, OSError, UnicodeError) as error:
-        raise DataError(_translated(path, error, 0)) from None
+        raise DataError(_translated(path, options, error, 0)) from None
 
 
 def _reader(path: Path, options: CsvOptions, types: dict[str, Any], skip: int) -> Any:
@@ -183,7 +204,7 @@ def _reader(path: Path, options: CsvOptions, types: dict[str, Any], skip: int) -
     pool = pa.system_memory_pool()
     file = pa.OSFile(str(path), memory_pool=pool)
     return csv.open_csv(
-        pa.CompressedInputStream(file, "gzip") if _is_packed(path) else file,
+        pa.CompressedInputStream(file, "gzip") if is_packed(path) else file,
         memory_pool=pool,
         read_options=csv.ReadOptions(
             use_threads=False,  # Arrow knows the number of a bad row only when it reads in order.
@@ -194,15 +215,12 @@ def _reader(path: Path, options: CsvOptions, types: dict[str, Any], skip: int) -
         # Quoted texts may hold line breaks.
         parse_options=csv.ParseOptions(delimiter=options.delimiter_of(path), newlines_in_values=True),
         convert_options=csv.ConvertOptions(
-            null_values=_null_values(), column_types=types, include_columns=list(types) or None
+            null_values=_null_values(),
+            column_types=types,
+            include_columns=list(types) or None,
+            decimal_point=options.decimal,
         ),
     )
-
-
-def _is_packed(path: Path) -> bool:
-    """Whether a file is gzipped, whatever its name says."""
-    with open(path, "rb") as opened:
-        return opened.read(2) == b"\x1f\x8b"
 
 
 def _null_values() -> list[str]:
@@ -226,7 +244,7 @@ def _check_delimiter(path: Path, names: list[str], delimiter: str) -> None:
             )
 
 
-def _translated(path: Path, error: Exception, rows_read: int) -> str:
+def _translated(path: Path, options: CsvOptions, error: Exception, rows_read: int) -> str:
     """What Arrow says about a file, in words that help its owner."""
     text = str(error).rstrip(".")
     if "Empty CSV file" in text:
@@ -240,8 +258,8 @@ def _translated(path: Path, error: Exception, rows_read: int) -> str:
     if found is not None and "Expected" in text:
         what = text[found.end() : found.end() + 200]
         return (
-            f"{path}, row {int(found[1]) - _HEADER_ROWS}: {what[0].lower()}{what[1:]}. Correct this row, or put "
-            "quotation marks around texts that hold the delimiter."
+            f"{path}, {options.place(path, int(found[1]) - _HEADER_ROWS)}: {what[0].lower()}{what[1:]}. Correct it, or "
+            "put quotation marks around texts that hold the delimiter."
         )
     if "ompressed stream" in text or "zlib" in text:
         return f"{path} is a damaged or truncated gzip file, readable up to row {rows_read}: {text}. Fetch it again."
@@ -250,8 +268,8 @@ def _translated(path: Path, error: Exception, rows_read: int) -> str:
     return f"{path} cannot be read as CSV after row {rows_read}: {text[:300]}."
 
 
-def _encoding_error(path: Path, column: str, row: int | None, encoding: str) -> DataError:
-    place = f"column {column!r}" if row is None else f"row {row}, column {column!r}"
+def _encoding_error(path: Path, column: str, row: str | None, encoding: str) -> DataError:
+    place = f"column {column!r}" if row is None else f"{row}, column {column!r}"
     return DataError(
         f"{path}, {place} holds text that is not {encoding}: save the file as UTF-8,",
         "or pass its encoding, for example encoding='latin-1'.",

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ..data.permutation import SPLITMIX64_STEP, splitmix64
 from .dates import calendar
-from .permutation import SPLITMIX64_STEP, splitmix64
 from .text_values import FEW_SHARE, FEW_SPELLINGS, NOT_A_MOMENT, is_missing_word
 
 RESERVOIR_SIZE = 16_384
@@ -17,6 +17,9 @@ MAX_CATEGORIES = 100_000
 # Of all categories of a column together: long texts are no categories.
 MAX_CATEGORY_BYTES = 1 << 24
 _MAX_WORDS = 1000
+# A value so many times the width of the middle half away from it is no value of a heavy tail.
+_ABSURD = 1000.0
+_FEWEST_FOR_ABSURD = 8
 _MAX_WORD_LENGTH = 100
 
 
@@ -58,6 +61,22 @@ class Reservoir:
             kept = np.argpartition(keys, self.size - 1)[: self.size]
             keys, values = keys[kept], values[kept]
         self._keys, self._values = keys, values
+
+    def quantiles(self, count: int) -> list[float | int]:
+        """Values of the sample that stand for equal shares of it, lowest first, each once."""
+        ordered = np.sort(self._values)
+        places = ((np.arange(count) + 0.5) / count * len(ordered)).astype(np.int64)
+        return [each.item() for each in np.unique(ordered[places])] if len(ordered) else []
+
+    def quartiles(self) -> tuple[float, float]:
+        """The ends of the middle half of the sample."""
+        low, high = np.quantile(self._values, [0.25, 0.75])
+        return float(low), float(high)
+
+    @property
+    def distinct(self) -> int:
+        """Different values in the sample."""
+        return len(np.unique(self._values))
 
     def middle(self) -> tuple[float | int, float | int]:
         """The two middle values of the sample: equal if their number is odd."""
@@ -116,6 +135,7 @@ class NumberSketch:
         self.ones = 0
         self.minimum = np.inf
         self.maximum = -np.inf
+        self.first_minimum = self.first_maximum = -1
         self.gaps = Gaps()
         self.sample = Reservoir(np.float64)
 
@@ -133,9 +153,22 @@ class NumberSketch:
             return
         self.count += len(values)
         self.ones += int(np.count_nonzero(values == 1.0))
-        self.minimum = min(self.minimum, float(values.min()))
-        self.maximum = max(self.maximum, float(values.max()))
+        low, high = int(values.argmin()), int(values.argmax())
+        if values[low] < self.minimum:
+            self.minimum, self.first_minimum = float(values[low]), int(chosen[low])
+        if values[high] > self.maximum:
+            self.maximum, self.first_maximum = float(values[high]), int(chosen[high])
         self.sample.add(chosen, values)
+
+    def absurd_row(self) -> int | None:
+        """The row of a value that is a thousand times as far from the middle half of the values as that is wide."""
+        if self.count < _FEWEST_FOR_ABSURD:
+            return None
+        low, high = self.sample.quartiles()
+        reach = min(_ABSURD * (high - low), 1e300)
+        if reach > 0 and self.maximum > high + reach:
+            return self.first_maximum
+        return self.first_minimum if reach > 0 and self.minimum < low - reach else None
 
     def median(self) -> float:
         """Of the sample; halves are added, because the sum of two large values may overflow."""
@@ -237,6 +270,11 @@ class WordCounter:
     def unknown_words(self) -> list[str]:
         """The words that nobody listed, in alphabetical order."""
         return sorted(word for word in self.words if not is_missing_word(word))
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether there are too many other words already for the column to be one of numbers (or dates)."""
+        return self.overflowed or len(self.unknown_words()) > FEW_SPELLINGS
 
     def are_few(self, others: int) -> bool:
         """Whether a column with so many other values is one of these others, and the words mean that one is missing."""

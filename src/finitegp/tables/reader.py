@@ -13,13 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..data.naming import listed, shortened
 from ..errors import DataError
 from .csv_files import CsvFile, CsvOptions
-from .naming import listed, shortened
+from .csv_records import Record, line_of_row, open_text, read_chunks
+from .memory_files import ENDINGS as _MEMORY_ENDINGS
+from .memory_files import MemoryFile
 from .parquet_files import ParquetFile, rows_between
 from .text_values import FEW_SHARE, parse_numbers, strange_texts
 
-_CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _MAX_CHUNK_ROWS = 65_536
 _MAX_CHUNK_CELLS = 1 << 21
@@ -30,19 +33,22 @@ _BEGINNINGS = (
     (b"\x89PNG", "a PNG image"),
     (b"GIF8", "a GIF image"),
     (b"%PDF", "a PDF document"),
-    (b"PK\x03\x04", "a ZIP archive or Excel workbook: save the sheet as CSV"),
+    (b"PK\x03\x04", "a ZIP archive or Excel workbook: unpack it, or rename it so that it ends in .xlsx"),
     (b"\xd0\xcf\x11\xe0", "an old Excel workbook: save the sheet as CSV"),
     (b"\x28\xb5\x2f\xfd", "a Zstandard archive: unpack it"),
     (b"BZh", "a bzip2 archive: unpack it"),
     (b"\xfd7zXZ", "an xz archive: unpack it"),
     (b"\xff\xfe", "text in UTF-16: save it as UTF-8"),
     (b"\xfe\xff", "text in UTF-16: save it as UTF-8"),
-    (b"ARROW1", "an Arrow file: save it as Parquet"),
+    (b"ARROW1", "an Arrow file: rename it so that it ends in .feather"),
 )
 
 
 class TableReader:
-    r"""One table out of one or several CSV (plain or gzipped) and Parquet files, read chunk by chunk, again and again.
+    r"""One table out of one or several files, read chunk by chunk, again and again.
+
+    CSV files are plain or gzipped and separated by commas, tabs, semicolons or bars; Parquet files are read in pieces
+    too; ``.feather`` and ``.arrow`` files and the first sheets of ``.xlsx`` workbooks are read into memory.
 
     Opening checks everything that can be checked without keeping rows: that the files are what their names say, have
     rows, and agree in their columns and types. The order of columns may differ between files, and so may harmless
@@ -58,9 +64,11 @@ class TableReader:
         paths: A file, a directory (its CSV or its Parquet files, sorted by name; not both), or several files.
         columns: Read only these.
         chunk_size: Most rows per chunk; by default 65 536, or fewer in tables of more than 32 columns.
-        delimiter: Of CSV files; by default a tab for ``.tsv`` and a comma otherwise.
+        delimiter: Of CSV files; by default it is found from the header.
         encoding: Of CSV files.
         block_size: Bytes of a CSV file read at once.
+        decimal: What stands before decimals in CSV files, ``"."`` or ``","``.
+        text: Columns of CSV files to read as text, whatever they hold.
 
     Attributes:
         paths: The files, in order.
@@ -92,12 +100,15 @@ class TableReader:
         delimiter: str | None = None,
         encoding: str = "utf8",
         block_size: int = 1 << 20,
+        decimal: str = ".",
+        text: Sequence[str] = (),
     ) -> None:
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
         if delimiter is not None and len(delimiter.encode()) != 1:
             raise ValueError(f"delimiter must be one character, but is {delimiter!r}.")
-        options = CsvOptions(delimiter, encoding, block_size)
+        options = CsvOptions(delimiter, encoding, block_size, decimal, tuple(text))
+        self.csv_options = options
         self.paths = _expand(paths)
         self.notes = _notes_on_repeats(self.paths)
         self._files: list[_File] = [_open(path, options, columns) for path in self.paths]
@@ -137,7 +148,7 @@ class TableReader:
             own_start, own_stop = max(start - first, 0), min(stop - first, file.num_rows)
             if own_start >= own_stop:
                 continue
-            if isinstance(file, CsvFile):
+            if isinstance(file, CsvFile | MemoryFile):
                 batches = rows_between(file.batches(), own_start, own_stop)
             else:
                 batches = file.batches(self.chunk_size, own_start, own_stop)
@@ -145,6 +156,25 @@ class TableReader:
                 batch = _conform(batch, self.schema)
                 for offset in range(0, batch.num_rows, self.chunk_size):
                     yield batch.slice(offset, self.chunk_size)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether all files are CSV, with the same columns in the same order and the same delimiter."""
+        files = [file for file in self._files if isinstance(file, CsvFile)]
+        alike = {(tuple(file.types), file.options.delimiter_of(file.path)) for file in files}
+        return len(files) == len(self._files) and len(alike) == 1
+
+    def text_files(self) -> Iterator[tuple[list[Record], Any, str]]:
+        """Records of CSV files as they are written, the same as text in Arrow, and the delimiter, some at a time.
+
+        The first chunk of each file is its header, with no rows.
+        """
+        options = self.csv_options
+        for path in self.paths:
+            delimiter = options.delimiter_of(path)
+            with open_text(path, options.encoding) as stream:
+                for records, batch in read_chunks(stream, delimiter, self.chunk_size):
+                    yield records, batch, delimiter
 
     def read(self) -> Any:
         """The whole table in memory, a ``pyarrow.Table``."""
@@ -156,6 +186,18 @@ class TableReader:
             raise IndexError(f"row must be from 0 to {self.num_rows - 1}, but is {row}.")
         number = bisect.bisect_right(self._starts, row) - 1
         return self.paths[number], row - self._starts[number]
+
+    def line_of(self, row: int) -> int | None:
+        """The line of its file on which a row stands, counted from 1; None for rows that are not in a text file.
+
+        Reads the file up to there.
+        """
+        path, number = self.locate(row)
+        file = self._files[bisect.bisect_right(self._starts, row) - 1]
+        if not isinstance(file, CsvFile):
+            return None
+        options = self.csv_options
+        return line_of_row(path, number, delimiter=options.delimiter_of(path), encoding=options.encoding)
 
     def _agree(self) -> Any:
         """One type per column over all files; CSV files are told to read their columns so."""
@@ -183,7 +225,7 @@ class TableReader:
                 if isinstance(file, CsvFile):
                     if name in file.reasons:
                         row, value = file.reasons[name]
-                        place = f"row {row} of {file.path}"
+                        place = f"{file.options.place(file.path, row)} of {file.path}"
                         self.notes.append(f"Column {name!r} is read as text because {place} holds {shortened(value)}.")
                     file.types[name] = kind
         return pa.schema(fields)
@@ -200,8 +242,8 @@ class TableReader:
                 row, value, share = _first_other_word(text, name)
                 if share > FEW_SHARE:
                     raise DataError(
-                        f"Column {name!r} is {number_kind} in {number.path} but text in {text.path}: row {row} there "
-                        f"holds {shortened(value)}.",
+                        f"Column {name!r} is {number_kind} in {number.path} but text in {text.path}: "
+                        f"{text.options.place(text.path, row)} there holds {shortened(value)}.",
                         "Correct the file, or leave the column out with columns=[…].",
                         code="text_among_numbers",
                     )
@@ -215,7 +257,7 @@ class TableReader:
         )
 
 
-_File = CsvFile | ParquetFile
+_File = CsvFile | ParquetFile | MemoryFile
 
 
 def _expand(paths: Any) -> list[Path]:
@@ -266,11 +308,12 @@ def _notes_on_repeats(files: Sequence[Path]) -> list[str]:
 
 
 def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _File:
-    named_parquet = path.name.lower().endswith(_PARQUET_ENDINGS)
-    if not named_parquet and not path.name.lower().endswith(_CSV_ENDINGS):
+    name = path.name.lower()
+    named_parquet, named_memory = name.endswith(_PARQUET_ENDINGS), name.endswith(_MEMORY_ENDINGS)
+    if not named_parquet and not named_memory and not name.endswith(_CSV_ENDINGS):
         raise DataError(
-            f"{path} is neither CSV nor Parquet by its name: rename it so that it ends in "
-            f"{', '.join(_CSV_ENDINGS + _PARQUET_ENDINGS)}."
+            f"{path} does not say by its name what kind of table it is: save it as CSV or Parquet, with a name that "
+            f"ends in {', '.join(_CSV_ENDINGS + _PARQUET_ENDINGS + _MEMORY_ENDINGS)}."
         )
     try:
         with open(path, "rb") as opened:
@@ -279,12 +322,15 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _Fi
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     if not beginning:
         raise DataError(f"{path} is empty (0 bytes): remove it or fetch it again.")
-    found = "a Parquet file" if beginning.startswith(b"PAR1") else _guess(beginning, options.encoding)
-    if named_parquet:
-        found = None if found == "a Parquet file" else found or "something else"
-    if found is not None:
-        raise DataError(f"{path} is not {'Parquet' if named_parquet else 'CSV'} as its name says, but {found}.")
-    file: _File = ParquetFile(path, columns) if named_parquet else CsvFile.settle(path, options, columns)
+    if named_memory:
+        file: _File = MemoryFile(path, columns)
+    else:
+        found = "a Parquet file" if beginning.startswith(b"PAR1") else _guess(beginning, options.encoding)
+        if named_parquet:
+            found = None if found == "a Parquet file" else found or "something else"
+        if found is not None:
+            raise DataError(f"{path} is not {'Parquet' if named_parquet else 'CSV'} as its name says, but {found}.")
+        file = ParquetFile(path, columns) if named_parquet else CsvFile.settle(path, options, columns)
     if not file.types:
         raise DataError(f"{path} has no columns.")
     if file.num_rows == 0:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from finitegp import DataError
-from finitegp.data.targets import target_values
+from finitegp.tables.targets import target_values
 
 
 def test_targets_convert():

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..data.naming import check_unique, unknown_column
 from ..errors import DataError
-from .naming import check_unique, unknown_column
 from .parquet_pages import open_page_bytes
 
 _PARQUET_BUFFER = 1 << 16

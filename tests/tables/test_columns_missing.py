@@ -8,8 +8,8 @@ import pytest
 from encoder_summaries import kinds, note
 
 from finitegp import DataError
-from finitegp.data import sketches
-from finitegp.data.columns import TableEncoder, TransformReport
+from finitegp.tables import sketches
+from finitegp.tables.encoder import TableEncoder, TransformReport
 
 
 def test_missing_and_infinite_values_are_all_listed():

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finitegp.data.parquet_pages import open_page_bytes
+from finitegp.tables.parquet_pages import open_page_bytes
 
 ROWS = 400_000
 

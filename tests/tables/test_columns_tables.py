@@ -9,9 +9,9 @@ import pytest
 from encoder_summaries import kinds, note, output
 
 from finitegp import DataError
-from finitegp.data.columns import TableEncoder, TransformReport
-from finitegp.data.tables import TableReader
-from finitegp.data.targets import target_values
+from finitegp.tables.encoder import TableEncoder, TransformReport
+from finitegp.tables.reader import TableReader
+from finitegp.tables.targets import target_values
 
 
 def test_data_frames_of_all_sorts():
@@ -98,16 +98,16 @@ def test_files_are_named_in_errors(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,2\n2,3\n")
     (tmp_path / "b.csv").write_text("x,y\n3,4\n-,inf\n")
     reader = TableReader([tmp_path / "a.csv", tmp_path / "b.csv"])
-    with pytest.raises(DataError, match=re.escape(f"'x' has 1 missing value (first: row 1 of {tmp_path / 'b.csv'})")):
+    with pytest.raises(DataError, match=re.escape(f"'x' has 1 missing value (first: line 3 of {tmp_path / 'b.csv'})")):
         TableEncoder.fit(reader)
-    with pytest.raises(DataError, match=r"target 'y' is infinite in 1 of 4 rows, first in row 1 of .*b\.csv"):
+    with pytest.raises(DataError, match=r"target 'y' is infinite in 1 of 4 rows, first in line 3 of .*b\.csv"):
         target_values(reader, "y")
     encoder = TableEncoder.fit(TableReader(tmp_path / "a.csv"))
-    with pytest.raises(DataError, match=r"\(first: row 1 of .*b\.csv\)"):
+    with pytest.raises(DataError, match=r"\(first: line 3 of .*b\.csv\)"):
         encoder.transform(reader)
     (tmp_path / "b.csv").write_text("x,y\n3,4\n4,oops\n")
     later = TableReader([tmp_path / "b.csv"])
     report = TransformReport(source=later)
     (chunk,) = later
-    with pytest.raises(DataError, match=r"Column 'y', row 1 of .*b\.csv holds 'oops'"):
+    with pytest.raises(DataError, match=r"Column 'y', line 3 of .*b\.csv holds 'oops'"):
         encoder.transform(chunk, report)

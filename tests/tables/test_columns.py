@@ -13,10 +13,10 @@ from diamonds_by_hand import load_diamonds
 from encoder_summaries import kinds, note, output
 
 from finitegp import DataError
-from finitegp.data import sketches
-from finitegp.data.columns import TableEncoder, TransformReport
-from finitegp.data.tables import TableReader
-from finitegp.data.targets import target_values
+from finitegp.tables import sketches
+from finitegp.tables.encoder import TableEncoder, TransformReport
+from finitegp.tables.reader import TableReader
+from finitegp.tables.targets import target_values
 
 
 @pytest.fixture

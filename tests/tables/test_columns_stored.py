@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finitegp import DataError
-from finitegp.data.columns import TableEncoder, TransformReport
+from finitegp.tables.encoder import TableEncoder, TransformReport
 
 TEXTS = ["a", "b", "c", "", "1", "2.5", "-", "x y", "2020-01-01", "2021-06-07T08:00", "inf", "ü"]
 
@@ -80,7 +80,7 @@ def test_long_columns_do_not_depend_on_chunks():
     [
         (lambda stored: [], "not a stored table encoder"),
         (lambda stored: stored | {"format": "pickle"}, "not a stored table encoder"),
-        (lambda stored: stored | {"version": 2}, "stored in version 2 of the format"),
+        (lambda stored: stored | {"version": 3}, "stored in version 3 of the format"),
         (lambda stored: stored | {"missing": "drop"}, "no valid 'missing': 'drop'"),
         (lambda stored: stored | {"columns": {}}, "'columns' of the stored table encoder must be a list"),
         (lambda stored: stored | {"columns": [None] * 100_001}, "must be a list of at most 100000"),

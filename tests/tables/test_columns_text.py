@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finitegp import DataError
-from finitegp.data.columns import TableEncoder
-from finitegp.data.text_values import NOT_A_MOMENT, moment_text, parse_moments, parse_numbers
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.text_values import NOT_A_MOMENT, moment_text, parse_moments, parse_numbers
 
 
 @settings(max_examples=50, deadline=None)

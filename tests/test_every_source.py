@@ -11,6 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
+from finitegp.out_of_core import RandomRows
 
 from finitegp import DataError, FeatureGP
 from finitegp.data import (
@@ -28,7 +29,6 @@ from finitegp.data import (
 from finitegp.data.permutation import RandomPermutation
 from finitegp.data.sampling import Sampler
 from finitegp.data.scaling import Standardizer
-from finitegp.out_of_core import RandomRows
 from finitegp.tables.source import TableSource
 
 ROWS, COLUMNS = 60, 3

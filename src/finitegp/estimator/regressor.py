@@ -414,7 +414,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         if stays_in_place(X, (2,)) and len(X) > _MOST_TO_MERGE:
             validate_data(self, X, reset=False, skip_check_array=True)
             check_in_place(X)
-            return X
+            in_place: Array = X
+            return in_place
         inputs: Array = validate_data(self, to_numpy(X), reset=False, dtype=np.float64)
         return inputs
 

@@ -1,11 +1,11 @@
 """Tables with text, gaps and dates: `TableRegressor` beside LightGBM, CatBoost and a linear model.
 
-``python -m benchmarks.tables DIRECTORY`` reads the Parquet files of a directory (booleans ``test0`` to ``test4`` mark the
-test rows of five splits) and appends one JSON line for each table, split and method to ``--output``; lines that are there
-are not measured again. `TableRegressor` gets no option but the target. LightGBM and CatBoost get native categories and
-gaps, the linear model one-hot columns. ``lightgbm-t`` adds a second LightGBM for the logarithm of the size of out-of-fold
-residuals, and Student's t with the degrees of freedom that fit them; the plain ones have one residual scale, counted
-out-of-fold.
+``python -m benchmarks.tables DIRECTORY`` reads Parquet files (booleans ``test0`` to ``test4`` mark the
+test rows of five splits) and appends one JSON line for each table, split and method to ``--output``; lines that are
+there are not measured again. `TableRegressor` gets no option but the target. LightGBM and CatBoost get native
+categories and gaps, the linear model one-hot columns. ``lightgbm-t`` adds a second LightGBM for the logarithm of the
+size of out-of-fold residuals, and Student's t with the degrees of freedom that fit; the plain ones have one residual
+scale, counted out-of-fold.
 """
 
 from __future__ import annotations

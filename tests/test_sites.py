@@ -14,10 +14,12 @@ from reference import DenseGP
 from site_tables import COUNTS, make_model, make_sites, make_table
 
 from finitegp import DataError, GPRegressor
+from finitegp.conformal import ConformalScores
 from finitegp.data.columns import TableEncoder
 from finitegp.data.tables import TableReader
 from finitegp.features import LinearFeatures
 from finitegp.persistence.row_sums import encode_statistics
+from finitegp.scaled import student_component
 from finitegp.sites import SiteStatistics
 from finitegp.table_model import TableModel
 
@@ -136,13 +138,17 @@ def test_the_noise_of_all_rows_together(model, sites):
 
 def test_intervals_by_counting_do_not_survive_another_noise(model, sites):
     fit = model.regressor.fits_[0]
-    record = fit.record | {"conformal": {"anything": 1}}
+    scores = ConformalScores.of(np.linspace(0.1, 3.0, 50), "rows set aside")
     regressor = copy.copy(model.regressor)
-    regressor.fits_ = [replace(fit, record=record)]
+    regressor.fits_ = [replace(fit, conformal=scores, components=(student_component(fit.fitted, 3.0),))]
     counted = replace(model, regressor=regressor)
-    assert "conformal" in counted.merge(*sites).regressor.fits_[0].record
-    with pytest.raises(DataError, match="kept rows aside"):
-        counted.merge(*sites, refit_noise=True).deviations(0.9, "conformal")
+    kept, refitted = counted.merge(*sites), counted.merge(*sites, refit_noise=True)
+    new = model.encoder.transform(make_table(15, seed=77))
+    assert kept.regressor.predict_interval(new, method="conformal")[0].shape == (15,)
+    assert kept.regressor.fits_[0].components[0].degrees_of_freedom == 3.0
+    assert math.isinf(refitted.regressor.fits_[0].components[0].degrees_of_freedom)
+    with pytest.raises(ValueError, match="need a fit that left rows out"):
+        refitted.regressor.predict_interval(new, method="conformal")
 
 
 def test_noise_at_its_lower_bound_is_told():

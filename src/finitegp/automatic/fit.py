@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,8 +124,7 @@ def fit_source(
     else:
         record |= {"path": "networks", "why": f"more than {chosen.small_rows} different rows"}
         fit = _fit_large(sample, source, chosen, record, center=center, ranks=ranks, **options)
-    record["seconds"] = time.perf_counter() - started
-    return fit
+    return replace(fit, record=fit.record | {"seconds": time.perf_counter() - started})
 
 
 def draw_sample(source: Source, total: int, most: int, *, seed: int) -> Table:

@@ -28,12 +28,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
+from finitegp.out_of_core import fit_within_memory
 
-from finitegp.data.table_source import TableSource
 from finitegp.error_shape import ErrorShape
 from finitegp.memory import return_freed_memory
 from finitegp.metrics import score
-from finitegp.out_of_core import fit_within_memory
+from finitegp.tables.source import TableSource
 from paper.outcome import DatasetSplit
 from paper.peers import PEERS
 

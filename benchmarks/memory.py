@@ -33,16 +33,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from finitegp.out_of_core import fit_within_memory
 from pyarrow import csv
 
 from finitegp import SCGD, FeatureGP, Lagged, Minimax, train
 from finitegp.data import ArraySource, NpySource, spool
-from finitegp.data.table_source import TableSource
-from finitegp.data.tables import TableReader
 from finitegp.features import MLPFeatures
 from finitegp.memory import plan_memory, return_freed_memory
-from finitegp.out_of_core import fit_within_memory
 from finitegp.schedules import make_optimizer
+from finitegp.tables.reader import TableReader
+from finitegp.tables.source import TableSource
 
 from .libraries import load_libraries
 from .process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
@@ -121,7 +121,7 @@ def measure(budget: str, columns: int, fixed: dict[str, object], tight: bool) ->
         model = FeatureGP(MLPFeatures(columns, s.hidden, seed=0), noise_variance=0.1)
         algorithm = kind(model, num_data=data.num_data)
         optimizer = make_optimizer(algorithm)
-        train(algorithm, optimizer, data, epochs=1, **plan.training_arguments())
+        train(algorithm, optimizer, data, epochs=1, **plan.setting.training_arguments())
         mark("training")
         fitted = model.condition(data)
         mark("exact pass")

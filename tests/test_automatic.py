@@ -221,7 +221,7 @@ def test_any_source_gives_the_same_fit():
     inputs, targets, _, _ = make_rows(80, seed=0)
     arrays = fit_auto(inputs, targets, effort="low")
     parts = [(inputs[start : start + 30], targets[start : start + 30]) for start in (0, 30, 60)]
-    again = fit_source(IterableSource(lambda: iter(parts)), effort="low")
+    again = fit_source(IterableSource(parts), effort="low")
     assert torch.equal(arrays.predict(inputs).mean, again.predict(inputs).mean)
 
 

@@ -284,7 +284,7 @@ with tempfile.TemporaryDirectory() as directory:
     resource.setrlimit(resource.RLIMIT_DATA, (before + plan.limit, resource.RLIM_INFINITY))
     model = FeatureGP(MLPFeatures(16, plan.setting.hidden, seed=0), noise_variance=0.1)
     algorithm = Lagged(model, num_data=data.num_data)
-    run = train(algorithm, make_optimizer(algorithm), data, epochs=1, **plan.training_arguments())
+    run = train(algorithm, make_optimizer(algorithm), data, epochs=1, **plan.setting.training_arguments())
     fitted = model.condition(data)
     rows = sum(len(part.mean) for part in fitted.predict_chunks(data))
     try:

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from finitegp.out_of_core import fit_within_memory
 from out_of_core_rows import QUICK, make_rows
 
 from finitegp.automatic import fit_auto
 from finitegp.data import ArraySource, NpySource, StreamSource
-from finitegp.data.table_source import TableSource
 from finitegp.memory import MemoryBudgetError
-from finitegp.out_of_core import fit_within_memory
+from finitegp.tables.source import TableSource
 
 
 class TestFit:

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from finitegp import DataError, GPRegressor
 from finitegp.automatic import EFFORTS
 from finitegp.cli import app
-from finitegp.data.columns import TableEncoder
 from finitegp.estimator import as_regressor
 from finitegp.model import FittedGP
-from finitegp.table_model import TableModel
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.model import TableRegressor
 
 runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"})
 
@@ -101,12 +101,12 @@ class TestCommands:
             assert word in result.stdout
         assert result.stdout.index("Memory budget") < result.stdout.index("seconds of training")
         assert "<title>Predicting y</title>" in (tmp_path / "m.html").read_text()
-        model = TableModel.load("m.finitegp")
-        assert model.regressor.fits_[0].fitted.posterior.statistics.num_data == 2000  # test rows taken in at the end
-        assert model.regressor.fits_[0].record["path"] == "networks on disk"
-        scores = {row["name"]: row["rmse"] for row in model.summary["scores"]}
+        model = TableRegressor.load("m.finitegp")
+        assert model.regressor_.fits_[0].fitted.posterior.statistics.num_data == 2000  # test rows taken in at the end
+        assert model.regressor_.fits_[0].record["path"] == "networks on disk"
+        scores = {row["name"]: row["rmse"] for row in model.summary_["scores"]}
         assert scores["this model"] < scores["linear"] < scores["mean"]
-        chunk = model.regressor.fits_[0].fitted.chunk_size
+        chunk = model.regressor_.fits_[0].fitted.chunk_size
 
         shown = run("predict", "m.finitegp", "t.parquet", "-o", "a.parquet").stdout
         assert "Memory budget 24.0MB" in shown
@@ -163,11 +163,11 @@ def test_sites_of_a_model_whose_rows_were_rounded_on_disk(fitted_rows):
 
     encoder = TableEncoder.fit(table(inputs, targets), exclude="y")
     fit = replace(fit, fitted=FittedGP(fit.fitted.model, fit.fitted.posterior, chunk_size=48))
-    model = TableModel(as_regressor(fit, memory_budget="64MB"), encoder, "y")
+    model = TableRegressor.from_parts(as_regressor(fit, memory_budget="64MB"), encoder, "y")
     with pytest.raises(DataError, match="site 0 has the sums of the rows that the model has already"):
         model.merge(model.statistics(table(inputs[own], targets[own])))
     joint = model.merge(model.statistics(table(*make_rows(1800, seed=1))))
-    merged = joint.regressor.fits_[0].fitted
+    merged = joint.regressor_.fits_[0].fitted
     assert merged.posterior.statistics.num_data == 3600
     assert merged.chunk_size == 48  # of the plan: predictions keep to the budget
 
@@ -178,7 +178,7 @@ def test_predictions_say_that_the_budget_is_the_models_own(fitted_rows, tmp_path
     inputs, targets = make_rows(100)
     table = {f"x{number}": inputs[:, number] for number in range(3)} | {"y": targets}
     encoder = TableEncoder.fit(table, exclude="y")
-    TableModel(as_regressor(fit, memory_budget="1MB"), encoder, "y").save("m.finitegp")
+    TableRegressor.from_parts(as_regressor(fit, memory_budget="1MB"), encoder, "y").save("m.finitegp")
     pq.write_table(pa.table(table), "t.parquet")
     shown = run("predict", "m.finitegp", "t.parquet", "-o", "a.csv", code=1).stderr
     assert "The model was fitted with a memory budget, which predictions keep to. A budget of 1.0MB is too" in shown

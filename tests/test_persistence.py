@@ -477,7 +477,9 @@ def test_directories_missing_files_and_other_safetensors(tmp_path, path):
     assert issubclass(ModelFileError, DataError)
 
 
-@pytest.mark.parametrize(("version", "expected"), [(FORMAT_VERSION + 1, "newer finitegp .9.0.*pip install --upgrade"), (0, "damaged")])
+@pytest.mark.parametrize(
+    ("version", "expected"), [(FORMAT_VERSION + 1, "newer finitegp .9.0.*pip install --upgrade"), (0, "damaged")]
+)
 def test_other_versions(version, expected, path):
     save_fit(make_fit(LinearFeatures(2)), path)
     header, tensors = read_container(path)

@@ -13,8 +13,8 @@ from conftest import write_shop_table
 from typer.testing import CliRunner
 
 from finitegp.cli import app
-from finitegp.data.tables import TableReader
-from finitegp.table_model import TableModel
+from finitegp.tables.model import TableRegressor
+from finitegp.tables.reader import TableReader
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 NAMES = ("north", "south", "west")
@@ -62,7 +62,7 @@ def fail(*arguments, code=1):
 
 
 def mean_of(path, table="north.csv"):
-    return np.concatenate([chunk.mean for chunk in TableModel.load(path).predict(TableReader(table))])
+    return np.concatenate([chunk.mean for chunk in TableRegressor.load(path).predict_chunks(TableReader(table))])
 
 
 def test_three_sites_make_the_model_that_saw_all_tables(model):
@@ -78,18 +78,18 @@ def test_three_sites_make_the_model_that_saw_all_tables(model):
     # Without the rows of the model, and with them as one more site.
     found = run_json("merge", "price.finitegp", *files, "-o", "only.finitegp", "--only-sites")
     assert (found["rows"], found["rows_of_model"]) == (123, 0)
-    loaded = TableModel.load("price.finitegp")
+    loaded = TableRegressor.load("price.finitegp")
     joint = loaded.merge(
         *(loaded.statistics(TableReader(f"{name}.csv")) for name in NAMES), keep_model_rows=False, refit_noise=False
     )
-    expected = next(joint.predict(TableReader("north.csv"))).mean
+    expected = next(joint.predict_chunks(TableReader("north.csv"))).mean
     np.testing.assert_allclose(mean_of("only.finitegp"), expected, rtol=1e-10)
     assert np.abs(mean_of("only.finitegp") - mean_of("joint.finitegp")).max() > 1e-3
 
 
 def test_statistics_for_scripts_and_for_people(model):
     found = run_json("statistics", model, "north.csv", "-o", "n.statistics")
-    features = TableModel.load(model).regressor.fits_[0].fitted.posterior.num_features
+    features = TableRegressor.load(model).regressor_.fits_[0].fitted.posterior.num_features
     assert (found["rows"], found["target"], found["features"]) == (40, "price", features)
     assert len(found["fingerprint"]) == 64
     shown = run("statistics", model, "north.csv", "-o", "n.statistics", "--force").stdout

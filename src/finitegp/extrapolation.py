@@ -26,8 +26,8 @@ Array = npt.NDArray[np.float64]
 _GAP = 0.1
 # At most so many stretches of values per column are kept: the widest gaps count.
 _MOST_RUNS = 64
-_MOST_CENTRES = 500
-_CLUSTERED_ROWS = 10_000
+MOST_CENTRES = 500
+CLUSTERED_ROWS = 10_000
 # Rows set aside that are farther from all centres than this share of them are outside.
 _INSIDE = 0.98
 # Standardised columns with a smaller range are constant but for rounding.
@@ -46,9 +46,11 @@ _TENSORS = ("effects", "factors", "units", "run_starts", "run_ends", "centres")
 _USUAL_FACTOR, _FACTOR_LIMITS, _SAFETY = 6.0, (2.0, 12.0), 4.0
 # Left-out extrapolation: how many rows, the share of them at an end of a column, and how many there must be; columns
 # that are tested, the share of all effects that they need, and models whose geometric mean counts.
-_TESTED_ROWS, _MODELS = 3000, 3
+TESTED_ROWS, MODELS = 3000, 3
 _OUTER, _FEWEST_OUTER, _TESTED_COLUMNS, _LEAST_SHARE = 0.1, 20, 8, 0.02
-_CHEAP_FREQUENCIES, _CHEAP_NOISES = 128, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+# Rows at a time, where only sums or the nearest centre are kept of them.
+PIECE = 512
+CHEAP_FREQUENCIES, _CHEAP_NOISES = 128, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
 def total_effects(
@@ -73,11 +75,12 @@ def total_effects(
     """
     chosen = inputs[rng.permutation(len(inputs))[:rows]]
     columns = chosen.shape[1]
-    changed = np.repeat(chosen[None], columns + 1, axis=0)
+    values = predict_mean(chosen)
+    effects = np.empty(columns)
     for column in range(columns):
-        changed[column + 1, :, column] = rng.permutation(chosen[:, column])
-    values = predict_mean(changed.reshape(-1, columns)).reshape(columns + 1, -1)
-    effects: Array = 0.5 * np.mean((values[1:] - values[0]) ** 2, axis=1)
+        changed = chosen.copy()
+        changed[:, column] = rng.permutation(chosen[:, column])
+        effects[column] = 0.5 * np.mean((predict_mean(changed) - values) ** 2)
     return effects
 
 
@@ -145,8 +148,8 @@ class ExcessVariance:
         units, starts, ends = _seen(inputs)
         slack = _slack(clustered, held_out, units)[:, None]
         effects = np.where(np.ptp(inputs, axis=0) < _SMALLEST_RANGE, 0.0, effects)
-        centres = _centres(_coordinates(clustered, effects), seed)
-        distances = _nearest(_coordinates(held_out[:_CLUSTERED_ROWS], effects), centres)
+        centres = _centres(clustered, effects, seed)
+        distances = _nearest(_coordinates(held_out[:CLUSTERED_ROWS], effects), centres)
         threshold = float(np.quantile(distances, _INSIDE))
         arrays = (effects, factors, units, starts - slack, ends + slack, centres)
         tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in zip(_TENSORS, arrays, strict=True)}
@@ -224,11 +227,11 @@ def left_out_factors(inputs: Array, targets: Array, effects: Array, *, seed: int
     """
     factors = np.full((len(effects), 2), _USUAL_FACTOR)
     rng = np.random.default_rng(seed)
-    chosen = rng.permutation(len(inputs))[:_TESTED_ROWS]
+    chosen = rng.permutation(len(inputs))[:TESTED_ROWS]
     inputs, targets = inputs[chosen], targets[chosen]
     if len(inputs) * _OUTER < _FEWEST_OUTER:
         return factors
-    models = [_CheapModel(inputs, targets, effects, rng) for _ in range(_MODELS)]
+    models = [_CheapModel(inputs, targets, effects, rng) for _ in range(MODELS)]
     for column in np.argsort(-effects, kind="stable")[:_TESTED_COLUMNS]:
         values = inputs[:, column]
         low, high = np.quantile(values, [_OUTER, 1.0 - _OUTER])
@@ -264,15 +267,18 @@ class _CheapModel:
     def __init__(self, inputs: Array, targets: Array, effects: Array, rng: np.random.Generator) -> None:
         weights = np.sqrt(effects + 0.01 * effects.sum() + 1e-12)
         rows = _clip(inputs) * weights / np.linalg.norm(weights)
-        normal = rng.normal(size=(rows.shape[1], _CHEAP_FREQUENCIES))
-        lengths = np.repeat([0.5, 2.0], _CHEAP_FREQUENCIES // 2)
+        normal = rng.normal(size=(rows.shape[1], CHEAP_FREQUENCIES))
+        lengths = np.repeat([0.5, 2.0], CHEAP_FREQUENCIES // 2)
         # Matern 3/2: Student's t with three degrees of freedom.
-        angles = rows @ (normal / np.sqrt(rng.chisquare(3, size=_CHEAP_FREQUENCIES) / 3.0) / lengths)
-        waves = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / np.sqrt(_CHEAP_FREQUENCIES)
-        self._features = np.concatenate([waves, rows, np.ones((len(rows), 1))], axis=1)
-        self._targets = targets
-        self._gram = self._features.T @ self._features
-        self._projected = self._features.T @ targets
+        self._frequencies = normal / np.sqrt(rng.chisquare(3, size=CHEAP_FREQUENCIES) / 3.0) / lengths
+        self._rows, self._targets = rows, targets
+        width = 2 * CHEAP_FREQUENCIES + rows.shape[1] + 1
+        self._gram, self._projected = np.zeros((width, width)), np.zeros(width)
+        # Features of all rows would take more memory than all else.
+        for start in range(0, len(rows), PIECE):
+            features = self._features(rows[start : start + PIECE])
+            self._gram += features.T @ features
+            self._projected += features.T @ targets[start : start + PIECE]
         fifth = np.arange(len(rows)) % 5 == 0
         found = {}
         for noise in _CHEAP_NOISES:
@@ -283,13 +289,18 @@ class _CheapModel:
 
     def squared_errors(self, left_out: npt.NDArray[np.bool_]) -> Array:
         """Of the rows that are left out."""
-        features, targets = self._features[left_out], self._targets[left_out]
+        features, targets = self._features(self._rows[left_out]), self._targets[left_out]
         gram = torch.from_numpy(self._gram - features.T @ features)
         gram.diagonal().add_(self._noise)
         projected = torch.from_numpy(self._projected - features.T @ targets)[:, None]
         weights = cholesky(gram, noise_variance=self._noise).solve(projected)[:, 0].numpy()
         errors: Array = (features @ weights - targets) ** 2
         return errors
+
+    def _features(self, rows: Array) -> Array:
+        angles = rows @ self._frequencies
+        waves = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / np.sqrt(CHEAP_FREQUENCIES)
+        return np.concatenate([waves, rows, np.ones((len(rows), 1))], axis=1)
 
 
 def _factor_needed(squares: Array, variance: float, said: Array) -> float:
@@ -308,25 +319,28 @@ def _clip(inputs: Array) -> Array:
 
 
 def _coordinates(inputs: Array, effects: Array) -> Array:
-    weighted: Array = _clip(inputs) * np.sqrt(effects)
+    weighted = np.empty_like(inputs)
+    for start in range(0, len(inputs), PIECE):
+        weighted[start : start + PIECE] = _clip(inputs[start : start + PIECE]) * np.sqrt(effects)
     return weighted
 
 
 def _nearest(coordinates: Array, centres: Array) -> Array:
     """``(rows,)`` squared distances to the nearest centre."""
-    parts = torch.split(torch.from_numpy(coordinates), 4096)
+    parts = torch.split(torch.from_numpy(coordinates), PIECE)
     near = [torch.cdist(part, torch.from_numpy(centres)).min(dim=1).values.square() for part in parts if len(part)]
     return torch.cat(near).numpy() if near else np.zeros(0)
 
 
 def _seen(inputs: Array, units: Array | None = None) -> tuple[Array, Array, Array]:
     """Units ``(columns,)``, and starts and ends ``(columns, runs)`` of stretches without gaps in these units."""
+    # Column by column: there may be no room for a second table.
     if units is None:
-        spread = np.ptp(inputs, axis=0)
-        units = np.where(spread < _SMALLEST_RANGE, 1.0, np.maximum(inputs.std(axis=0), spread / 8.0))
+        spread, deviations = np.ptp(inputs, axis=0), np.array([column.std() for column in inputs.T])
+        units = np.where(spread < _SMALLEST_RANGE, 1.0, np.maximum(deviations, spread / 8.0))
     starts, ends = [], []
-    for column in (inputs / units).T:
-        values = np.unique(column)
+    for column, unit in zip(inputs.T, units, strict=True):
+        values = np.unique(column / unit)
         gaps = np.diff(values)
         cuts = np.flatnonzero(gaps >= _GAP)
         if len(cuts) >= _MOST_RUNS:
@@ -359,12 +373,13 @@ def _distance(values: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
     return torch.minimum(behind, ahead).clamp(max=_FARTHEST)
 
 
-def _centres(coordinates: Array, seed: int) -> Array:
-    """Means of a few rows each, which are no rows."""
+def _centres(inputs: Array, effects: Array, seed: int) -> Array:
+    """Coordinates of means of a few rows each, which are no rows."""
     from sklearn.cluster import MiniBatchKMeans
 
-    rows = coordinates[np.random.default_rng(seed).permutation(len(coordinates))[:_CLUSTERED_ROWS]]
-    count = max(1, min(_MOST_CENTRES, len(rows) // 4))
+    chosen = np.random.default_rng(seed).permutation(len(inputs))[:CLUSTERED_ROWS]
+    rows = _coordinates(inputs[chosen], effects)
+    count = max(1, min(MOST_CENTRES, len(rows) // 4))
     found = MiniBatchKMeans(count, n_init=1, random_state=seed, batch_size=1024).fit(rows)
     sizes = np.bincount(found.predict(rows), minlength=count)
     large = sizes >= min(_FEWEST_IN_CLUSTER, sizes.max())

@@ -7,6 +7,7 @@ added, and the amount is kept in the result, so that nobody has to guess what wa
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,9 +25,9 @@ RELATIVE_JITTERS = {
 }
 
 # Rows per block when rows are summed in float64: one block stays in a core's cache.
-_GRAM_BLOCK_ROWS = 512
+GRAM_BLOCK_ROWS = 512
 # Up to so many rows the general product is faster: the update has more overhead.
-_SMALL_BATCH_ROWS = 64
+SMALL_BATCH_ROWS = 64
 
 
 @cache
@@ -82,7 +83,7 @@ class CholeskyFactor:
             return 0.5 * (inverse + inverse.mT)
         potri = _lapack().dpotri if self.lower.dtype == torch.float64 else _lapack().spotri
         # The lower triangle of the inverse; what is above the diagonal of the factor is zero and stays so.
-        return _mirror(torch.from_numpy(potri(self.lower.numpy(), lower=1)[0]))
+        return mirrored(torch.from_numpy(potri(self.lower.numpy(), lower=1)[0]))
 
 
 def cholesky(matrix: Tensor, *, noise_variance: float | None = None) -> CholeskyFactor:
@@ -111,7 +112,10 @@ def cholesky(matrix: Tensor, *, noise_variance: float | None = None) -> Cholesky
         )
     jitters = [abs(scale) * relative for relative in RELATIVE_JITTERS[matrix.dtype]]
     for jitter in jitters:
-        shifted = matrix if jitter == 0.0 else matrix + jitter * torch.eye(len(matrix)).to(matrix)
+        shifted = matrix
+        if jitter > 0.0:
+            shifted = matrix.clone()
+            shifted.diagonal().add_(jitter)
         lower, info = _factorise(shifted)
         if info == 0:
             return CholeskyFactor(lower=lower, jitter=jitter)
@@ -186,21 +190,14 @@ def from_eigen(eigenvalues: Tensor, eigenvectors: Tensor) -> Tensor:
         product = root @ root.mT
         return 0.5 * (product + product.mT)
     lower_half = torch.from_numpy(_blas().dsyrk(1.0, root.numpy(), lower=1))
-    return _mirror(lower_half)
-
-
-def _mirror(lower_half: Tensor) -> Tensor:
-    """The symmetric matrix whose lower triangle is given; above the diagonal there are zeros."""
-    symmetric = lower_half + lower_half.mT
-    symmetric.diagonal().mul_(0.5)
-    return symmetric
+    return mirrored(lower_half)
 
 
 def update_gram(
     total: Tensor, features: Tensor, *, keep: float, weight: float, row_scale: Tensor | None = None
 ) -> None:
     """``total <- keep * total + weight * Z'Z`` in place and in float64, for ``features`` of any float type."""
-    if features.device.type == "cpu" and len(features) > _SMALL_BATCH_ROWS:
+    if features.device.type == "cpu" and len(features) > SMALL_BATCH_ROWS:
         total.mul_(keep).add_(gram_float64(features, row_scale=row_scale), alpha=weight)
         return
     wide = features.to(torch.float64)
@@ -212,33 +209,58 @@ def update_gram(
 def gram_float64(*columns: Tensor, row_scale: Tensor | None = None) -> Tensor:
     """``C'C`` in float64, where ``C`` is the given ``(rows, k)`` tensors side by side, of any float type.
 
-    On the CPU this uses the symmetric rank-k update of BLAS on blocks of rows that fit in a core's cache, which does
-    half the work of a general product. Elsewhere, and for few rows, it is a float64 product.
+    On the CPU by :func:`add_gram`. Elsewhere, and for few rows, it is a float64 product.
 
     Args:
         columns: Tensors with the same number of rows.
         row_scale: ``(rows,)``, multiplied onto each row first.
     """
-    columns = tuple(tensor.detach() for tensor in columns)
-    rows, device = len(columns[0]), columns[0].device
-    if device.type != "cpu" or rows <= _SMALL_BATCH_ROWS:
-        wide = [tensor.to(torch.float64) for tensor in columns]
-        stacked = wide[0] if len(wide) == 1 else torch.cat(wide, dim=1)
-        if row_scale is not None:
-            stacked = stacked * row_scale[:, None]
+    if columns[0].device.type != "cpu" or len(columns[0]) <= SMALL_BATCH_ROWS:
+        stacked = _side_by_side(columns, row_scale)
         return stacked.mT @ stacked
     width = sum(tensor.shape[1] for tensor in columns)
-    total = torch.zeros(width, width, dtype=torch.float64)
+    total = torch.zeros(width, width, dtype=torch.float64, device=columns[0].device)
+    add_gram(total, *columns, row_scale=row_scale)
+    return mirrored(total)
+
+
+def add_gram(total: Tensor, *columns: Tensor, row_scale: Tensor | None = None) -> None:
+    """Add the lower triangle of ``C'C`` to a contiguous float64 matrix.
+
+    On the CPU this uses the symmetric rank-k update of BLAS on blocks of rows that fit in a core's cache, which does
+    half the work of a general product. Elsewhere it is a float64 product.
+
+    Args:
+        total: ``(k, k)`` for all columns together; changed in place.
+        columns: ``C`` in parts: tensors ``(rows, ...)`` side by side, of any float type.
+        row_scale: ``(rows,)``, multiplied onto each row first.
+    """
+    if total.device.type != "cpu":
+        stacked = _side_by_side(columns, row_scale)
+        total += (stacked.mT @ stacked).tril_()
+        return
     # BLAS sees the transposes of row-major memory: it fills the Fortran upper triangle, our lower one, in place.
-    fortran_total = total.numpy().T
-    block = torch.empty(min(rows, _GRAM_BLOCK_ROWS), width, dtype=torch.float64)
-    for start in range(0, rows, _GRAM_BLOCK_ROWS):
-        part = block[: min(_GRAM_BLOCK_ROWS, rows - start)]
+    fortran_total, rows = total.numpy().T, len(columns[0])
+    block = torch.empty(min(rows, GRAM_BLOCK_ROWS), len(total), dtype=torch.float64)
+    for start in range(0, rows, GRAM_BLOCK_ROWS):
+        part = block[: min(GRAM_BLOCK_ROWS, rows - start)]
         offset = 0
         for tensor in columns:
-            part[:, offset : offset + tensor.shape[1]] = tensor[start : start + len(part)]
+            part[:, offset : offset + tensor.shape[1]] = tensor.detach()[start : start + len(part)]
             offset += tensor.shape[1]
         if row_scale is not None:
             part *= row_scale[start : start + len(part), None]
         _blas().dsyrk(1.0, part.numpy().T, beta=1.0, c=fortran_total, overwrite_c=1)
-    return _mirror(total)
+
+
+def _side_by_side(columns: Sequence[Tensor], row_scale: Tensor | None) -> Tensor:
+    wide = [tensor.detach().to(torch.float64) for tensor in columns]
+    stacked = wide[0] if len(wide) == 1 else torch.cat(wide, dim=1)
+    return stacked if row_scale is None else stacked * row_scale[:, None]
+
+
+def mirrored(lower_half: Tensor) -> Tensor:
+    """The symmetric matrix whose lower triangle is given; above the diagonal there are zeros."""
+    symmetric = lower_half + lower_half.mT
+    symmetric.diagonal().mul_(0.5)
+    return symmetric

@@ -28,7 +28,7 @@ from .likelihood import (
 from .noise import ConstantNoise, NoiseModel
 from .posterior import WeightPosterior
 from .predictive import Prediction
-from .statistics import FeatureStatistics
+from .statistics import FeatureStatistics, RunningSums
 
 # Above this estimated relative rounding error, the NLML is evaluated with a second pass over the rows.
 _ONE_PASS_TOLERANCE = 1e-10
@@ -220,12 +220,26 @@ class FeatureGP(nn.Module):
     def partial_statistics(self, data: Any, *, share: Share = WHOLE) -> Iterator[FeatureStatistics]:
         """The row sums of each chunk in turn, in the model's own float type (:meth:`statistics` uses float64)."""
         for rows in as_source(data).part(share):
-            features, log_scale = self.checked_forward(rows)
-            try:
-                yield FeatureStatistics.from_batch(features, rows.observed, log_scale, counts=rows.counts)
-            except DataError as error:
-                raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
-            del rows, features, log_scale  # not kept while the next chunk passes
+            sums = RunningSums()
+            self._add_rows(sums, rows)
+            yield sums.total()
+            del rows, sums  # not kept while the next chunk passes
+
+    def sum_rows(self, data: Any, *, share: Share = WHOLE, beat: Callable[[], object] = lambda: None) -> RunningSums:
+        """The row sums of a share of the data, added up in one matrix; ``beat`` is called after every chunk."""
+        sums = RunningSums()
+        for rows in as_source(data).part(share):
+            self._add_rows(sums, rows)
+            del rows  # not kept while the next chunk passes
+            beat()
+        return sums
+
+    def _add_rows(self, sums: RunningSums, rows: Rows) -> None:
+        features, log_scale = self.checked_forward(rows)
+        try:
+            sums.add(features, rows.observed, log_scale, counts=rows.counts)
+        except DataError as error:
+            raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
 
     @torch.no_grad()
     def likelihood(self, data: Any, *, ranks: Ranks = ALONE) -> MarginalLikelihood:

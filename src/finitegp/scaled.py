@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .conformal import ConformalScores
-from .data import ArraySource
+from .data import ArraySource, ScaledSource, Scaling
 from .data.scaling import Standardizer
 from .errors import DataError
 from .extrapolation import ExcessVariance
@@ -135,6 +135,21 @@ class ScaledGP:
         return max(self.components, key=lambda component: component.weight).fitted
 
     @property
+    def chunk_size(self) -> int:
+        """Rows that pass through the features at once: memory grows with it, results do not."""
+        return self.fitted.chunk_size
+
+    def with_chunks(self, chunk_size: int) -> ScaledGP:
+        """The same fit with another number of rows at once."""
+        fitted = [FittedGP(each.fitted.model, each.fitted.posterior, chunk_size=chunk_size) for each in self.components]
+        pairs = zip(self.components, fitted, strict=True)
+        spread = self.spread
+        if spread is not None:
+            inner = FittedGP(spread.fitted.model, spread.fitted.posterior, chunk_size=chunk_size)
+            spread = replace(spread, fitted=inner)
+        return replace(self, components=tuple(replace(one, fitted=each) for one, each in pairs), spread=spread)
+
+    @property
     def distribution(self) -> str:
         """What the predictive distribution is called."""
         if len(self.components) > 1 or self.spread is not None:
@@ -151,22 +166,31 @@ class ScaledGP:
 
     def predict(self, inputs: Any, *, return_covariance: bool = False) -> Prediction:
         """Predict new observations in the target's units; optionally with the covariance of the noise-free function."""
-        size = len(inputs) if return_covariance else self.fitted.chunk_size
+        size = max(len(inputs), 1) if return_covariance else self.chunk_size
+        parts = self._predict_parts(inputs, size, return_covariance=return_covariance)
+        return Prediction.concatenate(list(parts))
+
+    def predict_chunks(self, inputs: Any) -> Iterator[Prediction]:
+        """Predictions chunk by chunk, for more rows than there is room for predictions of."""
+        return self._predict_parts(inputs, self.chunk_size, return_covariance=False)
+
+    def _predict_parts(self, inputs: Any, size: int, *, return_covariance: bool) -> Iterator[Prediction]:
         # At least one part, so that no rows are refused by who can name what is wrong.
-        parts = []
-        for start in range(0, max(len(inputs), 1), max(size, 1)):
+        for start in range(0, max(len(inputs), 1), size):
             scaled = self.inputs_scaler.transform(inputs[start : start + size])
             predicted = [
                 component.fitted.predict(scaled, return_covariance=return_covariance) for component in self.components
             ]
-            parts.append(self._combine(scaled, predicted))
-        return self._in_target_units(Prediction.concatenate(parts))
+            yield self._in_target_units(self._combine(scaled, predicted))
 
     def predict_mean(self, inputs: Any) -> Tensor:
         """Only the mean in the target's units, at a fraction of the cost."""
-        scaled = self.inputs_scaler.transform(inputs)
-        means = [component.weight * component.fitted.predict_mean(scaled) for component in self.components]
-        return torch.stack(means).sum(dim=0) * float(self.target_scaler.scale) + float(self.target_scaler.mean)
+        parts = []
+        for start in range(0, max(len(inputs), 1), self.chunk_size):
+            scaled = self.inputs_scaler.transform(inputs[start : start + self.chunk_size])
+            means = [component.weight * component.fitted.predict_mean(scaled) for component in self.components]
+            parts.append(torch.stack(means).sum(dim=0))
+        return torch.cat(parts) * float(self.target_scaler.scale) + float(self.target_scaler.mean)
 
     def interval(self, inputs: Any, coverage: float = 0.9, *, method: str = "predictive") -> tuple[Tensor, Tensor]:
         """Lower and upper ends of the intervals that hold new observations with this probability.
@@ -306,17 +330,17 @@ class ScaledGP:
         changed = [replace(component, fitted=each, landmark_weights=None) for component, each in pairs]
         return replace(self, components=tuple(changed))
 
-    def _change(self, change: Callable[[FittedGP, ArraySource], FittedGP], data: ArraySource) -> ScaledGP:
+    def _change(self, change: Callable[[FittedGP, ScaledSource], FittedGP], data: ScaledSource) -> ScaledGP:
         return self.with_fitted([change(component.fitted, data) for component in self.components])
 
-    def _scaled_source(self, inputs: Any, targets: Any, counts: Any, *, seen: bool = False) -> ArraySource:
-        """Rows as the posteriors take them; those that they have ``seen`` with the trust that they had."""
+    def _scaled_source(self, inputs: Any, targets: Any, counts: Any, *, seen: bool = False) -> ScaledSource:
+        """Rows as the posteriors take them, scaled as they pass; those that they have ``seen`` as they were trusted."""
         if self.counts_copies_once and counts is None:
             different = np.unique(np.column_stack([np.asarray(inputs), np.asarray(targets)]), axis=0)
             inputs, targets = different[:, :-1], different[:, -1]
-        scaled = self.inputs_scaler.transform(inputs), self.target_scaler.transform(targets)
         weights = self._trust(inputs, targets) if seen else None
-        return ArraySource(*scaled, weights, counts=counts, chunk_size=self.fitted.chunk_size)
+        rows = ArraySource(inputs, targets, weights, counts=counts, chunk_size=self.chunk_size)
+        return ScaledSource(rows, Scaling(self.inputs_scaler, self.target_scaler))
 
     def _trust(self, inputs: Any, targets: Any) -> Array | None:
         """``(rows,)`` weights of rows that were seen, below one for outliers; None if all are one."""

@@ -15,7 +15,6 @@ import torch
 
 from . import __version__
 from .data import ArraySource
-from .data.columns import TableEncoder, TransformReport
 from .errors import DataError, ModelFileError
 from .likelihood import optimal_noise
 from .model import FittedGP
@@ -25,24 +24,23 @@ from .persistence.row_sums import decode_statistics, encode_statistics
 from .posterior import WeightPosterior
 from .scaled import ScaledGP
 from .statistics import FeatureStatistics, sum_statistics
+from .tables.encoder import TableEncoder, TransformReport
 
 Targets = Callable[[Any, TransformReport, int], Any]
 
 # Far above the rounding of sums in another order, far below what one other row changes.
 _SAME_SUMS = 1e-9
-# The same where a model's rows were rounded to float32 on disk. Sums of other rows differ by one over the root of their
-# number.
-_SAME_ROUNDED_SUMS = 1e-5
-# How the record of a fit names such rows.
-_ON_DISK = "networks on disk"
+# The same where a model's rows were rounded to float32 on disk, as fits of earlier versions were whose record has this
+# path. Sums of other rows differ by one over the root of their number.
+_ROUNDED_PATH, _SAME_ROUNDED_SUMS = "networks on disk", 1e-5
 
 
 @dataclass(frozen=True, eq=False)
 class SiteStatistics:
     """What a site gives away instead of its rows: their sums for the features of one model.
 
-    Made by :meth:`TableModel.statistics`, taken by :meth:`TableModel.merge`. The sums are no rows, but they are not
-    anonymous either: from the sums of few rows, rows can be computed.
+    Made by :meth:`TableRegressor.statistics`, taken by :meth:`TableRegressor.merge`. The sums are no rows, but they are
+    not anonymous either: from the sums of few rows, rows can be computed.
 
     Attributes:
         statistics: The row sums, of scaled inputs and targets.
@@ -106,7 +104,7 @@ class SiteStatistics:
         if header.get("kind") != "statistics":
             raise ModelFileError(
                 f"{path} holds a {str(header.get('kind'))[:60]!r}, not a site's statistics: the model comes first, "
-                "then files that finitegp statistics (TableModel.statistics) wrote for it."
+                "then files that finitegp statistics (TableRegressor.statistics) wrote for it."
             )
         try:
             site = header["site"]
@@ -129,7 +127,7 @@ class SiteStatistics:
 def site_statistics(
     fit: ScaledGP, encoder: TableEncoder, target: str | None, targets: Targets, table: Any, report: TransformReport
 ) -> SiteStatistics:
-    """The sums of a site's table for the features of a model; see :meth:`~finitegp.table_model.TableModel.statistics`.
+    """The sums of a site's table for the features of a model; see :meth:`~finitegp.TableRegressor.statistics`.
 
     Args:
         fit: The model's.
@@ -165,7 +163,7 @@ def merge_sites(
 ) -> tuple[Any, dict[str, Any]]:
     """A copy of a regressor with the exact joint posterior of all sites, and the summary of its model.
 
-    See :meth:`~finitegp.table_model.TableModel.merge`.
+    See :meth:`~finitegp.TableRegressor.merge`.
     """
     fit = regressor.fits_[0]
     mine = fit.fitted.posterior.statistics
@@ -175,7 +173,7 @@ def merge_sites(
     _check_fingerprints(_fingerprint(fit, encoder), sites, labels)
     earlier = _merged_before(summary) if keep_model_rows else []
     if not allow_repeats:
-        rounding = _SAME_ROUNDED_SUMS if fit.record.get("path") == _ON_DISK else _SAME_SUMS
+        rounding = _SAME_ROUNDED_SUMS if fit.record.get("path") == _ROUNDED_PATH else _SAME_SUMS
         _check_repeats(sites, labels, mine if keep_model_rows else None, earlier, rounding)
     total = sum_statistics([*([mine] if keep_model_rows else []), *(site.statistics.to(mine.device) for site in sites)])
     merged = _condition(fit, total, refit_noise)
@@ -186,7 +184,7 @@ def merge_sites(
 def _partial_statistics(
     fit: ScaledGP, encoder: TableEncoder, targets: Targets, table: Any, report: TransformReport
 ) -> Iterator[FeatureStatistics]:
-    from .data.arrow_values import record_batches
+    from .tables.arrow_values import record_batches
 
     for rows in record_batches(table):
         values = targets(rows, report, report.rows)

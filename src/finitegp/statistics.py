@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .errors import DataError
-from .linalg import gram_float64
+from .linalg import add_gram, mirrored
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,44 +88,9 @@ class FeatureStatistics:
         Raises:
             DataError: For shapes that do not fit, and for values that are not finite (naming the row).
         """
-        features, targets = features.detach(), targets.detach()
-        if features.ndim != 2:
-            raise DataError(f"features must be (rows, features), but have shape {tuple(features.shape)}.")
-        if targets.ndim == 1:
-            targets = targets[:, None]
-        if targets.ndim != 2 or len(targets) != len(features):
-            raise DataError(
-                f"targets must have one row per row of features ({len(features)}), "
-                f"but have shape {tuple(targets.shape)}."
-            )
-        targets = targets.to(device=features.device, dtype=torch.float64)
-        log_scale_sum = torch.zeros((), dtype=torch.float64, device=features.device)
-        row_scale = None
-        num_data = float(len(features))
-        if log_noise_scale is not None:
-            log_scale = _one_per_row(log_noise_scale, "log_noise_scale", features)
-            row_scale = torch.exp(-0.5 * log_scale)
-            log_scale_sum = log_scale.sum()
-        if counts is not None:
-            counts = _one_per_row(counts, "counts", features)
-            root = counts.sqrt()
-            row_scale = root if row_scale is None else row_scale * root
-            num_data = float(counts.sum())
-            if log_noise_scale is not None:
-                log_scale_sum = log_scale @ counts
-        # One Gram matrix of features and targets side by side holds all three sums.
-        d = features.shape[1]
-        joint = gram_float64(features, targets, row_scale=row_scale)
-        statistics = cls(
-            gram=joint[:d, :d].contiguous(),
-            projected_targets=joint[:d, d:].contiguous(),
-            target_sum_of_squares=joint[d:, d:].diagonal().clone(),
-            log_scale_sum=log_scale_sum,
-            num_data=num_data,
-        )
-        if check and not statistics.is_finite():
-            _raise_not_finite(features, targets)
-        return statistics
+        sums = RunningSums()
+        sums.add(features, targets, log_noise_scale, counts=counts, check=check)
+        return sums.total()
 
     @property
     def num_features(self) -> int:
@@ -209,6 +174,101 @@ class FeatureStatistics:
     def _map(self, function: Callable[[Tensor], Tensor], num_data: float) -> FeatureStatistics:
         gram, projected_targets, target_sum_of_squares, log_scale_sum = map(function, self._tensors())
         return FeatureStatistics(gram, projected_targets, target_sum_of_squares, log_scale_sum, num_data)
+
+
+class RunningSums:
+    """Row sums of one batch after another, added into one matrix: no other one is made on the way.
+
+    Example:
+        >>> features, targets = torch.randn(10, 3), torch.randn(10)
+        >>> sums = RunningSums()
+        >>> for part in (slice(0, 4), slice(4, 10)):
+        ...     sums.add(features[part], targets[part])
+        >>> whole = FeatureStatistics.from_batch(features, targets)
+        >>> bool(torch.allclose(sums.total().gram, whole.gram, rtol=1e-12))
+        True
+    """
+
+    def __init__(self) -> None:
+        self._joint: Tensor | None = None
+        self._num_features = 0
+        self._log_scale_sum = torch.zeros((), dtype=torch.float64)
+        self._num_data = 0.0
+
+    def add(
+        self,
+        features: Tensor,
+        targets: Tensor,
+        log_noise_scale: Tensor | None = None,
+        *,
+        counts: Tensor | None = None,
+        check: bool = True,
+    ) -> None:
+        """Add the sums over one batch of rows; see :meth:`FeatureStatistics.from_batch`."""
+        features, targets = features.detach(), targets.detach()
+        if features.ndim != 2:
+            raise DataError(f"features must be (rows, features), but have shape {tuple(features.shape)}.")
+        if targets.ndim == 1:
+            targets = targets[:, None]
+        if targets.ndim != 2 or len(targets) != len(features):
+            raise DataError(
+                f"targets must have one row per row of features ({len(features)}), "
+                f"but have shape {tuple(targets.shape)}."
+            )
+        targets = targets.to(device=features.device, dtype=torch.float64)
+        log_scale_sum = torch.zeros((), dtype=torch.float64, device=features.device)
+        row_scale = None
+        num_data = float(len(features))
+        if log_noise_scale is not None:
+            log_scale = _one_per_row(log_noise_scale, "log_noise_scale", features)
+            row_scale = torch.exp(-0.5 * log_scale)
+            log_scale_sum = log_scale.sum()
+        if counts is not None:
+            counts = _one_per_row(counts, "counts", features)
+            root = counts.sqrt()
+            row_scale = root if row_scale is None else row_scale * root
+            num_data = float(counts.sum())
+            if log_noise_scale is not None:
+                log_scale_sum = log_scale @ counts
+        # One Gram matrix of features and targets side by side holds all three sums; so far below its diagonal.
+        d, width = features.shape[1], features.shape[1] + targets.shape[1]
+        if self._joint is None:
+            self._joint = torch.zeros(width, width, dtype=torch.float64, device=features.device)
+            self._num_features = d
+            self._log_scale_sum = torch.zeros((), dtype=torch.float64, device=features.device)
+        elif (d, width) != (self._num_features, len(self._joint)):
+            raise DataError(
+                f"A batch of {d} features and {width - d} targets cannot be added to sums of {self._num_features} "
+                f"features and {len(self._joint) - self._num_features} targets."
+            )
+        add_gram(self._joint, features, targets, row_scale=row_scale)
+        self._log_scale_sum += log_scale_sum
+        self._num_data += num_data
+        # One NaN or infinity in any row reaches the diagonal.
+        if check and not bool(torch.isfinite(self._joint.diagonal().sum() + self._log_scale_sum)):
+            _raise_not_finite(features, targets)
+
+    def total(self) -> FeatureStatistics:
+        """The sums so far.
+
+        Raises:
+            DataError: If nothing was added.
+        """
+        if self._joint is None:
+            raise DataError("There are no rows: the data are empty.")
+        d = self._num_features
+        return FeatureStatistics(
+            gram=mirrored(self._joint[:d, :d]),
+            projected_targets=self._joint[d:, :d].mT.contiguous(),
+            target_sum_of_squares=self._joint[d:, d:].diagonal().clone(),
+            log_scale_sum=self._log_scale_sum.clone(),
+            num_data=self._num_data,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was added."""
+        return self._joint is None
 
 
 def sum_statistics(parts: Iterable[FeatureStatistics]) -> FeatureStatistics:

@@ -12,13 +12,13 @@ import numpy as np
 
 from finitegp import GPRegressor
 from finitegp.automatic import fit_auto
-from finitegp.data.columns import TableEncoder
 from finitegp.features import ConcatenatedFeatures, FourierFeatures, GaussLegendreFeatures, MLPFeatures
 from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import FORMAT_VERSION
 from finitegp.scaled import INTERVAL_METHODS
 from finitegp.sites import SiteStatistics
-from finitegp.table_model import TableModel
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.model import TableRegressor
 
 HERE = Path(__file__).parent
 QUICK = {
@@ -92,11 +92,11 @@ def main():
     encoder = TableEncoder.fit(table, missing="impute")
     features = MLPFeatures(len(encoder.feature_names_out), (16,), activation="tanh", seed=0)
     regressor = GPRegressor(features, algorithm="lagged", epochs=20, random_state=0)
-    model = TableModel(regressor.fit(encoder.transform(table), targets), encoder, "price", {"rows": 200})
+    model = TableRegressor.from_parts(regressor.fit(encoder.transform(table), targets), encoder, "price", {"rows": 200})
     model.save(HERE / f"table-{FORMAT_VERSION}.finitegp")
     chunk = next(model.predict(NEW_TABLE))
     write_expected("table", NEW_TABLE, chunk.mean, chunk.std)
-    make_site(TableModel.load(HERE / f"table-{FORMAT_VERSION}.finitegp"))
+    make_site(TableRegressor.load(HERE / f"table-{FORMAT_VERSION}.finitegp"))
 
 
 if __name__ == "__main__":

@@ -42,9 +42,7 @@ HEADERS = [
     for value in (None, [], {}, "x", 3, [{}] * 65)
 ]
 HEADERS += [(("components", 0), value, "do not make a model|cannot be used") for value in (None, [], {}, "x")]
-HEADERS += [
-    (("components", 0, "weight"), value, "weight") for value in (0.0, -1.0, 0.999, 1e300, None, "x", [], True)
-]
+HEADERS += [(("components", 0, "weight"), value, "weight") for value in (0.0, -1.0, 0.999, 1e300, None, "x", [], True)]
 HEADERS += [(("components", 1, "factor"), value, "factor") for value in (0.0, -1.0, None, "x", True)]
 HEADERS += [
     (("components", 1, "degrees_of_freedom"), value, "degrees of freedom") for value in (2.0, 0, -3.0, "x", [], True)

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..errors import NumericalError
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
 from ..flat_adam import FlatAdamW
 from ..likelihood import optimal_noise
-from ..linalg import cholesky
+from ..linalg import CholeskyFactor, cholesky
 from ..posterior import WeightPosterior
 from ..schedules import cosine_decay
-from ..statistics import FeatureStatistics
+from ..statistics import RunningSums
 from .batched import BatchedNetworks
 from .settings import AutoSettings
 from .table import Array, Index, Table
@@ -27,16 +28,18 @@ _LARGEST_GROUP = 2
 # Steps grow with the rows beyond so many, to this power.
 _FEW_ROWS, _GROWTH = 2000, 0.4
 # As in Lagged: batches between refreshes, batches that the statistics cover, and rows that the noise comes from.
-_BLOCK, _WINDOW, _RESIDUAL_ROWS = 5, 100, 2000
+BLOCK, _WINDOW, _RESIDUAL_ROWS = 5, 100, 2000
 _SMALLEST_NOISE = 1e-8
+# Shares of the mean diagonal that are added, one after the other, where a factor fails.
+_RIDGES = (0.0, 1e-9, 1e-7, 1e-5)
 _WARM_UP = 0.1
 # Cosines, and outputs, of the embedding of all columns together: many columns have to do with few each.
 _COSINES, _EMBEDDED = 512, 64
-_CHUNK = 4096
 # All folds together hold at least so many rows, if there are as many; larger tables leave out a tenth per member.
 _FOLD_ROWS, _FOLD_FRACTION = 10_000, 0.1
 # Inputs of networks end so far outside of those of the training rows, in standard deviations.
 _MARGIN = 1.0
+_PIECE = 1024
 
 _Result = TypeVar("_Result")
 
@@ -52,6 +55,7 @@ class Ensemble:
         folds: Numbers of the rows that each member was trained without.
         out_of_fold: Each of these rows, fold after fold, as predicted by the member that was trained without it.
         noise_variances: The noise variance of each member.
+        chunk_size: Rows that pass through all networks at once.
     """
 
     clip: SoftClip
@@ -60,6 +64,7 @@ class Ensemble:
     folds: list[Index]
     out_of_fold: Array
     noise_variances: list[float]
+    chunk_size: int = 4096
 
     @property
     def left_out(self) -> Index:
@@ -70,10 +75,11 @@ class Ensemble:
     def predict(self, inputs: Array) -> Array:
         """``(members, rows)`` mean predictions, in float32."""
         batched = BatchedNetworks(self.networks)
-        rows = self.clip(torch.from_numpy(inputs).float())
         parts = [
-            torch.bmm(batched.forward(part.expand(len(self.networks), -1, -1)), self.weights[:, :, None])[:, :, 0]
-            for part in torch.split(rows, _CHUNK)
+            torch.bmm(
+                batched.forward(self.clip(part.float()).expand(len(self.networks), -1, -1)), self.weights[:, :, None]
+            )[:, :, 0]
+            for part in torch.split(torch.from_numpy(inputs), self.chunk_size)
         ]
         return torch.cat(parts, dim=1).double().numpy()
 
@@ -95,15 +101,14 @@ def train_ensemble(
     The result depends on the seed alone, not on the number of threads.
     """
     clip = fit_clip(training.inputs)
-    inputs = clip(torch.from_numpy(training.inputs).float())
+    inputs = clip_rows(clip, training.inputs)
     targets = torch.from_numpy(training.targets).float()
     counts = None if training.counts is None else torch.from_numpy(training.counts / training.counts.mean()).float()
     folds = make_folds(len(training), settings.members, seed=seed)
     networks = [
         make_network(inputs.shape[1], settings, seed=seed * 1000 + member) for member in range(settings.members)
     ]
-    # The same groups whatever the number of threads, so that the result is the same; at least two, for two cores.
-    size = min(_LARGEST_GROUP, max(1, settings.members // 2))
+    size = group_size(settings)
     finished = 0
 
     def train(first: int) -> list[_Member]:
@@ -114,7 +119,7 @@ def train_ensemble(
         seeds = [seed * 1000 + first + member for member in range(len(rows))]
         train_lagged(batched, inputs, targets, counts, rows, settings, seeds=seeds)
         batched.write_back()
-        found = _finish(batched, inputs, training, folds[group])
+        found = _finish(batched, inputs, training, folds[group], settings.chunk_size)
         finished += len(found)
         if progress is not None:
             progress(f"network {finished} of {settings.members}")
@@ -128,6 +133,7 @@ def train_ensemble(
         folds=folds,
         out_of_fold=np.concatenate([member.out_of_fold for member in members]),
         noise_variances=[member.noise_variance for member in members],
+        chunk_size=settings.chunk_size,
     )
 
 
@@ -141,9 +147,18 @@ def in_threads(function: Callable[[Any], _Result], jobs: Sequence[Any], threads:
 
 def fit_clip(inputs: Array) -> SoftClip:
     """Bounds inputs a little outside of the given rows."""
-    free = SoftClip(inputs.shape[1])
-    inside = free(torch.from_numpy(inputs).float())
-    return SoftClip(inputs.shape[1], low=inside.min(dim=0).values - _MARGIN, high=inside.max(dim=0).values + _MARGIN)
+    # What it does is monotone: the bounds of what comes out are those of what goes in.
+    ends = np.stack([inputs.min(axis=0), inputs.max(axis=0)])
+    low, high = SoftClip(inputs.shape[1])(torch.from_numpy(ends).float())
+    return SoftClip(inputs.shape[1], low=low - _MARGIN, high=high + _MARGIN)
+
+
+def clip_rows(clip: SoftClip, inputs: Array) -> Tensor:
+    """``(rows, columns)`` bounded, in float32; a piece at a time, as there may be no room for a second table."""
+    clipped = torch.empty(inputs.shape, dtype=torch.float32)
+    for start in range(0, len(inputs), _PIECE):
+        clipped[start : start + _PIECE] = clip(torch.from_numpy(inputs[start : start + _PIECE]).float())
+    return clipped
 
 
 def make_folds(rows: int, members: int, *, seed: int) -> list[Index]:
@@ -153,20 +168,35 @@ def make_folds(rows: int, members: int, *, seed: int) -> list[Index]:
         >>> [len(fold) for fold in make_folds(100_000, 4, seed=0)], [len(fold) for fold in make_folds(400, 4, seed=0)]
         ([10000, 10000, 10000, 10000], [100, 100, 100, 100])
     """
-    size = min(max(_FOLD_FRACTION * rows, _FOLD_ROWS / members), rows / members)
+    size = fold_size(rows, members)
     order = np.random.default_rng(seed).permutation(rows)
     return [order[int(number * size) : int((number + 1) * size)] for number in range(members)]
 
 
+def fold_size(rows: int, members: int) -> float:
+    """Rows of one fold, of which whole ones are taken."""
+    return min(max(_FOLD_FRACTION * rows, _FOLD_ROWS / members), rows / members)
+
+
 def make_network(input_dim: int, settings: AutoSettings, *, seed: int) -> ComposedFeatures:
     """One network with its embedding of the columns, in float32."""
-    width = max(settings.embedding_width, min(_EMBEDDED // input_dim, 16))
-    frequencies = max(4, min(max(settings.num_frequencies, 2 * width), _COSINES // input_dim))
+    width, frequencies = embedding_shape(input_dim, settings)
     embedding = PeriodicEmbedding(input_dim, frequencies, width, frequency_scale=1.0, seed=seed)
     network = MLPFeatures(
         embedding.num_features, hidden=settings.hidden, activation="mish", initialization="he", seed=seed
     )
     return ComposedFeatures(embedding, network)
+
+
+def embedding_shape(input_dim: int, settings: AutoSettings) -> tuple[int, int]:
+    """Outputs and cosines per column."""
+    width = max(settings.embedding_width, min(_EMBEDDED // input_dim, 16))
+    return width, max(4, min(max(settings.num_frequencies, 2 * width), _COSINES // input_dim))
+
+
+def group_size(settings: AutoSettings) -> int:
+    """Members that are trained as one: the same whatever the number of threads, so that the result is the same."""
+    return min(_LARGEST_GROUP, max(1, settings.members // 2))  # at least two groups, for two cores
 
 
 def count_steps(rows: int, settings: AutoSettings) -> int:
@@ -240,7 +270,7 @@ def train_lagged(
         optimizer.param_groups[0]["lr"] = settings.learning_rate * factor(step)
         optimizer.step()
         heads.take_up(features, observed, weight)
-        if (step + 1) % _BLOCK == 0:
+        if (step + 1) % BLOCK == 0:
             heads.refresh()
     optimizer.release()
 
@@ -306,7 +336,7 @@ class LaggedHeads:
             scale = float(self._rows[member]) / self._tracked_rows
             regularized = self._gram[member] * scale
             regularized.diagonal().add_(noise)
-            factor = cholesky(regularized, noise_variance=noise)
+            factor = _factor(regularized, noise)
             inverse = factor.inverse()
             self.weights[member] = factor.solve(self._projection[member] * scale)
             self.inverse[member] = inverse
@@ -328,6 +358,17 @@ class LaggedHeads:
         self.noise_variance = found.clamp(min=_SMALLEST_NOISE)
 
 
+def _factor(regularized: Tensor, noise: float) -> CholeskyFactor:
+    """A factor for one more step of training: sums of float32 products may lie below zero by more than the noise."""
+    size, identity = float(regularized.diagonal().mean()), torch.eye(len(regularized)).to(regularized)
+    for ridge in _RIDGES:
+        try:
+            return cholesky(regularized + ridge * size * identity, noise_variance=noise)
+        except NumericalError:
+            continue
+    return cholesky(regularized + size * identity, noise_variance=noise)
+
+
 @dataclass(frozen=True, eq=False)
 class _Member:
     weights: Tensor
@@ -336,31 +377,34 @@ class _Member:
 
 
 @torch.no_grad()
-def _finish(batched: BatchedNetworks, inputs: Tensor, training: Table, folds: Sequence[Index]) -> list[_Member]:
+def _finish(
+    batched: BatchedNetworks, inputs: Tensor, training: Table, folds: Sequence[Index], chunk_size: int
+) -> list[_Member]:
     """The exact posterior mean of each member's weights, and its predictions for its fold."""
     targets = torch.from_numpy(training.targets)
     counts = None if training.counts is None else torch.from_numpy(training.counts)
     left_out = torch.zeros(len(folds), len(inputs), dtype=torch.bool)
     for member, fold in enumerate(folds):
         left_out[member, torch.from_numpy(fold)] = True
-    sums: list[Any] = [0] * len(folds)
-    kept: list[list[Tensor]] = [[] for _ in folds]
-    for start in range(0, len(inputs), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    sums = [RunningSums() for _ in folds]
+    for start in range(0, len(inputs), chunk_size):
+        part = slice(start, start + chunk_size)
         features = batched.forward(inputs[part].expand(len(folds), -1, -1))
         for member in range(len(folds)):
             out = left_out[member, part]
             times = None if counts is None else counts[part][~out]
-            sums[member] += FeatureStatistics.from_batch(features[member, ~out], targets[part][~out], counts=times)
-            kept[member].append(features[member, out])
+            sums[member].add(features[member, ~out], targets[part][~out], counts=times)
     members = []
     for member, fold in enumerate(folds):
-        noise_variance = optimal_noise(sums[member]).noise_variance
-        weights = WeightPosterior(sums[member], noise_variance).weight_mean
-        predicted = (torch.cat(kept[member]).double() @ weights)[:, 0].numpy()
-        # Features came in the order of the rows; the fold has an order of its own.
+        total = sums[member].total()
+        noise_variance = optimal_noise(total).noise_variance
+        weights = WeightPosterior(total, noise_variance).weight_mean
+        # Computed again: features of all rows of the folds take more memory than the rows.
         out_of_fold = np.empty(len(fold))
-        out_of_fold[np.argsort(fold)] = predicted
+        for start in range(0, len(fold), chunk_size):
+            rows = inputs[torch.from_numpy(fold[start : start + chunk_size])]
+            features = batched.forward(rows.expand(len(folds), -1, -1))[member]
+            out_of_fold[start : start + chunk_size] = (features.double() @ weights)[:, 0].numpy()
         members.append(_Member(weights[:, 0].float(), out_of_fold, noise_variance))
     return members
 

@@ -11,21 +11,32 @@ import numpy as np
 import torch
 
 from ..conformal import ConformalScores
-from ..data import ArraySource, ScaledSource, Scaling, Source, as_source
+from ..data import ArraySource, Rows, ScaledSource, Scaling, Source, as_source
+from ..data.permutation import RandomPermutation
 from ..data.scaling import Standardizer, winsorized_standardizer
+from ..data.spool import spool_temporarily
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
+from ..memory import MemoryBudgetError, MemoryPlan, format_budget, format_bytes, parse_bytes, return_freed_memory
+from ..memory.plan import SettingT
+from ..prediction_memory import PredictionSetting, plan_prediction
 from ..scaled import ScaledGP, row_hashes, student_component
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
+from .large_table_memory import LargeTableSetting, plan_large_table
 from .processes import count_processes
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table
-from .table import Array, Table, merge_equal_rows
+from .small_table_memory import SmallTableSetting, plan_small_table
+from .table import Array, Index, Table, merge_equal_rows
 
 _FEWEST_ROWS = 2
 # Sorting so many rows takes no time.
 _MOST_TO_MERGE = 10_000
+# Rows of a table that may be small that are read at once.
+_FEW_AT_ONCE = 1024
+# Where a budget has no room for kernels, fewer rows are too few for networks.
+_FEWEST_FOR_NETWORKS = 500
 
 
 def fit_auto(
@@ -67,7 +78,9 @@ def fit_source(
     keep_rows: bool = True,
     seed: int = 0,
     threads: int | None = None,
+    memory_budget: str | int | None = None,
     progress: Callable[[str], None] | None = None,
+    on_plan: Callable[[MemoryPlan[Any]], object] | None = None,
     ranks: Ranks = ALONE,
 ) -> ScaledGP:
     """Fit the rows of any source, in memory or on disk.
@@ -92,8 +105,16 @@ def fit_source(
             tables hold no rows in any case.
         seed: Determines everything.
         threads: Networks or kernels fitted at once, which does not change the result; None means one per core.
+        memory_budget: Such as ``"64MB"``, above the interpreter with its libraries: fewer rows pass at once, features
+            are learned from a smaller sample, and only where that is not enough, there are fewer features. A budget
+            with room for everything changes nothing. Arrays that are given and rows on disk are not counted. Freed
+            memory is given back to the system from then on (:func:`~finitegp.memory.return_freed_memory`).
         progress: Called with a word on each finished part.
-        ranks: The processes that share the exact pass.
+        on_plan: With a memory budget, called with the plan before anything is fitted; ``str(plan)`` is the bill.
+        ranks: The processes that share the exact pass; each of them has the budget.
+
+    Raises:
+        MemoryBudgetError: If nothing fits the budget; it has the smallest plan that would.
     """
     if effort not in EFFORTS:
         raise ValueError(f"effort must be one of {list(EFFORTS)}, but is {effort!r}.")
@@ -101,51 +122,185 @@ def fit_source(
         raise ValueError(f"noise must be 'auto', 'constant' or 'input', but is {noise!r}.")
     changes = {} if noise == "auto" else {"input_noise": noise == "input"}
     chosen = EFFORTS[effort].with_changes(changes | dict(settings or {}))
-    source = as_source(data)
     started = time.perf_counter()
-    total = source.num_data if source.num_data is not None else source.measure().num_data
+    budget = None if memory_budget is None else parse_bytes(memory_budget)
+    if budget is not None:
+        return_freed_memory()
+    source = as_source(data)
+    if not source.can_reread:  # in float64: the rows are not scaled yet
+        source = spool_temporarily(source, input_dtype="float64", chunk_size=chosen.chunk_size)
+    # Where rows are taken by number, this is what checks all of them before anything is trained.
+    total = source.measure().num_data if source.can_take or source.num_data is None else source.num_data
     if total < _FEWEST_ROWS:
         raise DataError(f"At least {_FEWEST_ROWS} rows are needed, but there are {total}.")
-    sample = draw_sample(source, total, max(chosen.max_sample, chosen.small_rows, _MOST_TO_MERGE), seed=seed)
+    record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": total}
+    budgeted = _Budgeted(source, total, chosen, count_processes(4) if threads is None else threads, budget, on_plan)
+    sample: Table | None = None
+    if total <= max(_MOST_TO_MERGE, chosen.small_rows):
+        sample = draw_sample(_in_chunks(source, _FEW_AT_ONCE), total, total, seed=seed)
+        _check_targets(sample)
+        if total <= _MOST_TO_MERGE:
+            sample = Table(*merge_equal_rows(sample.inputs, sample.targets, sample.counts))
+        if len(sample) <= chosen.small_rows:
+            small = budgeted.plan_small(len(sample))
+            if small is not None:
+                record |= {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
+                options: dict[str, Any] = {"seed": seed, "threads": small.threads, "progress": progress}
+                options |= {"may_be_copies": may_be_copies, "keep_rows": keep_rows}
+                fit = _fit_small(sample, chosen, record, center=center, **options)
+                if budget is not None:
+                    fit = fit.with_chunks(plan_prediction(budget, PredictionSetting.of(fit)).setting.chunk_size)
+                return _closed(fit, budgeted.plan, chosen, started)
+            record["why"] = "the memory budget has no room for kernels"
+    large = budgeted.plan_large()
+    source = _in_chunks(source, large.settings.chunk_size)
+    if sample is not None:
+        # Networks set the first rows aside: they have to be in random order.
+        sample = sample.take(np.random.default_rng(seed).permutation(len(sample))[: large.settings.max_sample])
+    else:
+        sample = draw_sample(source, total, large.settings.max_sample, seed=seed)
+        _check_targets(sample)
+    record = {"path": "networks", "why": f"more than {chosen.small_rows} different rows"} | record
+    options = {"seed": seed, "threads": large.threads, "progress": progress, "ranks": ranks}
+    fit = _fit_large(sample, source, large.settings, record, center=center, **options)
+    return _closed(fit, budgeted.plan, large.settings, started)
+
+
+def fit_within_memory(data: Any, budget: str | int, **options: Any) -> ScaledGP:
+    """:func:`fit_source` with a memory budget.
+
+    Args:
+        data: ``(inputs, targets)`` arrays, or any source: :class:`~finitegp.NpySource`, :class:`~finitegp.TableSource`.
+        budget: Such as ``"64MB"``, above the interpreter with its libraries.
+        options: Those of :func:`fit_source`.
+
+    Example:
+        >>> generator = np.random.default_rng(0)
+        >>> inputs = generator.normal(size=(3000, 2))
+        >>> targets = 100 + 10 * np.sin(inputs[:, 0]) + generator.normal(size=3000)
+        >>> quick = {"steps": 100, "max_steps": 100, "noise_steps": 20}
+        >>> fit = fit_within_memory((inputs, targets), "16MB", effort="low", settings=quick)
+        >>> fit.record["memory"]["planned"] < 16_000_000
+        True
+    """
+    return fit_source(data, memory_budget=budget, **options)
+
+
+class _Budgeted:
+    """The settings of a fit, and what a memory budget makes of them."""
+
+    def __init__(
+        self,
+        source: Source,
+        total: int,
+        settings: AutoSettings,
+        threads: int,
+        budget: int | None,
+        on_plan: Callable[[MemoryPlan[Any]], object] | None,
+    ) -> None:
+        self._source, self._total, self._settings, self._threads = source, total, settings, threads
+        self._budget, self._on_plan = budget, on_plan
+        self._refused: MemoryPlan[Any] | None = None
+        self.plan: MemoryPlan[Any] | None = None
+
+    def plan_small(self, rows: int) -> SmallTableSetting | None:
+        """How kernels are fitted to this many different rows; None if the budget has no room for them."""
+        wanted = SmallTableSetting(rows, self._columns(), self._settings.learning_rows, self._threads)
+        if self._budget is None:
+            return wanted
+        plan = plan_small_table(self._budget, wanted)
+        if not plan.fits:
+            self._refused = plan
+            return None
+        return self._settle(plan).setting
+
+    def plan_large(self) -> LargeTableSetting:
+        """How networks are trained."""
+        wanted = LargeTableSetting(
+            self._settings,
+            self._settings,
+            self._total,
+            self._columns(),
+            self._threads,
+            reading_bytes=self._source.reading_bytes,
+        )
+        if self._budget is None:
+            return wanted
+        plan = plan_large_table(self._budget, wanted)
+        if self._refused is not None and (self._total < _FEWEST_FOR_NETWORKS or self._refused.total < plan.total):
+            plan = self._refused
+        if not plan.fits:
+            raise MemoryBudgetError(
+                f"A budget of {format_budget(self._budget)} is too small: the smallest fit of {self._total} rows with "
+                f"{self._columns()} columns needs {format_bytes(plan.limit)}.",
+                "The nearest plan:",
+                plan,
+            )
+        return self._settle(plan).setting
+
+    def _settle(self, plan: MemoryPlan[SettingT]) -> MemoryPlan[SettingT]:
+        self.plan = plan
+        if self._on_plan is not None:
+            self._on_plan(plan)
+        return plan
+
+    def _columns(self) -> int:
+        known = self._source.input_dim
+        return next(iter(self._source)).inputs.shape[1] if known is None else known
+
+
+def _closed(fit: ScaledGP, plan: MemoryPlan[Any] | None, settings: AutoSettings, started: float) -> ScaledGP:
+    record = fit.record | {"settings": settings.to_dict()}
+    if plan is not None:
+        record["memory"] = plan.to_dict()
+        return_freed_memory()  # holes that networks and rows have left
+    return replace(fit, record=record | {"seconds": time.perf_counter() - started})
+
+
+def _in_chunks(source: Source, most: int) -> Source:
+    size = source.chunk_size
+    return source if size is not None and size <= most else source.with_chunks(most)
+
+
+def _check_targets(sample: Table) -> None:
     if float(np.ptp(sample.targets)) == 0.0:
         raise DataError(f"All targets are {sample.targets[0]}: there is nothing to learn.")
-    if total <= _MOST_TO_MERGE:
-        sample = Table(*merge_equal_rows(sample.inputs, sample.targets, sample.counts))
-    record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": total, "settings": chosen.to_dict()}
-    options: dict[str, Any] = {
-        "seed": seed,
-        "threads": count_processes(4) if threads is None else threads,
-        "progress": progress,
-    }
-    if len(sample) <= chosen.small_rows:
-        record |= {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
-        options |= {"may_be_copies": may_be_copies, "keep_rows": keep_rows}
-        fit = _fit_small(sample, chosen, record, center=center, **options)
-    else:
-        record |= {"path": "networks", "why": f"more than {chosen.small_rows} different rows"}
-        fit = _fit_large(sample, source, chosen, record, center=center, ranks=ranks, **options)
-    return replace(fit, record=fit.record | {"seconds": time.perf_counter() - started})
 
 
 def draw_sample(source: Source, total: int, most: int, *, seed: int) -> Table:
-    """At most so many rows, each as likely as any other, in float64; all of them where there are no more."""
-    wanted = np.arange(total)
-    if total > most:
-        wanted = np.sort(np.random.default_rng(seed).choice(total, most, replace=False))
+    """At most ``most`` rows in float64 and in random order, each as likely as any other; all if there are no more."""
+    # Computed: a permutation of all rows would take memory for each of them.
+    wanted = RandomPermutation(total, seed)(np.arange(min(total, most)))
+    table: Table | None = None
+
+    def keep(places: Index, rows: Rows) -> None:
+        nonlocal table
+        if rows.weights is not None:
+            raise DataError("Weights of rows cannot be used by the automatic fit: give counts, or leave them out.")
+        if rows.observed.shape[1] != 1:
+            raise DataError(f"targets must be one column, but are {rows.observed.shape[1]}: fit one model per column.")
+        if table is None:
+            empty = np.empty((len(wanted), rows.inputs.shape[1])), np.empty(len(wanted))
+            table = Table(*empty, None if rows.counts is None else np.empty(len(wanted)))
+        table.inputs[places], table.targets[places] = rows.inputs.numpy(), rows.observed[:, 0].numpy()
+        if table.counts is not None and rows.counts is not None:
+            table.counts[places] = rows.counts.numpy()
+
     if source.can_take:
-        parts = [source.take(wanted)]
+        size = source.chunk_size or len(wanted)
+        for start in range(0, len(wanted), size):
+            places = np.arange(start, min(start + size, len(wanted)))
+            keep(places, source.take(wanted[places]))
     else:
-        parts, first = [], 0
+        order, first = np.argsort(wanted), 0
+        ordered = wanted[order]
         for rows in source:
-            inside = wanted[(wanted >= first) & (wanted < first + len(rows.inputs))] - first
-            parts += [rows.take(torch.from_numpy(inside))] if len(inside) else []
+            low, high = np.searchsorted(ordered, [first, first + len(rows.inputs)])
+            if low < high:
+                keep(order[low:high], rows.take(torch.from_numpy(ordered[low:high] - first)))
             first += len(rows.inputs)
-    inputs = np.concatenate([part.inputs.double().numpy() for part in parts])
-    targets = np.concatenate([part.observed.numpy() for part in parts])
-    if targets.shape[1] != 1:
-        raise DataError(f"targets must be one column, but are {targets.shape[1]}: fit one model per column.")
-    counted = [part.counts for part in parts if part.counts is not None]
-    return Table(inputs, targets[:, 0], torch.cat(counted).numpy() if counted else None)
+    assert table is not None
+    return table
 
 
 def _fit_small(
@@ -208,15 +363,18 @@ def _fit_large(
 ) -> ScaledGP:
     inputs_scaler = without_constant_columns(winsorized_standardizer(sample.inputs, sample.counts), sample.inputs)
     target_scaler = fit_target_scaler(sample.targets, sample.counts, center=center)
-    scaled = Table(inputs_scaler.transform(sample.inputs), target_scaler.transform(sample.targets), sample.counts)
+    # In place: there may be no room for a second table. Nobody else has the sample.
+    for values, scaler in ((sample.inputs, inputs_scaler), (sample.targets, target_scaler)):
+        np.subtract(values, scaler.mean, out=values)
+        np.divide(values, scaler.scale, out=values)
     everything = ScaledSource(source, Scaling(inputs_scaler, target_scaler))
-    found = fit_large_table(scaled, everything, settings, seed=seed, threads=threads, progress=progress, ranks=ranks)
+    found = fit_large_table(sample, everything, settings, seed=seed, threads=threads, progress=progress, ranks=ranks)
     return ScaledGP(
         (student_component(found.fitted, found.degrees_of_freedom),),
         inputs_scaler,
         target_scaler,
         excess=found.excess,
-        conformal=ConformalScores.of(found.scores, "rows set aside", in_deviations=True),
+        conformal=ConformalScores.of(found.scores, "rows set aside"),
         record=record | found.record,
     )
 
@@ -234,5 +392,6 @@ def without_constant_columns(scaler: Standardizer, inputs: Array) -> Standardize
 
     Nobody can know what such a column does.
     """
-    spread, size = np.ptp(inputs, axis=0), np.abs(inputs).max(axis=0)
+    low, high = inputs.min(axis=0), inputs.max(axis=0)
+    spread, size = high - low, np.maximum(np.abs(low), np.abs(high))
     return Standardizer(scaler.mean, np.where(spread <= 1e-9 * size, np.inf, scaler.scale))

@@ -23,6 +23,7 @@ from ..features import (
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
+from ..predictive import Prediction
 from ..statistics import FeatureStatistics
 from .table import Array, Table
 
@@ -109,12 +110,14 @@ def rescale(statistics: FeatureStatistics, scales: Tensor) -> FeatureStatistics:
     """The sums of features that are multiplied by these scales: no row is read again."""
     return replace(
         statistics,
-        gram=statistics.gram * scales[:, None] * scales,
+        gram=(statistics.gram * scales[:, None]).mul_(scales),
         projected_targets=statistics.projected_targets * scales[:, None],
     )
 
 
-def with_prior(model: FeatureGP, statistics: FeatureStatistics, blocks: Blocks, prior: Prior) -> FittedGP:
+def with_prior(
+    model: FeatureGP, statistics: FeatureStatistics, blocks: Blocks, prior: Prior, *, chunk_size: int = 4096
+) -> FittedGP:
     """The posterior under this prior, from sums under the unit prior; the model itself gets the prior, too."""
     model.noise.set_variance(prior.noise)
     model.set_output_scale(prior.network)
@@ -127,7 +130,8 @@ def with_prior(model: FeatureGP, statistics: FeatureStatistics, blocks: Blocks, 
         for part, variance in zip(plain.second.maps, (prior.fourier, prior.fourier, 1.0, 1.0), strict=True):  # type: ignore[arg-type]
             part.log_magnitude += math.log(variance) - model.log_output_scale
     exact = model.exact_copy().requires_grad_(False)
-    return FittedGP(exact, WeightPosterior(rescale(statistics, blocks.scales(prior)), exact.noise_variance))
+    posterior = WeightPosterior(rescale(statistics, blocks.scales(prior)), exact.noise_variance)
+    return FittedGP(exact, posterior, chunk_size=chunk_size)
 
 
 def make_joined_model(
@@ -148,6 +152,7 @@ class HeldOut:
         log_scale: ``(rows,)`` of the noise, or None.
         excess: ``(rows,)`` variance from columns outside of what was seen.
         beyond: ``(rows,)`` how far rows are from what was seen together, in squared units of the target.
+        chunk_size: Rows that are predicted at once.
     """
 
     rows: Table
@@ -155,6 +160,7 @@ class HeldOut:
     log_scale: Tensor | None
     excess: Array
     beyond: Array
+    chunk_size: int = 4096
 
     def with_nearness(self, factor: float) -> HeldOut:
         """With the variance of rows far from what was seen together."""
@@ -164,7 +170,14 @@ class HeldOut:
         """The first rows."""
         scale = None if self.log_scale is None else self.log_scale[:count]
         kept = np.arange(min(count, len(self.rows)))
-        return HeldOut(self.rows.take(kept), self.features[:count], scale, self.excess[:count], self.beyond[:count])
+        return HeldOut(
+            self.rows.take(kept),
+            self.features[:count],
+            scale,
+            self.excess[:count],
+            self.beyond[:count],
+            self.chunk_size,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,8 +224,8 @@ class Calibration:
         prior: Prior variances and noise.
         error_shape: Of predictive distributions.
         nearness: The factor on the variance of rows far from what was seen together.
-        scores: ``(rows,)`` absolute standardised residuals of the rows set aside, each under a prior that the other
-            half of them chose.
+        scores: ``(rows,)`` absolute normal scores of the rows set aside, each under a prior that the other half of
+            them chose.
         record: The same and more, as JSON.
     """
 
@@ -253,7 +266,7 @@ def calibrate(
     """
     few = held_out.first(_SEARCH_ROWS)
     # Networks' features come in a size of their own; priors are searched relative to it.
-    size = float(held_out.features[:, : blocks.networks].square().sum(dim=1).mean())
+    size = float(torch.linalg.vector_norm(held_out.features[:, : blocks.networks], dim=1).square().mean())
     shapes = _SHAPES if heavy_tails else _SHAPES[:1]
     judged: dict[tuple[float, float], _Judged] = {}
     noise = noise_variance
@@ -315,7 +328,12 @@ def _judge(
 ) -> _Judged:
     scales = blocks.scales(prior)
     posterior = WeightPosterior(rescale(statistics, scales), prior.noise)
-    prediction = posterior.predict(held_out.features * scales, held_out.log_scale)
+    parts = []
+    for start in range(0, len(held_out.features), held_out.chunk_size):
+        part = slice(start, start + held_out.chunk_size)
+        log_scale = None if held_out.log_scale is None else held_out.log_scale[part]
+        parts.append(posterior.predict(held_out.features[part] * scales, log_scale))
+    prediction = Prediction.concatenate(parts)
     squares = (torch.from_numpy(held_out.rows.targets) - prediction.mean).square().numpy()
     variance = prediction.variance.numpy()
     return _Judged(prior, squares, variance, _fit(held_out.rows, squares, variance, held_out.excess, shapes))
@@ -414,7 +432,12 @@ def _climb(judge: Callable[[tuple[float, float]], float]) -> tuple[float, float]
 def _cross_fitted(
     judged: Mapping[tuple[float, float], _Judged], few: HeldOut, widened: float, shapes: Sequence[ErrorShape]
 ) -> Array:
-    """Scores of each half of the rows under the prior and the factor that the other half would have chosen."""
+    """Absolute normal scores of each half of the rows under the prior, factor and shape that the other half would choose.
+
+    Not in standard deviations: with heavy tails these depend on the degrees of freedom far more than intervals do.
+    """
+    from scipy.special import ndtri
+
     scores = np.empty(len(few.rows))
     halves = np.arange(len(few.rows)) % 2
     for half in (0, 1):
@@ -426,5 +449,6 @@ def _cross_fitted(
             (_fit(rows, each.squares[others], each.variance[others], excess, shapes), each) for each in judged.values()
         ]
         fit, each = min(found, key=lambda both: both[0].density)
-        scores[own] = np.sqrt(each.squares[own] / (fit.factor * widened * each.variance[own] + few.excess[own]))
+        errors = np.sqrt(each.squares[own] / (fit.factor * widened * each.variance[own] + few.excess[own]))
+        scores[own] = -ndtri(np.maximum(fit.shape.cumulative(torch.from_numpy(-errors)).numpy(), 1e-300))
     return scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..distributed import ALONE, Ranks
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
-from ..statistics import FeatureStatistics
+from ..statistics import FeatureStatistics, RunningSums
 from .ensemble import Ensemble, in_threads, train_ensemble
 from .joined import HeldOut, LeftOut, calibrate, make_joined_model, with_prior
 from .noise_networks import fit_noise_networks, log_noise_scale
@@ -25,7 +25,7 @@ from .settings import AutoSettings
 from .table import Array, Table
 
 # Each of so many shares of the rows in memory is summed on its own, whatever the number of threads.
-_SHARES = 2
+SHARES = 2
 # Features of the kernel beside the networks: with many columns, fewer, and there is less to gain from them.
 _MANY_COLUMNS = 64
 
@@ -38,7 +38,7 @@ class LargeTableFit:
         fitted: The exact posterior given every row.
         excess: Variance outside of what was seen, to be added to the epistemic variance.
         degrees_of_freedom: Of predictive distributions; None for the Gaussian.
-        scores: ``(rows,)`` absolute residuals of rows that no model saw, in their predicted standard deviations.
+        scores: ``(rows,)`` absolute normal scores of rows that no model saw.
         record: What was chosen, and why, as JSON.
     """
 
@@ -67,7 +67,8 @@ def fit_large_table(
     again, choose how far each kind of feature is shrunk, how large the noise is and which shape errors have.
 
     Args:
-        sample: Standardised rows, drawn at random from everything (or all of it).
+        sample: Standardised rows, drawn at random from everything (or all of it), in a random order: the first of them
+            are set aside.
         everything: The source of all rows, standardised in the same way, the sample's among them.
         settings: See :class:`~finitegp.automatic.settings.AutoSettings`.
         seed: Determines everything.
@@ -98,9 +99,9 @@ def _fit(
         sample = merged
         everything = merged.source() if whole else everything
     rng = np.random.default_rng(seed + 1)
-    order = rng.permutation(len(sample))[: settings.max_sample]
-    count = min(max(1, int(settings.validation_fraction * len(order))), settings.max_validation_rows)
-    validation, training = sample.take(order[:count]), sample.take(order[count:])
+    used = min(len(sample), settings.max_sample)
+    count = count_validation(used, settings)
+    validation, training = sample.between(0, count), sample.between(count, used)
     ensemble = train_ensemble(training, settings, seed=seed, threads=threads, progress=progress)
     for network in ensemble.networks:
         ranks.copy_from_first(network.state_dict().values())
@@ -112,22 +113,23 @@ def _fit(
     noise, evidence = _find_noise(ensemble, training, validation, settings, seed, threads, record)
     ranks.copy_from_first(noise.state_dict().values())
     stages.finish("noise")
-    num_fourier = settings.fourier_features
-    if training.inputs.shape[1] > _MANY_COLUMNS:
-        num_fourier = max(4, num_fourier // 8 * 4)
+    num_fourier = count_fourier(training.inputs.shape[1], settings)
     model, blocks = make_joined_model(ensemble.feature_maps(), effects, num_fourier, noise, seed=seed)
-    held_out, held_out_sums = _look_at(model, validation, excess)
+    held_out, held_out_sums = _look_at(model, validation, excess, settings.chunk_size)
     sums = _sum_rows(model, everything, threads, ranks)
     stages.finish("exact pass")
+    others = sums - held_out_sums
+    del held_out_sums
     calibration = calibrate(
-        sums - held_out_sums,
+        others,
         blocks,
         held_out,
         evidence,
         noise_variance=noise.variance,
         heavy_tails=settings.heavy_tails,
     )
-    fitted = with_prior(model, sums, blocks, calibration.prior)
+    del others, held_out
+    fitted = with_prior(model, sums, blocks, calibration.prior, chunk_size=settings.chunk_size)
     stages.finish("calibration")
     left_out = training.take(ensemble.left_out)
     record |= calibration.record
@@ -137,6 +139,17 @@ def _fit(
     record["stages"] = stages.seconds
     excess = replace(excess, nearness=calibration.nearness)
     return LargeTableFit(fitted, excess, calibration.error_shape.degrees_of_freedom, calibration.scores, record)
+
+
+def count_fourier(columns: int, settings: AutoSettings) -> int:
+    """Fourier features beside the networks."""
+    wanted = settings.fourier_features
+    return wanted if columns <= _MANY_COLUMNS else max(4, wanted // 8 * 4)
+
+
+def count_validation(rows: int, settings: AutoSettings) -> int:
+    """Rows of a sample that are set aside."""
+    return min(max(1, int(settings.validation_fraction * rows)), settings.max_validation_rows)
 
 
 class _Stages:
@@ -174,21 +187,27 @@ def _find_noise(
         return ConstantNoise(mean_square), LeftOut(residuals**2, log_variance, held_out_squares, held_out, left_out)
     found = fit_noise_networks(left_out, residuals, ensemble.clip, settings, seed=seed, threads=threads)
     record |= {"noise_looks": found.looks, "noise_floor": found.floor}
-    held_out = log_noise_scale(found.noise, validation.inputs) + np.log(found.noise.variance)
+    held_out = log_noise_scale(found.noise, validation.inputs, settings.chunk_size) + np.log(found.noise.variance)
     return found.noise, LeftOut(residuals**2, found.log_variance, held_out_squares, held_out, left_out)
 
 
 @torch.no_grad()
-def _look_at(model: FeatureGP, rows: Table, excess: ExcessVariance) -> tuple[HeldOut, FeatureStatistics]:
+def _look_at(
+    model: FeatureGP, rows: Table, excess: ExcessVariance, chunk_size: int
+) -> tuple[HeldOut, FeatureStatistics]:
     """Rows set aside as the model sees them, and their sums."""
-    parts = [model.checked_forward(part) for part in ArraySource(rows.inputs, chunk_size=4096)]
-    features = torch.cat([part[0] for part in parts])
-    scales = [part[1] for part in parts if part[1] is not None]
+    features = torch.empty(len(rows), model.count_features(rows.inputs.shape[1]), dtype=torch.float64)
+    scales = []
+    for number, part in enumerate(ArraySource(rows.inputs, chunk_size=chunk_size)):
+        place = slice(number * chunk_size, number * chunk_size + len(part.inputs))
+        features[place], scale = model.checked_forward(part)
+        scales += [] if scale is None else [scale]
     log_scale = torch.cat(scales) if scales else None
     counts = None if rows.counts is None else torch.from_numpy(rows.counts)
     sums = FeatureStatistics.from_batch(features, torch.from_numpy(rows.targets), log_scale, counts=counts)
     columns = excess.by_column(rows.inputs).sum(dim=1).numpy()
-    return HeldOut(rows, features, log_scale, columns, excess.beyond_centres(rows.inputs).numpy()), sums
+    beyond = excess.beyond_centres(rows.inputs).numpy()
+    return HeldOut(rows, features, log_scale, columns, beyond, chunk_size), sums
 
 
 @torch.no_grad()
@@ -199,15 +218,8 @@ def _sum_rows(model: FeatureGP, everything: Source, threads: int, ranks: Ranks) 
     exact = model.exact_copy()
     own = ranks.share
 
-    def read(number: int) -> list[FeatureStatistics]:
-        share = Share(own.index * _SHARES + number, own.count * _SHARES)
-        total: Any = 0
-        for part in exact.partial_statistics(everything, share=share):
-            total = part if isinstance(total, int) else total.accumulate(part)
-        return [] if isinstance(total, int) else [total]
+    def read(number: int) -> RunningSums:
+        return exact.sum_rows(everything, share=Share(own.index * SHARES + number, own.count * SHARES))
 
-    def parts() -> Iterator[FeatureStatistics]:
-        for found in in_threads(read, range(_SHARES), threads):
-            yield from found
-
-    return ranks.sum_statistics(parts())
+    found = [sums for sums in in_threads(read, range(SHARES), threads) if not sums.is_empty]
+    return ranks.sum_statistics(found.pop(0).total() for _ in range(len(found)))

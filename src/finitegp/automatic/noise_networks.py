@@ -16,7 +16,7 @@ from ..flat_adam import FlatAdamW
 from ..noise import InputNoise, MeanVariance, SmoothFloor
 from ..schedules import cosine_decay
 from .batched import BatchedNetworks
-from .ensemble import draw_batches, in_threads
+from .ensemble import clip_rows, draw_batches, in_threads
 from .settings import AutoSettings
 from .table import Array, Table
 
@@ -24,10 +24,10 @@ from .table import Array, Table
 _FLOORS: tuple[float, ...] = tuple(float(floor) for floor in np.logspace(-6, -1, 11))
 # What a higher floor may cost in nats per row.
 _PRICE_OF_SAFETY = 0.01
-_HIDDEN, _FREQUENCIES = (64, 64), 8
-_BATCH_SIZE, _LEARNING_RATE, _WEIGHT_DECAY = 256, 3e-3, 0.05
+HIDDEN, FREQUENCIES = (64, 64), 8
+BATCH_SIZE, _LEARNING_RATE, _WEIGHT_DECAY = 256, 3e-3, 0.05
 # How often training looks at the rows that it was left out of, and at how many of them at most.
-_LOOKS, _LOOK_ROWS = 10, 4000
+_LOOKS, LOOK_ROWS = 10, 4000
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ def fit_noise_networks(
     count = settings.noise_networks
     folds = np.random.default_rng(seed).permutation(len(residuals)) % count
     mean_square = max(rows.mean(residuals**2), 1e-12)
-    inputs = clip(torch.from_numpy(rows.inputs).float())
+    inputs = clip_rows(clip, rows.inputs)
     squares = torch.from_numpy(residuals**2 / mean_square).float()
     counts = None if rows.counts is None else torch.from_numpy(rows.counts / rows.counts.mean()).float()
 
@@ -88,21 +88,21 @@ def fit_noise_networks(
     floor = _choose_floor(rows, log_variance, relative)
     module = nn.Sequential(clip, MeanVariance(*(each.network for each in found)), SmoothFloor(math.log(floor)))
     noise = InputNoise(module.requires_grad_(False), reads="inputs", variance=mean_square)
-    scales = log_noise_scale(noise, rows.inputs)
+    scales = log_noise_scale(noise, rows.inputs, settings.chunk_size)
     noise.bounds = float(scales.min()), float(scales.max())
     floored = np.logaddexp(log_variance, math.log(floor)) + math.log(mean_square)
     return ResidualNoise(noise, [each.look for each in found], floor, floored)
 
 
 def _make_network(input_dim: int, seed: int) -> ComposedFeatures:
-    embedding = PeriodicEmbedding(input_dim, _FREQUENCIES, seed=seed)
-    return ComposedFeatures(embedding, MLPFeatures(embedding.num_features, hidden=_HIDDEN, seed=seed))
+    embedding = PeriodicEmbedding(input_dim, FREQUENCIES, seed=seed)
+    return ComposedFeatures(embedding, MLPFeatures(embedding.num_features, hidden=HIDDEN, seed=seed))
 
 
 @torch.no_grad()
-def log_noise_scale(noise: InputNoise, inputs: Array) -> Array:
+def log_noise_scale(noise: InputNoise, inputs: Array, chunk_size: int = 4096) -> Array:
     """``(rows,)`` logarithm of the noise variance of each row up to a common factor, in float32."""
-    parts = torch.split(torch.from_numpy(inputs).float(), 4096)
+    parts = (part.float() for part in torch.split(torch.from_numpy(inputs), chunk_size))
     scales: Array = torch.cat([noise.log_scale(part, part) for part in parts]).double().numpy()
     return scales
 
@@ -126,7 +126,7 @@ def _train(
 ) -> _Trained:
     seen = np.flatnonzero(~left_out)
     unseen = torch.from_numpy(np.flatnonzero(left_out))
-    looked_at = unseen[:_LOOK_ROWS]
+    looked_at = unseen[:LOOK_ROWS]
     floor = math.log(min(_FLOORS))
     batched = BatchedNetworks([network], outputs=True)
     optimizer = FlatAdamW(
@@ -134,10 +134,10 @@ def _train(
     )
     steps = settings.noise_steps
     factor = cosine_decay(steps)
-    batches = draw_batches([seen], min(_BATCH_SIZE, len(seen)), [seed])
+    batches = draw_batches([seen], min(BATCH_SIZE, len(seen)), [seed])
 
     def log_variance(rows: Tensor) -> Tensor:
-        outputs = [batched.forward(inputs[part][None])[0, :, 0] for part in torch.split(rows, 4096)]
+        outputs = [batched.forward(inputs[part][None])[0, :, 0] for part in torch.split(rows, settings.chunk_size)]
         return floor + functional.softplus(torch.cat(outputs).double() - floor)
 
     def look() -> float:
@@ -167,7 +167,7 @@ def _train(
         parameter.copy_(value_kept)
     left_out_log_variance = log_variance(unseen).numpy()
     batched.write_back()
-    head = nn.Linear(_HIDDEN[-1], 1, device="meta")  # made on "meta", nothing is drawn from the global generator
+    head = nn.Linear(HIDDEN[-1], 1, device="meta")  # made on "meta", nothing is drawn from the global generator
     weight, bias = batched.heads()[0]
     head.weight, head.bias = nn.Parameter(weight), nn.Parameter(bias)
     return _Trained(nn.Sequential(network, head, SmoothFloor(floor)), best_look, left_out_log_variance)

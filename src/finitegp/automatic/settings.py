@@ -31,6 +31,8 @@ class AutoSettings:
         validation_fraction: Rows that nothing is trained on: they choose priors, noise and the shape of errors ...
         max_validation_rows: ... no more than these.
         heavy_tails: Whether the predictive distribution may be Student's t.
+        chunk_size: Rows that pass through all features at once where nothing is trained: memory grows with it, results
+            differ by rounding.
     """
 
     small_rows: int = 2000
@@ -52,6 +54,7 @@ class AutoSettings:
     validation_fraction: float = 0.1
     max_validation_rows: int = 4000
     heavy_tails: bool = True
+    chunk_size: int = 4096
 
     def __post_init__(self) -> None:
         """Check what a user can set wrongly."""
@@ -63,6 +66,7 @@ class AutoSettings:
             "max_sample",
             "max_validation_rows",
             "learning_rows",
+            "chunk_size",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}.")

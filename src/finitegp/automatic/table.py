@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data import ArraySource
+from ..data.permutation import SPLITMIX64_STEP, splitmix64
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -42,6 +43,11 @@ class Table:
         counts = None if self.counts is None else self.counts[index]
         return Table(self.inputs[index], self.targets[index], counts)
 
+    def between(self, start: int, stop: int) -> Table:
+        """The rows from one number to another, without a copy."""
+        counts = None if self.counts is None else self.counts[start:stop]
+        return Table(self.inputs[start:stop], self.targets[start:stop], counts)
+
     def source(self, weights: Array | None = None) -> ArraySource:
         """The same rows as models take them; a weight divides the noise variance of its row."""
         return ArraySource(self.inputs, self.targets, weights, counts=self.counts)
@@ -73,14 +79,22 @@ class Table:
             >>> table.without_copies() is None, twice.without_copies().counts.tolist()
             (True, [2.0, 2.0, 2.0])
         """
-        rows = np.column_stack([self.inputs, self.targets])
-        _, first, inverse, copies = np.unique(rows, axis=0, return_index=True, return_inverse=True, return_counts=True)
-        if np.sum(copies == 1) >= _FEWEST_SINGLE_ROWS * len(rows):
+        codes = self._codes()
+        _, first, inverse, copies = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
+        if np.sum(copies == 1) >= _FEWEST_SINGLE_ROWS * len(codes):
             return None
         counts = np.bincount(inverse.reshape(-1), weights=self.counts).astype(np.float64)
         kept = np.argsort(first)  # in the order in which they came
         merged = self.take(first[kept])
         return Table(merged.inputs, merged.targets, counts[kept])
+
+    def _codes(self) -> npt.NDArray[np.uint64]:
+        """``(rows,)`` a number of 64 bits that equal rows share, and others but by an accident that never happens."""
+        codes = np.zeros(len(self), dtype=np.uint64)
+        for column in (*self.inputs.T, self.targets):
+            # Zero and minus zero are equal.
+            codes = splitmix64((codes + np.uint64(SPLITMIX64_STEP)) ^ (column + 0.0).view(np.uint64))
+        return codes
 
 
 def merge_equal_rows(inputs: Array, targets: Array, counts: Array | None) -> tuple[Array, Array, Array | None]:

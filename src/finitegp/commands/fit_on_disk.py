@@ -1,12 +1,8 @@
-"""``finitegp fit --memory``: rows go from the table to disk, never all of them into memory."""
+"""``finitegp fit --memory``: rows are read from the table as often as they are needed, never all into memory."""
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,11 +11,10 @@ import numpy.typing as npt
 from .console import Console
 
 if TYPE_CHECKING:
-    from ..data.columns import TableEncoder
-    from ..data.tables import TableReader
+    from ..data import Source
     from ..distributed import Ranks
-    from ..memory.fit_plan import FitPlan
-    from ..out_of_core import DiskRows
+    from ..tables.encoder import TableEncoder
+    from ..tables.reader import TableReader
 
 # Rows of the table that are decoded at once.
 CHUNK_ROWS = 8192
@@ -27,8 +22,8 @@ CHUNK_ROWS = 8192
 BLOCK_BYTES = 1 << 18
 # Training rows that the report and the linear baseline see.
 _SAMPLE_ROWS = 5000
-# What is kept of each column while its type is found: a sample of values with their hashes.
-_BYTES_PER_COLUMN = 3 * 8 * 16_384
+# Held-out rows and this sample take at most this share of the budget, twice while they are put together.
+_SHARE_OF_ROWS = 0.1
 
 
 class SampledRows(NamedTuple):
@@ -61,83 +56,71 @@ def fit_on_disk(
     ranks: Ranks,
 ) -> DiskFit:
     """The regressor, a sample of its training rows, and the held-out rows, after the bill was shown."""
-    from ..data.table_source import TableSource
+    from ..automatic import fit_source
+    from ..data.other_rows import OtherRows
+    from ..data.permutation import RandomPermutation
     from ..estimator import as_regressor
     from ..estimator.progress import stage_progress
-    from ..memory import return_freed_memory
-    from ..out_of_core import DiskRows, fit_disk_rows
-    from ..out_of_core.fit import chosen_settings, plan_for
+    from ..memory import parse_bytes
+    from ..tables.source import TableSource
 
-    with ranks.working():  # so that what is wrong on all ranks is reported by one
-        source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)
-        size: dict[str, int] = {"num_columns": source.input_dim, "num_data": source.num_data}
-        settings = chosen_settings(effort, "auto", None, **size)
-        plan = plan_for(
-            budget,
-            settings,
-            source=source,
-            test_fraction=test_fraction,
-            columns_bytes=_BYTES_PER_COLUMN * len(table.column_names),
-            **size,
-        )
-    console.print(str(plan))
-    wanted = int(test_fraction * source.num_data)
+    source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)
+    size, row_bytes = parse_bytes(budget), 2 * 8 * (source.input_dim + 1)
+    wanted, room = int(test_fraction * source.num_data), int(_SHARE_OF_ROWS * size) // row_bytes
+    tests = min(wanted, room // 2)
+    sampled = min(_SAMPLE_ROWS, room - tests, source.num_data - tests) if tests else 0
     if wanted == 0:
         console.note("No rows are held out, so there are no scores and no report.")
-    if plan.setting.test_rows < wanted:
-        console.note(
-            f"{plan.setting.test_rows} rows are held out for the scores instead of {wanted}: they are kept in memory."
-        )
+    if tests < wanted:
+        console.note(f"{tests} rows are held out for the scores instead of {wanted}: they are kept in memory.")
     started = time.perf_counter()
-    return_freed_memory()
-    with _ended_in_order(), stage_progress("fit", shown=not console.as_json and ranks.is_first) as progress:
-        rows = DiskRows.prepare(source, ranks=ranks, chunk_size=plan.setting.chunk_size, seed=seed, progress=progress)
-        if source.report is not None:
-            console.note(*source.report.lines())
-        fit = fit_disk_rows(rows, plan, settings, seed=seed, progress=progress, ranks=ranks)
-    seconds = time.perf_counter() - started
-    fit.record.update({"effort": effort, "seed": seed, "seconds": seconds})
+    order = RandomPermutation(source.num_data, seed + 1)(np.arange(tests + sampled))
+    with ranks.working():  # so that what is wrong on all ranks is reported by one
+        held_out, sample = _take(source, np.sort(order[:tests]), np.sort(order[tests:]))
+    if source.report is not None:
+        console.note(*source.report.lines())
+    with stage_progress("fit", shown=not console.as_json and ranks.is_first) as progress:
+        fit = fit_source(
+            OtherRows(source, held_out.numbers) if tests else source,
+            effort=effort,
+            seed=seed,
+            memory_budget=max(size - row_bytes * (tests + sampled), 1),
+            on_plan=lambda plan: console.print(str(plan)),
+            progress=progress,
+            ranks=ranks,
+        )
     model = as_regressor(fit, effort=effort, random_state=seed, memory_budget=budget)
-    with ranks.working():  # the file goes with the first rank's `rows`: not before the others have read
-        return DiskFit(model, _sample(rows, plan), _rows(rows, 0, plan.setting.test_rows), seconds)
+    return DiskFit(model, sample, held_out, time.perf_counter() - started)
 
 
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Inside, SIGTERM, which schedulers of jobs send, ends the process so that its temporary files go with it."""
-    # Under torchrun the signal is heard already.
-    default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if not default or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _take(source: Source, *numbers: npt.NDArray[np.int64]) -> list[SampledRows]:
+    """Rows of these numbers, which are in order, in one pass; none if there are no numbers."""
+    columns = source.input_dim or 0
+    found = [SampledRows(np.empty((len(each), columns)), np.empty(len(each)), each) for each in numbers]
+    first = 0
+    for rows in source if any(map(len, numbers)) else ():
+        stop = first + len(rows.inputs)
+        for sample in found:
+            low, high = np.searchsorted(sample.numbers, [first, stop])
+            sample.inputs[low:high] = rows.inputs.numpy()[sample.numbers[low:high] - first]
+            sample.targets[low:high] = rows.observed.numpy()[sample.numbers[low:high] - first, 0]
+        first = stop
+    return found
 
 
 def keep_to_budget(
     regressor: Any, budget: str | int, table: TableReader, console: Console, *, of_model: bool = False
 ) -> None:
     """Let a model predict in chunks that keep to a memory budget, perhaps its own; the bill is shown."""
-    from ..memory import MemoryBudgetError, plan_prediction, return_freed_memory
-    from ..out_of_core.prediction import prediction_setting
+    from ..memory import MemoryBudgetError, parse_bytes, return_freed_memory
+    from ..prediction_memory import PredictionSetting, plan_prediction
 
     (fit,) = regressor.fits_
-    setting = prediction_setting(
-        fit.fitted,
-        regressor.n_features_in_,
-        table_columns=len(table.column_names),
-        table_rows=CHUNK_ROWS,
-        reading_bytes=table.reading_bytes,
+    setting = PredictionSetting.of(
+        fit, table_columns=len(table.column_names), table_rows=CHUNK_ROWS, reading_bytes=table.reading_bytes
     )
     try:
-        plan = plan_prediction(budget, setting)
+        plan = plan_prediction(parse_bytes(budget), setting)
     except MemoryBudgetError as error:
         if not of_model:
             raise
@@ -146,14 +129,4 @@ def keep_to_budget(
         raise MemoryBudgetError(problem, "", error.plan) from None
     console.print(str(plan))
     return_freed_memory()
-    fit.fitted.chunk_size = plan.setting.chunk_size
-
-
-def _sample(rows: DiskRows, plan: FitPlan) -> SampledRows:
-    first = plan.setting.test_rows + plan.setting.held_out_rows
-    return _rows(rows, first, min(first + min(_SAMPLE_ROWS, plan.setting.held_out_rows), len(rows)))
-
-
-def _rows(rows: DiskRows, start: int, stop: int) -> SampledRows:
-    numbers = np.sort(rows.order(np.arange(start, stop)))
-    return SampledRows(*rows.in_original_units(rows.table(start, stop)), numbers)
+    regressor.fits_ = [fit.with_chunks(plan.setting.chunk_size)]

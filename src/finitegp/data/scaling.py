@@ -82,27 +82,30 @@ def winsorized_standardizer(inputs: Any, counts: Any = None) -> Standardizer:
     array = np.asarray(inputs, dtype=np.float64)
     if array.ndim != 2 or len(array) == 0:
         raise DataError(f"inputs must be (rows, columns) with at least one row, but have shape {array.shape}.")
-    smallest, largest = array.min(axis=0), array.max(axis=0)
-    low, high = _quantiles(array, counts)
+    # One by one: quantiles and squares take several copies of what they are taken of.
+    columns = [_winsorized_column(column, counts) for column in array.T]
+    mean, scale = np.array(columns).T
+    return Standardizer(mean=mean, scale=scale)
+
+
+def _winsorized_column(column: _Array, counts: Any) -> tuple[float, float]:
+    smallest, largest = float(column.min()), float(column.max())
+    if largest - smallest <= _ROUNDING_RANGE * max(abs(smallest), abs(largest)):
+        return float(np.average(column, weights=counts)), 1.0
+    low, high = _quantiles(column, counts)
     # A column that is nearly always the same value keeps what little it has.
-    same = low == high
-    low, high = np.where(same, smallest, low), np.where(same, largest, high)
-    found = Standardizer.fit(np.clip(array, low, high), counts)
-    magnitude = np.maximum(np.abs(smallest), np.abs(largest))
-    constant = largest - smallest <= _ROUNDING_RANGE * magnitude
-    return Standardizer(mean=found.mean, scale=np.where(constant, 1.0, found.scale))
+    found = Standardizer.fit(column if low == high else np.clip(column, low, high), counts)
+    return float(found.mean), float(found.scale)
 
 
-def _quantiles(array: _Array, counts: Any) -> tuple[_Array, _Array]:
+def _quantiles(column: _Array, counts: Any) -> tuple[float, float]:
+    levels = _WINSORIZED, 1.0 - _WINSORIZED
     if counts is None:
-        low, high = np.quantile(array, [_WINSORIZED, 1.0 - _WINSORIZED], axis=0)
+        low, high = np.quantile(column, levels)
         return low, high
-    order = np.argsort(array, axis=0)
-    share = np.cumsum(np.asarray(counts, dtype=np.float64)[order], axis=0)
-    share /= share[-1]
-    columns = np.arange(array.shape[1])
-    rows = [np.minimum((share < level).sum(axis=0), len(array) - 1) for level in (_WINSORIZED, 1.0 - _WINSORIZED)]
-    low, high = (array[order[row, columns], columns] for row in rows)
+    order = np.argsort(column)
+    share = np.cumsum(np.asarray(counts, dtype=np.float64)[order])
+    low, high = (column[order[min(int((share < level * share[-1]).sum()), len(column) - 1)]] for level in levels)
     return low, high
 
 

@@ -13,7 +13,7 @@ def as_regressor(fit: ScaledGP, **parameters: Any) -> GPRegressor:
     """A fitted :class:`~finitegp.GPRegressor` around a fit, such as that of rows that were never in memory.
 
     Args:
-        fit: From :func:`~finitegp.out_of_core.fit_within_memory` or :func:`~finitegp.automatic.fit_auto`.
+        fit: From :func:`~finitegp.fit_within_memory` or :func:`~finitegp.automatic.fit_auto`.
         parameters: Of the estimator, for a later ``fit``.
 
     Example:

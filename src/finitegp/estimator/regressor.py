@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import sys
 import time
 import warnings
 from dataclasses import replace
@@ -26,9 +27,8 @@ from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise
 from .parameters import check_parameters, chosen_settings, given_settings, is_automatic
 from .progress import stage_progress
-from .rows import to_numpy
+from .rows import check_in_place, stays_in_place, to_numpy
 from .summary import training_summary
-from .within_memory import fit_arrays_within_memory
 
 Array = npt.NDArray[np.float64]
 
@@ -66,8 +66,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         warm_start: Whether a second ``fit`` starts from the features, noise and scaling of the first. Given features
             are trained on; automatic ones are kept, and only noise and posterior come from the new rows.
         memory_budget: Such as ``"64MB"``: the automatic fit and predictions take at most so much memory besides the
-            rows that are given and what is returned; rows go through a file in the temporary directory. See
-            :func:`~finitegp.out_of_core.fit_within_memory`, also for rows that are not in memory at all.
+            rows that are given and what is returned. Fewer rows pass at once, features are learned from fewer of them,
+            and only where that is not enough, there are fewer features; see :func:`~finitegp.fit_source`, which also
+            takes rows that are not in memory at all. Arrays of more than 10,000 rows that are mapped from files, such
+            as ``numpy.load(..., mmap_mode="r")``, stay there, in their own precision.
         keep_rows: Whether the automatic fit of a small table may hold its rows; see
             :func:`~finitegp.automatic.fit_source`. False costs some accuracy, and gives files that can be passed on
             and row sums that can be merged. It has no effect on other fits, which hold none.
@@ -148,7 +150,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         """
         check_parameters(self)
         before = self.fits_ if self.warm_start and hasattr(self, "fits_") else None
-        inputs, targets, counts = self._check_rows(X, y, sample_weight, reset=before is None, fewest=2)
+        rows_of = self._check_in_place if before is None and is_automatic(self) else None
+        found = None if rows_of is None else rows_of(X, y, sample_weight)
+        inputs, targets, counts = found or self._check_rows(X, y, sample_weight, reset=before is None, fewest=2)
         if before is not None and len(before) != targets.shape[1]:
             raise ValueError(
                 f"y has {targets.shape[1]} target columns, but the fit that warm_start goes on from has {len(before)}."
@@ -182,13 +186,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
         inputs = self._check_inputs(X)
-        predictions = [fit.predict(inputs, return_covariance=return_cov) for fit in self.fits_]
-        mean = _join([prediction.mean for prediction in predictions])
-        if return_std:
-            return mean, _join([prediction.std for prediction in predictions])
         if return_cov:
+            predictions = [fit.predict(inputs, return_covariance=True) for fit in self.fits_]
+            mean = _join([prediction.mean for prediction in predictions])
             return mean, _join([_observation_covariance(prediction) for prediction in predictions])
-        return mean
+        if not return_std:
+            return _join([fit.predict_mean(inputs) for fit in self.fits_])
+        # Of each chunk only what is returned is kept.
+        found = [[(part.mean, part.std) for part in fit.predict_chunks(inputs)] for fit in self.fits_]
+        means, deviations = zip(
+            *([torch.cat(each) for each in zip(*parts, strict=True)] for parts in found), strict=True
+        )
+        return _join(list(means)), _join(list(deviations))
 
     def predict_interval(self, X: Any, coverage: float = 0.9, method: str = "predictive") -> tuple[Array, Array]:
         """Lower and upper end of the central interval that holds a new observation with probability ``coverage``.
@@ -342,12 +351,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             "seed": seed,
         }
         with stage_progress(label, shown=bool(self.verbose)) as progress:
-            if self.memory_budget is None:
-                options |= {"may_be_copies": sample_weight is None, "keep_rows": self.keep_rows}
-                return fit_auto(inputs, targets, counts=counts, progress=progress, **options)
-            return fit_arrays_within_memory(
-                inputs, targets, counts, self.memory_budget, shown=bool(self.verbose), progress=progress, **options
-            )
+            options |= {
+                "may_be_copies": sample_weight is None,
+                "memory_budget": self.memory_budget,
+                "keep_rows": self.keep_rows,
+            }
+            if self.verbose:
+                options["on_plan"] = lambda plan: print(plan, file=sys.stderr)
+            return fit_auto(inputs, targets, counts=counts, progress=progress, **options)
 
     def _change(self, X: Any, y: Any, sample_weight: Any, *, add: bool) -> GPRegressor:
         inputs, targets, counts = self._check_rows(X, y, sample_weight, reset=False, fewest=1)
@@ -383,7 +394,28 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             raise ValueError(f"sample_weight is zero in all but {int(kept.sum())} rows, but {fewest} are needed.")
         return inputs[kept], targets[kept], counts[kept]
 
+    def _check_in_place(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array, Array | None] | None:
+        """What :meth:`_check_rows` returns, of large arrays without a copy of all rows; None if they are others.
+
+        scikit-learn's checks would copy rows to float64, and those of a file into memory.
+        """
+        if not (stays_in_place(X, (2,)) and stays_in_place(y, (1, 2)) and len(X) > _MOST_TO_MERGE):
+            return None
+        counts = None
+        if sample_weight is not None:
+            counts = _check_sample_weight(to_numpy(sample_weight), X[:, :1], dtype=np.float64, ensure_non_negative=True)
+            if not bool((counts > 0.0).all()):
+                return None  # without these rows the others would have to be copied
+        validate_data(self, X, reset=True, skip_check_array=True)
+        check_in_place(X, y, counts)
+        return X, y.reshape(len(y), -1), counts
+
     def _check_inputs(self, X: Any) -> Array:
+        if stays_in_place(X, (2,)) and len(X) > _MOST_TO_MERGE:
+            validate_data(self, X, reset=False, skip_check_array=True)
+            check_in_place(X)
+            in_place: Array = X
+            return in_place
         inputs: Array = validate_data(self, to_numpy(X), reset=False, dtype=np.float64)
         return inputs
 

@@ -1,0 +1,55 @@
+"""What :mod:`.small_table` keeps in memory, item by item: matrices of the size of rows by rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, find_plan
+from .small_table import FORMS
+
+
+@dataclass(frozen=True)
+class SmallTableSetting:
+    """What the memory of the fit depends on.
+
+    Attributes:
+        rows: Different rows.
+        columns: Input columns.
+        learning_rows: Rows that hyperparameters are learned from.
+        threads: Kernels that are fitted at once.
+    """
+
+    rows: int
+    columns: int
+    learning_rows: int
+    threads: int = 1
+
+    def describe(self) -> str:
+        """The setting in a line."""
+        at_once = "one kernel" if self.threads == 1 else f"{self.threads} kernels"
+        return f"{self.rows} different rows of {self.columns} columns, exact kernels, {at_once} at once"
+
+
+def plan_small_table(budget: int, wanted: SmallTableSetting) -> MemoryPlan[SmallTableSetting]:
+    """The most threads that fit; with one if none does."""
+    return find_plan((replace(wanted, threads=count) for count in range(wanted.threads, 0, -1)), memory_bill, budget)
+
+
+def memory_bill(fit: SmallTableSetting) -> Iterator[Item]:
+    """What is in memory in each stage of :func:`~finitegp.automatic.small_table.fit_small_table`."""
+    matrix, learned = 8 * fit.rows**2, 8 * min(fit.learning_rows, fit.rows) ** 2
+    stationary = sum(form.correlation is not None for form in FORMS.values())
+    threads = min(fit.threads, len(FORMS))
+    yield Item("always", "small objects", SMALL_OBJECTS)
+    yield Item("always", "rows", 8 * 8 * fit.rows * (fit.columns + 1))
+    yield Item("learning", "kernels and their gradients", threads * 10 * learned)
+    kept = "landmarks, sums and factor of each kernel"
+    for phase in ("conditioning", "left-out rows", "spread and extrapolation"):
+        yield Item(phase, kept, 3 * stationary * matrix)
+    yield Item("conditioning", "features and sums", threads * 4 * matrix)
+    yield Item("left-out rows", "kernels without a fold", threads * max(10 * learned, 4 * matrix))
+    # That of the spread is one more kernel; then a posterior without outer rows.
+    yield Item("spread and extrapolation", "model of the spread, and work space", (3 + 7) * matrix)
+    yield Item("prediction", kept, 3 * (stationary + 1) * matrix)
+    yield Item("prediction", "rows at once", 6 * 8 * CHUNKS[-1] * fit.rows)

@@ -1,8 +1,10 @@
 """Three sites that may not share rows: each gives its sums away, and the sums make one exact model of all rows.
 
 ``python examples/three_sites.py`` (``--small`` for a quick look). A maker of pumps fits a model on its own test bench
-and sends the file to three plants. With tables in files the command line does the same:
+and sends the file to three plants, without the rows of the bench in it. With tables in files the command line does the
+same:
 
+    finitegp fit bench.csv --target power --no-rows -o pump.finitegp      # at the maker's
     finitegp statistics pump.finitegp north.csv -o north.statistics       # at each plant
     finitegp merge pump.finitegp *.statistics -o joint.finitegp           # at the maker's
 """
@@ -33,9 +35,9 @@ def make_readings(rows: int, seed: int, *, flow: tuple[float, float] = (10, 60))
     return table | {"power": power + 0.3 * generator.normal(size=rows)}
 
 
-def fit_model(table: dict[str, np.ndarray], effort: str, seed: int = 0) -> TableRegressor:
-    """A model of the power."""
-    return TableRegressor(effort=effort, random_state=seed).fit(table, target="power")
+def fit_model(table: dict[str, np.ndarray], effort: str) -> TableRegressor:
+    """A model of the power that holds no rows."""
+    return TableRegressor(effort=effort, random_state=0, keep_rows=False).fit(table, target="power")
 
 
 def main(small: bool = False) -> None:
@@ -84,7 +86,7 @@ def main(small: bool = False) -> None:
         print(f"predictions within {np.max(np.abs(predict(joint) - predict(pooled))):.0e} of those with pooled rows")
 
         # Sums of other features mean something else, and a site counts once.
-        other = fit_model(bench, effort, seed=1)
+        other = fit_model(make_readings(len(bench["power"]), seed=5), effort)
         for why, wrong in (("of another model", other.statistics(plants["north"])), ("given twice", sites[0])):
             try:
                 joint.merge(wrong)

@@ -287,7 +287,7 @@ def test_predictions_exist_already(here, shop):
 def test_an_output_that_appears_during_the_work_is_kept(here, shop, monkeypatch, command, output):
     (here / output).write_text("of somebody who was quicker")
     monkeypatch.setattr(f"finitegp.commands.{command}.check_output", lambda path, **_: path)
-    message = run(command, shop / "price.finitegp", "t.csv", "-o", output)
+    message = run(command, shop / "shared.finitegp", "t.csv", "-o", output)
     assert f"{output} exists already: give another name with --output, or use --force" in message
     assert (here / output).read_text() == "of somebody who was quicker"
 

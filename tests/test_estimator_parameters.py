@@ -124,7 +124,6 @@ def test_random_state_determines_the_fit(rows):
         ({"algorithm": "exact", "learning_rate": 0.1}, "leave learning_rate at 'auto'"),
         ({"algorithm": "exact", "early_stopping": True}, "runs until it converges"),
         ({"keep_rows": "no"}, "keep_rows must be True or False, but is 'no'"),
-        ({"keep_rows": False, "memory_budget": "64MB"}, "keep_rows=False is for rows in memory"),
     ],
 )
 def test_bad_parameters_are_named(options, message, rows):

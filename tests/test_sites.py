@@ -14,8 +14,10 @@ from reference import DenseGP
 from site_tables import COUNTS, make_model, make_sites, make_table
 
 from finitegp import DataError, GPRegressor
+from finitegp.conformal import ConformalScores
 from finitegp.features import LinearFeatures
 from finitegp.persistence.row_sums import encode_statistics
+from finitegp.scaled import student_component
 from finitegp.sites import SiteStatistics
 from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.model import TableRegressor
@@ -138,13 +140,16 @@ def test_the_noise_of_all_rows_together(model, sites):
 
 def test_intervals_by_counting_do_not_survive_another_noise(model, sites):
     fit = model.regressor_.fits_[0]
-    record = fit.record | {"conformal": {"anything": 1}}
-    regressor = copy.copy(model.regressor_)
-    regressor.fits_ = [replace(fit, record=record)]
-    counted = replace(model, regressor=regressor)
-    assert "conformal" in counted.merge(*sites).regressor.fits_[0].record
-    with pytest.raises(DataError, match="kept rows aside"):
-        counted.merge(*sites, refit_noise=True).deviations(0.9, "conformal")
+    scores = ConformalScores.of(np.linspace(0.1, 3.0, 50), "rows set aside")
+    counted = copy.deepcopy(model)
+    counted.regressor_.fits_ = [replace(fit, conformal=scores, components=(student_component(fit.fitted, 3.0),))]
+    kept, refitted = counted.merge(*sites), counted.merge(*sites, refit_noise=True)
+    new = make_table(15, seed=77)
+    assert kept.predict_interval(new, method="conformal")[0].shape == (15,)
+    assert kept.regressor_.fits_[0].components[0].degrees_of_freedom == 3.0
+    assert math.isinf(refitted.regressor_.fits_[0].components[0].degrees_of_freedom)
+    with pytest.raises(ValueError, match="need a fit that left rows out"):
+        refitted.predict_interval(new, method="conformal")
 
 
 def test_noise_at_its_lower_bound_is_told():

@@ -166,6 +166,14 @@ def test_stacking_prefers_the_better_component():
     assert weights.sum() == pytest.approx(1.0)
 
 
+def test_a_kernel_that_no_row_speaks_for_is_left_out():
+    inputs = np.linspace(-1.7, 1.7, 40)[:, None]
+    fit = fit_small_table(inputs, np.sin(1.5 * inputs[:, 0]))
+    assert "linear" not in {component.name for component in fit.components}
+    found = predict(fit, inputs + 0.01)
+    np.testing.assert_allclose(found.mean, np.sin(1.5 * (inputs[:, 0] + 0.01)), atol=1e-4)
+
+
 @pytest.mark.parametrize("rows", [2, 3, 4, 6])
 def test_very_few_rows(rows):
     random = np.random.default_rng(0)

@@ -137,6 +137,7 @@ def site_statistics(
         table: The site's.
         report: What happened to its values.
     """
+    fingerprint = _fingerprint(fit, encoder)
     total = sum_statistics(_partial_statistics(fit, encoder, targets, table, report))
     rows, features = total.num_data, total.num_features
     if rows < features:
@@ -147,7 +148,7 @@ def site_statistics(
             stacklevel=4,  # past torch.no_grad and the method
         )
     columns = tuple(line.column for line in encoder.summary() if line.outputs)
-    return SiteStatistics(total, _fingerprint(fit, encoder), target, columns=columns)
+    return SiteStatistics(total, fingerprint, target, columns=columns)
 
 
 def merge_sites(

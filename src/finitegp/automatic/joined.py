@@ -224,8 +224,8 @@ class Calibration:
         prior: Prior variances and noise.
         error_shape: Of predictive distributions.
         nearness: The factor on the variance of rows far from what was seen together.
-        scores: ``(rows,)`` absolute standardised residuals of the rows set aside, each under a prior that the other
-            half of them chose.
+        scores: ``(rows,)`` absolute normal scores of the rows set aside, each under a prior that the other half of
+            them chose.
         record: The same and more, as JSON.
     """
 
@@ -432,10 +432,13 @@ def _climb(judge: Callable[[tuple[float, float]], float]) -> tuple[float, float]
 def _cross_fitted(
     judged: Mapping[tuple[float, float], _Judged], few: HeldOut, widened: float, shape: ErrorShape
 ) -> Array:
-    """Scores of each half of the rows under the prior and the factor that the other half would have chosen.
+    """Absolute normal scores of each half of the rows under the prior and the factor that the other half would choose.
 
-    In standard deviations of the shape that was chosen, as those of predictions are.
+    By the shape that was chosen, and not in standard deviations: with heavy tails these depend on the degrees of freedom
+    far more than intervals do.
     """
+    from scipy.special import ndtri
+
     scores = np.empty(len(few.rows))
     halves = np.arange(len(few.rows)) % 2
     for half in (0, 1):
@@ -447,5 +450,6 @@ def _cross_fitted(
             (_fit(rows, each.squares[others], each.variance[others], excess, [shape]), each) for each in judged.values()
         ]
         fit, each = min(found, key=lambda both: both[0].density)
-        scores[own] = np.sqrt(each.squares[own] / (fit.factor * widened * each.variance[own] + few.excess[own]))
+        errors = np.sqrt(each.squares[own] / (fit.factor * widened * each.variance[own] + few.excess[own]))
+        scores[own] = -ndtri(np.maximum(fit.shape.cumulative(torch.from_numpy(-errors)).numpy(), 1e-300))
     return scores

@@ -167,6 +167,7 @@ def fit(
             random_state=seed,
             verbose=not as_json,
             memory_budget=memory,
+            keep_rows=not no_rows,
         )
         small = table.num_rows <= _ROWS_IN_MEMORY
         if small and ranks.world_size > 1:

@@ -78,8 +78,9 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         random_state: A number makes the fit reproducible.
         verbose: Draw a progress bar.
         memory_budget: Such as ``"64MB"``, for the fit of the encoded rows; see :class:`GPRegressor`.
-        regressor: A :class:`GPRegressor` with other settings; ``effort``, ``random_state``, ``verbose`` and
-            ``memory_budget`` are then its own.
+        keep_rows: Whether the fit of a small table may hold its rows; see :class:`GPRegressor`.
+        regressor: A :class:`GPRegressor` with other settings; ``effort``, ``random_state``, ``verbose``,
+            ``memory_budget`` and ``keep_rows`` are then its own.
 
     Attributes:
         regressor_: The fitted :class:`GPRegressor`; it takes what ``encoder_`` makes of a table.
@@ -129,6 +130,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: bool | int = False,
         memory_budget: str | int | None = None,
+        keep_rows: bool = True,
         regressor: GPRegressor | None = None,
     ) -> None:
         self.target_scale = target_scale
@@ -147,6 +149,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
         self.memory_budget = memory_budget
+        self.keep_rows = keep_rows
         self.regressor = regressor
 
     # Fitting
@@ -305,7 +308,11 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             made: GPRegressor = clone(self.regressor)
             return made
         return GPRegressor(
-            effort=self.effort, random_state=seed, verbose=self.verbose, memory_budget=self.memory_budget
+            effort=self.effort,
+            random_state=seed,
+            verbose=self.verbose,
+            memory_budget=self.memory_budget,
+            keep_rows=self.keep_rows,
         )
 
     def _seed(self) -> int:

@@ -425,13 +425,17 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         encoded = [self.encode(rows, report) for rows in record_batches(table)]
         if not encoded:
             raise DataError("The table has no rows.")
+        self._warn(report)
+        return encoded
+
+    def _warn(self, report: TransformReport) -> None:
+        """One warning for all that is unusual about rows."""
         # Gaps in columns that had gaps in the fit are nothing to speak of.
         usual = {column.name for column in self.encoder_.columns if column.indicator}
         report.imputed = {name: count for name, count in report.imputed.items() if name not in usual}
         report.extra_columns = []
         if lines := report.lines():
-            warnings.warn(" ".join(lines), stacklevel=3)
-        return encoded
+            warnings.warn(" ".join(lines), stacklevel=4)
 
     def scored_rows(self, X: Any, y: Any = None) -> tuple[TableRows, Array]:
         """Rows in memory and their targets, NaN where missing, for a model that is fitted."""
@@ -508,7 +512,9 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             force: Whether to replace a page that is there.
         """
         rows, values = self._with_target_only(X, y)
-        inputs = self.encode(rows, TransformReport(source=rows)).inputs
+        found = TransformReport(source=rows)
+        inputs = self.encode(rows, found).inputs
+        self._warn(found)
         known = None
         if training is not None:
             known_rows, known_values = training

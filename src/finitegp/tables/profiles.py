@@ -16,7 +16,7 @@ from .arrow_values import family, moment_values, number_values, plain, text_valu
 from .category_means import CategoryMeans
 from .columns import BOOLEAN_WORDS, CategoryColumn, DateColumn, FittedColumn, LeftOutColumn, NumberColumn, is_blank
 from .dates import PARTS
-from .identifiers import IntegerSketch
+from .identifiers import IntegerSketch, is_key
 from .readings import DateReading, DistinctTexts, NumberReading
 from .sketches import MAX_CATEGORIES, CategoryCounter, Gaps, MomentSketch, NumberSketch, WordCounter
 from .text_values import NOT_A_MOMENT, moment_text
@@ -112,8 +112,9 @@ class ColumnProfile:
             self._add_integers(array, values, first_row)
             if self._compact is not None:
                 self._add_compact(values, first_row)
-            # Codes are whole numbers; whether these are codes, only the last row shows.
-            as_categories = as_categories or (self.family == "number" and self._integers is not None)
+            # Codes are whole numbers; whether a key names rows or groups, only the last row shows.
+            is_code = self.family == "number" and self._integers is not None and is_key(self.name)
+            as_categories = as_categories or is_code
         elif self.family in ("date", "time"):
             self._moments.add(moment_values(array), first_row)
         elif self.family == "text":

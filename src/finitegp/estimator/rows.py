@@ -10,6 +10,8 @@ from torch import Tensor
 from ..data import ArraySource
 from ..errors import DataError
 
+_PIECE = 65_536
+
 
 def to_numpy(values: Any) -> Any:
     """Torch tensors as NumPy arrays; everything else as it is, for scikit-learn to check."""
@@ -31,3 +33,11 @@ def check_in_place(inputs: Any, targets: Any = None, counts: Any = None) -> Arra
     source = ArraySource(inputs, targets, counts=counts)
     source.measure()
     return source
+
+
+def is_constant(targets: Any) -> bool:
+    """Whether all targets are equal; read in pieces, which may be in a file."""
+    first = targets[:1]
+    return all(
+        bool((targets[start : start + _PIECE] == first).all()) for start in range(0, targets.shape[0], _PIECE)
+    )

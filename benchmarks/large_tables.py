@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 import torch
 from finitegp.out_of_core import fit_within_memory
 
+from finitegp import fit_source
 from finitegp.error_shape import ErrorShape
 from finitegp.memory import return_freed_memory
 from finitegp.metrics import score
@@ -73,15 +74,14 @@ def read_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def finitegp(directory: Path, options: dict[str, Any]) -> Predicted:
     """Rows from disk; predictions piece by piece."""
     source = TableSource(directory / "train.parquet", "y")
-    fit = fit_within_memory(source, options["budget"], effort=options["effort"], seed=0)
+    fit = fit_source(source, memory_budget=options["budget"], effort=options["effort"], seed=0)
     means, deviations = [], []
     for piece in pq.ParquetFile(directory / "test.parquet").iter_batches(CHUNK):
         names = [name for name in piece.schema.names if name != "y"]
         prediction = fit.predict(np.column_stack([piece.column(name).to_numpy() for name in names]))
         means.append(prediction.mean.numpy())
         deviations.append(prediction.std.numpy())
-    kept = ("memory", "race", "refinement", "validation_nlpd", "noise_floor", "noise_ratio", "variance_factor")
-    kept = (*kept, "degrees_of_freedom", "settings", "rows")
+    kept = ("memory", "validation_nlpd", "noise_floor", "widened", "degrees_of_freedom", "settings", "rows", "stages")
     details = {name: fit.record.get(name) for name in kept}
     return np.concatenate(means), np.concatenate(deviations), details
 

@@ -18,7 +18,7 @@ def load_libraries(*, tables: bool = True, optimizers: bool = True) -> None:
     Args:
         tables: Also read a small Parquet file and a small CSV file.
         optimizers: Also make steps with an optimizer of torch, the first of which loads torch's compiler. Fits without
-            choices (``fit_within_memory``, ``GPRegressor``, ``finitegp fit``) do not need it.
+            choices (``fit_source``, ``GPRegressor``, ``finitegp fit``) do not need it.
     """
     generator = torch.Generator().manual_seed(0)
     # More rows than fit the small-batch path of the Gram sums, so that BLAS is loaded, too.
@@ -36,11 +36,11 @@ def load_libraries(*, tables: bool = True, optimizers: bool = True) -> None:
 
 
 def _fit(inputs: torch.Tensor, targets: torch.Tensor) -> None:
-    from finitegp.out_of_core import fit_within_memory
+    from finitegp import fit_source
 
-    few = {"small_rows": 0, "max_steps": 10, "min_steps": 1, "epochs": 1, "noise_epochs": 1, "noise_min_steps": 10}
-    fit = fit_within_memory((inputs, targets), "1GB", effort="low", settings=few | {"refine_fraction": 1.0})
-    fit.predict(inputs)
+    few = {"steps": 10, "max_steps": 10, "noise_steps": 10}
+    for settings in (few | {"small_rows": 1}, few):  # networks, kernels
+        fit_source((inputs, targets), effort="low", settings=settings).predict(inputs)
 
 
 def _take_steps(inputs: torch.Tensor, targets: torch.Tensor) -> None:

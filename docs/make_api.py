@@ -20,7 +20,6 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     "Estimator": {
         "finitegp": ["GPRegressor"],
         "finitegp.automatic": ["fit_auto", "AutoFit", "AutoSettings"],
-        "finitegp.out_of_core": ["fit_within_memory"],
         "finitegp.estimator": ["as_regressor"],
     },
     "Tables": {

@@ -56,23 +56,6 @@ def arrays(seed):
 
 
 @pytest.fixture(scope="module")
-def fitted_rows(tmp_path_factory):
-    """A fit of rows on disk with test rows, and the rows."""
-    from out_of_core_rows import QUICK, make_rows
-
-    from finitegp.automatic import EFFORTS
-    from finitegp.data import ArraySource
-    from finitegp.out_of_core import DiskRows, fit_disk_rows, settings_for
-    from finitegp.out_of_core.fit import plan_for
-
-    inputs, targets = make_rows(2000)
-    settings = settings_for(EFFORTS["low"], num_columns=3, num_data=2000, given=QUICK)
-    plan = plan_for("64MB", settings, num_columns=3, num_data=2000, test_fraction=0.1)
-    rows = DiskRows.prepare(ArraySource(inputs, targets), chunk_size=plan.setting.chunk_size, seed=0)
-    return fit_disk_rows(rows, plan, settings, seed=0), rows, plan
-
-
-@pytest.fixture(scope="module")
 def training():
     """The rows of the fit that the report is about."""
     from report_fits import make_rows

@@ -49,7 +49,7 @@ _USUAL_FACTOR, _FACTOR_LIMITS, _SAFETY = 6.0, (2.0, 12.0), 6.0
 TESTED_ROWS, MODELS = 3000, 3
 _OUTER, _FEWEST_OUTER, _TESTED_COLUMNS, _LEAST_SHARE = 0.1, 20, 8, 0.02
 # Rows at a time, where only sums or the nearest centre are kept of them.
-PIECE = 512
+PIECE = 256
 CHEAP_FREQUENCIES, _CHEAP_NOISES = 128, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 

@@ -126,6 +126,7 @@ def fit_source(
     budget = None if memory_budget is None else parse_bytes(memory_budget)
     if budget is not None:
         return_freed_memory()
+        progress = _trimming(progress)
     source = as_source(data)
     if not source.can_reread:  # in float64: the rows are not scaled yet
         source = spool_temporarily(source, input_dtype="float64", chunk_size=chosen.chunk_size)
@@ -255,6 +256,17 @@ def _closed(fit: ScaledGP, plan: MemoryPlan[Any] | None, settings: AutoSettings,
         record["memory"] = plan.to_dict()
         return_freed_memory()  # holes that networks and rows have left
     return replace(fit, record=record | {"seconds": time.perf_counter() - started})
+
+
+def _trimming(progress: Callable[[str], None] | None) -> Callable[[str], None]:
+    """What is told of each finished part, after the holes that it left were given back."""
+
+    def tell(part: str) -> None:
+        return_freed_memory()
+        if progress is not None:
+            progress(part)
+
+    return tell
 
 
 def _in_chunks(source: Source, most: int) -> Source:

@@ -202,7 +202,7 @@ def _extrapolation(fit: LargeTableSetting) -> Iterator[Item]:
     yield Item("effects of columns", "rows in the networks", 4 * s.members * min(s.chunk_size, 400) * _kept(p, s))
     rows, width = min(TESTED_ROWS, fit.sample), 2 * CHEAP_FREQUENCIES + p + 1
     cheap = 8 * ((MODELS + 3) * width**2 + 3 * max(PIECE, rows // 5) * width + (MODELS + 3) * rows * p)
-    clustered = 8 * 4 * min(CLUSTERED_ROWS, fit.sample) * p + 8 * 4 * PIECE * MOST_CENTRES
+    clustered = 8 * 3 * min(CLUSTERED_ROWS, fit.sample) * p + 8 * 2 * PIECE * MOST_CENTRES
     yield Item("extrapolation", "linear models, or rows in clusters", max(cheap, clustered, 8 * 5 * fit.sample))
 
 

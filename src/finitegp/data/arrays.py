@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from .row_files import Index, RecordField, RowFile, check_numbers, open_npy, read_together
+from .row_files import Index, RecordField, RowFile, check_numbers, open_npy, read_together, unmapped
 from .sources import WHOLE, Measure, Rows, Share, Source, check_chunk_size, check_rows
 
 
 class ArraySource(Source):
     """Rows in arrays (NumPy, torch, pandas) or array-likes on disk, read in chunks or by number without keeping a copy.
+
+    Arrays that map a whole file (``numpy.load(path, mmap_mode="r")``) are read from the file.
 
     Args:
         inputs: ``(rows, columns)``; a one-dimensional array is refused because it could mean one row or one column.
@@ -208,6 +210,8 @@ def _as_array(values: Any, name: str, column_names: list[str] | None = None) -> 
         if values.is_complex():
             raise DataError(f"{name} must be real numbers, but are {values.dtype}.")
         return values.detach()
+    if isinstance(values, np.memmap) and values.dtype.kind in "biuf":
+        return unmapped(values)
     array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     if array.dtype.kind in "biuf":
         return array

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,6 +53,17 @@ class OtherRows(WrappedSource):
                 kept = np.delete(np.arange(stop - first), self._held_out[low:high] - first)
                 yield rows.take(torch.from_numpy(kept))
             first = stop
+
+    def locate(self, row: int) -> tuple[Path, int] | None:
+        """The file that holds a row, and the number of the row in that file."""
+        before = np.searchsorted(self._held_out - np.arange(len(self._held_out)), row, side="right")
+        return self._source.locate(row + int(before))
+
+    def fingerprint(self) -> dict[str, Any] | None:
+        """The fingerprint of the other source, with the rows that are left out."""
+        inner = self._source.fingerprint()
+        held_out = hashlib.sha256(self._held_out.tobytes()).hexdigest()
+        return None if inner is None else {"kind": "others", "of": inner, "held_out": held_out}
 
     def with_chunks(self, chunk_size: int) -> OtherRows:
         """The same rows in chunks of at most ``chunk_size`` rows; this source stays as it is."""

@@ -66,6 +66,9 @@ class RowFile:
         """Rows, then the shape of one row."""
         return (self.num_rows, *self.dtype.shape)
 
+    def __len__(self) -> int:
+        return self.num_rows
+
     def __getitem__(self, which: slice | Index) -> Array:
         if isinstance(which, slice):
             return self._read(*which.indices(self.num_rows)[:2])
@@ -207,6 +210,20 @@ def open_npy(path: str | os.PathLike[str], dimensions: tuple[int, ...] = (1, 2))
         )
     row = np.dtype((dtype, tuple(shape[1:])))
     return RowFile(path, row, int(shape[0]), offset=offset, may_be_rewritten=False)
+
+
+def unmapped(array: Array) -> Array | RowFile:
+    """The rows of an array that maps a whole file, to be read instead: see :class:`RowFile`; others as they are."""
+    name = getattr(array, "filename", None)
+    # Changes of a copy on write are not in the file.
+    if name is None or not isinstance(array, np.memmap) or array.mode == "c" or not array.flags.c_contiguous:
+        return array
+    if array.ndim not in (1, 2) or array.size == 0 or isinstance(array.base, np.ndarray):  # a part of a larger one
+        return array
+    try:
+        return RowFile(Path(name), np.dtype((array.dtype, array.shape[1:])), len(array), offset=array.offset)
+    except DataError:
+        return array  # there is more in the file
 
 
 def _seek_and_read(handle: int, count: int, offset: int) -> bytes:

@@ -27,7 +27,7 @@ from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise
 from .parameters import check_parameters, chosen_settings, given_settings, is_automatic
 from .progress import stage_progress
-from .rows import check_in_place, stays_in_place, to_numpy
+from .rows import check_in_place, is_constant, stays_in_place, to_numpy
 from .summary import training_summary
 
 Array = npt.NDArray[np.float64]
@@ -150,22 +150,22 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         """
         check_parameters(self)
         before = self.fits_ if self.warm_start and hasattr(self, "fits_") else None
-        rows_of = self._check_in_place if before is None and is_automatic(self) else None
-        found = None if rows_of is None else rows_of(X, y, sample_weight)
-        inputs, targets, counts = found or self._check_rows(X, y, sample_weight, reset=before is None, fewest=2)
-        if before is not None and len(before) != targets.shape[1]:
+        in_place = self._check_in_place(X, y, sample_weight) if before is None and is_automatic(self) else None
+        inputs, targets, counts = in_place or self._check_rows(X, y, sample_weight, reset=before is None, fewest=2)
+        columns = [targets] if len(targets.shape) == 1 else [targets[:, each] for each in range(targets.shape[1])]
+        if before is not None and len(before) != len(columns):
             raise ValueError(
-                f"y has {targets.shape[1]} target columns, but the fit that warm_start goes on from has {len(before)}."
+                f"y has {len(columns)} target columns, but the fit that warm_start goes on from has {len(before)}."
             )
         started = time.perf_counter()
         seed = self._seed()
         fits = []
-        for column in range(targets.shape[1]):
-            rows = inputs, targets[:, column], counts
+        for number, column in enumerate(columns):
+            rows = inputs, column, counts
             if len(inputs) <= _MOST_TO_MERGE:
                 rows = merge_equal_rows(*rows)
-            label = "fit" if targets.shape[1] == 1 else f"fit target {column + 1} of {targets.shape[1]}"
-            fit = self._fit_one(*rows, None if before is None else before[column], seed, label, sample_weight)
+            label = "fit" if len(columns) == 1 else f"fit target {number + 1} of {len(columns)}"
+            fit = self._fit_one(*rows, None if before is None else before[number], seed, label, sample_weight)
             fits.append(replace(fit, record=fit.record | {"log_marginal_likelihood": _evidence(fit, *rows)}))
         total = float(len(inputs) if counts is None else counts.sum())
         seconds = time.perf_counter() - started
@@ -327,7 +327,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         label: str,
         sample_weight: Any,
     ) -> ScaledGP:
-        constant = bool(targets.min() == targets.max())
+        constant = is_constant(targets)
         if constant:
             warnings.warn(
                 f"All targets are {targets[0]:.6g}: there is nothing to learn, and the error bars mean nothing.",
@@ -407,15 +407,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             if not bool((counts > 0.0).all()):
                 return None  # without these rows the others would have to be copied
         validate_data(self, X, reset=True, skip_check_array=True)
-        check_in_place(X, y, counts)
-        return X, y.reshape(len(y), -1), counts
+        source = check_in_place(X, y, counts)
+        return source.inputs, source.targets, counts
 
     def _check_inputs(self, X: Any) -> Array:
         if stays_in_place(X, (2,)) and len(X) > _MOST_TO_MERGE:
             validate_data(self, X, reset=False, skip_check_array=True)
-            check_in_place(X)
-            in_place: Array = X
-            return in_place
+            found: Array = check_in_place(X).inputs
+            return found
         inputs: Array = validate_data(self, to_numpy(X), reset=False, dtype=np.float64)
         return inputs
 

@@ -11,6 +11,7 @@ from ..data import ArraySource
 from ..errors import DataError
 
 _NO_NUMBERS = ("object", "str", "category", "categorical", "enum", "date", "period", "time")
+_PIECE = 65_536
 
 
 def to_numpy(values: Any) -> Any:
@@ -48,3 +49,11 @@ def check_in_place(inputs: Any, targets: Any = None, counts: Any = None) -> Arra
     source = ArraySource(inputs, targets, counts=counts)
     source.measure()
     return source
+
+
+def is_constant(targets: Any) -> bool:
+    """Whether all targets are equal; read in pieces, which may be in a file."""
+    first = targets[:1]
+    return all(
+        bool((targets[start : start + _PIECE] == first).all()) for start in range(0, targets.shape[0], _PIECE)
+    )

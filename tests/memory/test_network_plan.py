@@ -17,7 +17,7 @@ from finitegp.features import FourierFeatures, MLPFeatures
 from finitegp.memory import MemoryBudgetError, format_bytes, parse_bytes, plan_memory
 from finitegp.schedules import make_optimizer
 
-ROOT = Path(__file__).resolve().parents[1]  # where `benchmarks` is
+ROOT = Path(__file__).resolve().parents[2]  # where `benchmarks` is
 
 
 class TestSizes:

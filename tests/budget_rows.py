@@ -1,21 +1,8 @@
-"""Rows with noise that differs, and settings of quick fits, for the tests of fits of rows on disk."""
+"""Rows with noise that differs, and settings of quick fits, for the tests of fits within a memory budget."""
 
 import numpy as np
 
-QUICK = {
-    "epochs": 2,
-    "min_steps": 60,
-    "max_epochs": 3,
-    "max_steps": 80,
-    "weight_decays": (0.01,),
-    "hidden": (16, 16),
-    "num_frequencies": 8,
-    "embedding_width": 4,
-    "noise_epochs": 2,
-    "noise_min_steps": 60,
-    "noise_hidden": 16,
-    "noise_learning_rate": 0.02,
-}
+QUICK = {"steps": 60, "max_steps": 60, "noise_steps": 40, "hidden": (16, 16), "fourier_features": 16}
 
 
 def make_rows(rows=2000, columns=3, seed=0):

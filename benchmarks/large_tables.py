@@ -28,7 +28,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from finitegp.out_of_core import fit_within_memory
 
 from finitegp import fit_source
 from finitegp.error_shape import ErrorShape

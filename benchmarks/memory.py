@@ -33,13 +33,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from finitegp.out_of_core import fit_within_memory
 from pyarrow import csv
 
 from finitegp import SCGD, FeatureGP, Lagged, Minimax, fit_source, train
 from finitegp.data import NpySource, spool
-from finitegp.tables.reader import TableReader
-from finitegp.tables.source import TableSource
 from finitegp.features import MLPFeatures
 from finitegp.memory import plan_memory, return_freed_memory
 from finitegp.schedules import make_optimizer
@@ -173,9 +170,7 @@ def measure_fit(
 
         mark("opening")
         few = FEW_STEPS | settings
-        fit = fit_source(
-            source, memory_budget=budget, effort=effort, settings=few, progress=mark, on_plan=plans.append
-        )
+        fit = fit_source(source, memory_budget=budget, effort=effort, settings=few, progress=mark, on_plan=plans.append)
         mark("closing")
         for chunk in fit.predict_chunks(np.zeros((4 * fit.chunk_size, columns), dtype=np.float32)):
             del chunk

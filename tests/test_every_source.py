@@ -11,7 +11,6 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
-from finitegp.out_of_core import RandomRows
 
 from finitegp import DataError, FeatureGP
 from finitegp.data import (

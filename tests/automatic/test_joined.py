@@ -16,7 +16,6 @@ from finitegp.automatic.joined import (
     with_prior,
 )
 from finitegp.automatic.table import Table
-from finitegp.error_shape import ErrorShape
 from finitegp.noise import ConstantNoise, InputNoise
 from finitegp.posterior import WeightPosterior
 

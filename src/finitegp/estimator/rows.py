@@ -54,6 +54,4 @@ def check_in_place(inputs: Any, targets: Any = None, counts: Any = None) -> Arra
 def is_constant(targets: Any) -> bool:
     """Whether all targets are equal; read in pieces, which may be in a file."""
     first = targets[:1]
-    return all(
-        bool((targets[start : start + _PIECE] == first).all()) for start in range(0, targets.shape[0], _PIECE)
-    )
+    return all(bool((targets[start : start + _PIECE] == first).all()) for start in range(0, targets.shape[0], _PIECE))

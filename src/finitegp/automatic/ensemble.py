@@ -52,6 +52,7 @@ class Ensemble:
         folds: Numbers of the rows that each member was trained without.
         out_of_fold: Each of these rows, fold after fold, as predicted by the member that was trained without it.
         noise_variances: The noise variance of each member.
+        race: What each weight decay scored, and which one won, as JSON.
     """
 
     clip: SoftClip
@@ -60,6 +61,7 @@ class Ensemble:
     folds: list[Index]
     out_of_fold: Array
     noise_variances: list[float]
+    race: dict[str, Any]
 
     @property
     def left_out(self) -> Index:
@@ -92,42 +94,55 @@ def train_ensemble(
 ) -> Ensemble:
     """Train all members, each on the rows outside of its fold; groups of members run side by side in threads.
 
-    The result depends on the seed alone, not on the number of threads.
+    The first member is trained with every weight decay; the one with the smallest error on its fold is that of all
+    others: between tables, the best decay differs tenfold. The result depends on the seed alone, not on the number of
+    threads.
     """
     clip = fit_clip(training.inputs)
     inputs = clip(torch.from_numpy(training.inputs).float())
     targets = torch.from_numpy(training.targets).float()
     counts = None if training.counts is None else torch.from_numpy(training.counts / training.counts.mean()).float()
     folds = make_folds(len(training), settings.members, seed=seed)
-    networks = [
-        make_network(inputs.shape[1], settings, seed=seed * 1000 + member) for member in range(settings.members)
-    ]
-    # The same groups whatever the number of threads, so that the result is the same; at least two, for two cores.
-    size = min(_LARGEST_GROUP, max(1, settings.members // 2))
+    total = settings.members + len(settings.weight_decays) - 1
     finished = 0
 
-    def train(first: int) -> list[_Member]:
+    def make(member: int) -> ComposedFeatures:
+        return make_network(inputs.shape[1], settings, seed=seed * 1000 + member)
+
+    def train(group: _Group) -> list[_Member]:
         nonlocal finished
-        group = slice(first, first + size)
-        batched = BatchedNetworks(networks[group])
-        rows = [_others(len(inputs), fold) for fold in folds[group]]
-        seeds = [seed * 1000 + first + member for member in range(len(rows))]
-        train_lagged(batched, inputs, targets, counts, rows, settings, seeds=seeds)
-        batched.write_back()
-        found = _finish(batched, inputs, training, folds[group])
+        batched = BatchedNetworks(group.networks)
+        own_folds = [folds[member] for member in group.members]
+        rows = [np.delete(np.arange(len(inputs)), fold) for fold in own_folds]
+        seeds = [seed * 1000 + member for member in group.members]
+        train_lagged(batched, inputs, targets, counts, rows, settings, weight_decay=group.weight_decay, seeds=seeds)
+        found = _finish(batched, inputs, training, own_folds)
         finished += len(found)
         if progress is not None:
-            progress(f"network {finished} of {settings.members}")
+            progress(f"network {finished} of {total}")
         return found
 
-    members = [member for group in in_threads(train, range(0, settings.members, size), threads) for member in group]
+    # Networks are made here: the seeds of initial values are set in a generator that threads share.
+    race = [_Group([0], [make(0)], weight_decay) for weight_decay in settings.weight_decays]
+    raced = [found for (found,) in in_threads(train, race, threads)]
+    rows = training.take(folds[0])
+    errors = [rows.mean((each.out_of_fold - rows.targets) ** 2) ** 0.5 for each in raced]
+    best = int(np.argmin(errors))
+    winner = settings.weight_decays[best]
+    # The same groups whatever the number of threads, so that the result is the same; at least two, for two cores.
+    others = range(1, settings.members)
+    size = min(_LARGEST_GROUP, max(1, -(-len(others) // 2)))
+    parts = [list(others)[first : first + size] for first in range(0, len(others), size)]
+    groups = [_Group(part, [make(member) for member in part], winner) for part in parts]
+    members = [raced[best], *(member for group in in_threads(train, groups, threads) for member in group)]
     return Ensemble(
         clip=clip,
-        networks=networks,
+        networks=[member.network for member in members],
         weights=torch.stack([member.weights for member in members]),
         folds=folds,
         out_of_fold=np.concatenate([member.out_of_fold for member in members]),
         noise_variances=[member.noise_variance for member in members],
+        race={"weight_decays": list(settings.weight_decays), "fold_rmse": errors, "weight_decay": winner},
     )
 
 
@@ -174,7 +189,7 @@ def count_steps(rows: int, settings: LargeTableSettings) -> int:
 
     Example:
         >>> [count_steps(rows, LargeTableSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]
-        [2500, 4759, 8000, 8000]
+        [1800, 3427, 5966, 6000]
     """
     wanted: float = settings.steps * max(rows / _FEW_ROWS, 1.0) ** _GROWTH
     return min(round(wanted), settings.max_steps)
@@ -204,6 +219,7 @@ def train_lagged(
     rows: Sequence[Index],
     settings: LargeTableSettings,
     *,
+    weight_decay: float,
     seeds: Sequence[int],
 ) -> None:
     """Train each member by the objective of :class:`~finitegp.algorithms.Lagged` with constant noise.
@@ -215,13 +231,14 @@ def train_lagged(
         counts: ``(all rows,)`` weights of the rows with a mean of about one, or None.
         rows: The numbers of each member's rows.
         settings: Batch size, steps and rates.
+        weight_decay: Decoupled, of all parameters.
         seeds: Of each member's batches.
     """
     fewest = min(len(numbers) for numbers in rows)
     batch_size = min(settings.batch_size, fewest)
     steps = count_steps(fewest, settings)
     factor = cosine_decay(steps, warmup_steps=max(1, int(_WARM_UP * steps)))
-    optimizer = FlatAdamW(batched.parameters, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
+    optimizer = FlatAdamW(batched.parameters, learning_rate=settings.learning_rate, weight_decay=weight_decay)
     heads = LaggedHeads(batched.members, batched.num_features, [len(numbers) for numbers in rows])
     batches = draw_batches(rows, batch_size, seeds)
 
@@ -329,7 +346,17 @@ class LaggedHeads:
 
 
 @dataclass(frozen=True, eq=False)
+class _Group:
+    """Members that are trained together."""
+
+    members: list[int]
+    networks: list[ComposedFeatures]
+    weight_decay: float
+
+
+@dataclass(frozen=True, eq=False)
 class _Member:
+    network: ComposedFeatures
     weights: Tensor
     out_of_fold: Array
     noise_variance: float
@@ -353,6 +380,7 @@ def _finish(batched: BatchedNetworks, inputs: Tensor, training: Table, folds: Se
             times = None if counts is None else counts[part][~out]
             sums[member] += FeatureStatistics.from_batch(features[member, ~out], targets[part][~out], counts=times)
             kept[member].append(features[member, out])
+    networks = batched.write_back()
     members = []
     for member, fold in enumerate(folds):
         noise_variance = optimal_noise(sums[member]).noise_variance
@@ -361,9 +389,5 @@ def _finish(batched: BatchedNetworks, inputs: Tensor, training: Table, folds: Se
         # Features came in the order of the rows; the fold has an order of its own.
         out_of_fold = np.empty(len(fold))
         out_of_fold[np.argsort(fold)] = predicted
-        members.append(_Member(weights[:, 0].float(), out_of_fold, noise_variance))
+        members.append(_Member(networks[member], weights[:, 0].float(), out_of_fold, noise_variance))
     return members
-
-
-def _others(rows: int, fold: Index) -> Index:
-    return np.delete(np.arange(rows), fold)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from torch import nn
 
 from finitegp.automatic.joined import (
@@ -16,7 +17,6 @@ from finitegp.automatic.joined import (
     with_prior,
 )
 from finitegp.automatic.table import Table
-from finitegp.error_shape import ErrorShape
 from finitegp.noise import ConstantNoise, InputNoise
 from finitegp.posterior import WeightPosterior
 

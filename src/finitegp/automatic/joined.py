@@ -432,7 +432,7 @@ def _climb(judge: Callable[[tuple[float, float]], float]) -> tuple[float, float]
 def _cross_fitted(
     judged: Mapping[tuple[float, float], _Judged], few: HeldOut, widened: float, shapes: Sequence[ErrorShape]
 ) -> Array:
-    """Absolute normal scores of each half of the rows under the prior, factor and shape that the other half would choose.
+    """Absolute normal scores of each half of the rows under the prior, factor and shape that the other half chooses.
 
     Not in standard deviations: with heavy tails these depend on the degrees of freedom far more than intervals do.
     """

@@ -273,8 +273,12 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             left_out |= set(names) - set(self.only)
         return [name for name in names if name in left_out]
 
-    def _fit_encoded(self, rows: TableRows, values: Array, weights: Array | None, seed: int) -> None:
-        options: dict[str, Any] = {
+    def check_gaps(self, rows: TableRows) -> None:
+        """An error that lists the gaps in the columns that would be used."""
+        TableEncoder.fit(rows, **self._encoder_options(rows) | {"missing": "error"})
+
+    def _encoder_options(self, rows: TableRows) -> dict[str, Any]:
+        return {
             "missing": self.missing,
             "exclude": self._excluded(rows.column_names),
             "categorical": self.categorical,
@@ -284,6 +288,9 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "decimal": self.decimal,
             "max_one_hot": self.max_one_hot,
         }
+
+    def _fit_encoded(self, rows: TableRows, values: Array, weights: Array | None, seed: int) -> None:
+        options = self._encoder_options(rows)
         densities: dict[str, float] = {}
         encoder = None
         if self.target_scale == "auto":

@@ -29,7 +29,7 @@ from .model_files import load_table_model, save_table_model
 from .predictive import EncodedRows, TablePredictor
 from .reader import TableReader
 from .rows import TableRows, check_columns, is_file, note_on_copies
-from .scoring import COVERAGES, SCORED_COVERAGES, ScoredRows, quantile_moments
+from .scoring import COVERAGES, SCORED_COVERAGES, ScoredRows
 from .target_scale import SCALES, TargetScale, atom, choose_scale
 from .targets import check_varies, fit_target, read_target
 
@@ -473,7 +473,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if self.scale_.name == "identity":
             mean, std = predictor.moments(encoded)
         else:
-            mean, std = quantile_moments(lower[:, : len(COVERAGES)], upper[:, : len(COVERAGES)])
+            mean, std = predictor.quantile_moments(lower[:, : len(COVERAGES)], upper[:, : len(COVERAGES)])
         return ScoredRows(mean, std, predictor.log_density(encoded, values), lower, upper, values)
 
     def baseline(self, values: Array) -> Scores | None:

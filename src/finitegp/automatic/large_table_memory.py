@@ -43,6 +43,7 @@ class LargeTableSetting:
         threads: How many.
         counted: Whether rows stand for several.
         reading_bytes: Memory that reading takes besides the chunks.
+        kept_bytes: What the caller keeps.
     """
 
     settings: AutoSettings
@@ -52,6 +53,7 @@ class LargeTableSetting:
     threads: int = 1
     counted: bool = False
     reading_bytes: int = 0
+    kept_bytes: int = 0
 
     @property
     def sample(self) -> int:
@@ -137,6 +139,8 @@ _PARTS = (
 def memory_bill(fit: LargeTableSetting) -> Iterator[Item]:
     """What is in memory in each stage of :func:`~finitegp.automatic.large_table.fit_large_table`."""
     yield Item("always", "small objects", SMALL_OBJECTS)
+    if fit.kept_bytes:
+        yield Item("always", "rows held out or shown", fit.kept_bytes)
     yield Item("always", "sample", fit.sample * 8 * (fit.columns + (2 if fit.counted else 1)))
     yield from _sampling(fit)
     yield from _training(fit)

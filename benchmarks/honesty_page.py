@@ -78,11 +78,10 @@ def details(tasks: Mapping[tuple[str, str], Mapping[str, Row]], kind: str, ours:
     for (each, task), found in tasks.items():
         if each == kind and ours in found:
             row = found[ours]
-            lines.append(
-                f"| {task} | {row['rows']} x {row['columns']} | {len(row['splits'])} | {row['0.5']:.2f} | "
-                f"{row['0.9']:.3f} | {row['0.99']:.3f} | {row['mean_squared_deviation']:.2f} | {row['nlpd']:.3f} | {row['crps']:.3f} | "
-                f"{row['rmse']:.3f} | {row['processor_seconds']:.1f} |"
-            )
+            held = " | ".join(f"{row[level]:.3f}" for level in LEVELS)
+            scores = " | ".join(f"{row[name]:.3f}" for name in ("mean_squared_deviation", "nlpd", "crps", "rmse"))
+            size = f"{row['rows']} x {row['columns']} | {len(row['splits'])}"
+            lines.append(f"| {task} | {size} | {held} | {scores} | {row['processor_seconds']:.1f} |")
     return lines
 
 

@@ -30,10 +30,10 @@ import pyarrow.parquet as pq
 import torch
 
 from finitegp import fit_source
-from finitegp.data.table_source import TableSource
 from finitegp.error_shape import ErrorShape
 from finitegp.memory import return_freed_memory
 from finitegp.metrics import score
+from finitegp.tables.source import TableSource
 from paper.outcome import DatasetSplit
 from paper.peers import PEERS
 

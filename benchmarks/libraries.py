@@ -65,9 +65,9 @@ def _read_tables(inputs: torch.Tensor, targets: torch.Tensor) -> None:
     from pyarrow import csv
 
     from finitegp.data import spool
-    from finitegp.data.columns import TableEncoder
-    from finitegp.data.table_source import TableSource
-    from finitegp.data.tables import TableReader
+    from finitegp.tables.encoder import TableEncoder
+    from finitegp.tables.reader import TableReader
+    from finitegp.tables.source import TableSource
 
     numbers = {"a": inputs[:, 0].numpy(), "b": inputs[:, 1].numpy(), "y": targets.numpy()}
     with tempfile.TemporaryDirectory(prefix="finitegp-") as directory:

@@ -37,11 +37,11 @@ from pyarrow import csv
 
 from finitegp import SCGD, FeatureGP, Lagged, Minimax, fit_source, train
 from finitegp.data import NpySource, spool
-from finitegp.data.table_source import TableSource
-from finitegp.data.tables import TableReader
 from finitegp.features import MLPFeatures
 from finitegp.memory import plan_memory, return_freed_memory
 from finitegp.schedules import make_optimizer
+from finitegp.tables.reader import TableReader
+from finitegp.tables.source import TableSource
 
 from .libraries import load_libraries
 from .process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
@@ -170,9 +170,7 @@ def measure_fit(
 
         mark("opening")
         few = FEW_STEPS | settings
-        fit = fit_source(
-            source, memory_budget=budget, effort=effort, settings=few, progress=mark, on_plan=plans.append
-        )
+        fit = fit_source(source, memory_budget=budget, effort=effort, settings=few, progress=mark, on_plan=plans.append)
         mark("closing")
         for chunk in fit.predict_chunks(np.zeros((4 * fit.chunk_size, columns), dtype=np.float32)):
             del chunk

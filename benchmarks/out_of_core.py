@@ -38,11 +38,11 @@ import torch
 
 from finitegp import FeatureGP, Lagged, train
 from finitegp.data import spool
-from finitegp.data.table_source import TableSource
 from finitegp.features import MLPFeatures
 from finitegp.likelihood import negative_log_marginal_likelihood
 from finitegp.memory import plan_memory, return_freed_memory
 from finitegp.schedules import make_optimizer
+from finitegp.tables.source import TableSource
 
 from .libraries import load_libraries
 from .process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes

@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from finitegp.data.tables import TableReader
 from finitegp.memory import return_freed_memory
+from finitegp.tables.reader import TableReader
 
 from .libraries import load_libraries
 from .process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes

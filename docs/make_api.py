@@ -23,11 +23,14 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.estimator": ["as_regressor"],
     },
     "Tables": {
-        "finitegp.table_model": ["TableModel", "PredictedChunk"],
+        "finitegp.tables.model": ["TableRegressor", "PredictedChunk"],
+        "finitegp.tables.judging": ["fit_and_judge", "Judging", "JudgedFit"],
+        "finitegp.tables.scorers": ["nlpd_scorer", "crps_scorer", "coverage_scorer"],
+        "finitegp.tables.target_scale": ["TargetScale"],
         "finitegp.sites": ["SiteStatistics"],
-        "finitegp.data.tables": ["TableReader"],
-        "finitegp.data.columns": ["TableEncoder", "ColumnSummary", "TransformReport"],
-        "finitegp.data.targets": ["target_values"],
+        "finitegp.tables.reader": ["TableReader"],
+        "finitegp.tables.encoder": ["TableEncoder", "ColumnSummary", "TransformReport"],
+        "finitegp.tables.targets": ["target_values"],
     },
     "Files and reports": {"finitegp.persistence": ["*"], "finitegp.report": ["*"]},
     "Models": {
@@ -49,7 +52,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.callbacks": ["*"],
     },
     "Several processes": {"finitegp.distributed": ["join_ranks", "Ranks"], "finitegp.errors": ["LostRankError"]},
-    "Sources of rows": {"finitegp.data.table_source": ["TableSource"], "finitegp.data": ["*"]},
+    "Sources of rows": {"finitegp.tables.source": ["TableSource"], "finitegp.data": ["*"]},
     "Memory": {"finitegp.memory": ["*"]},
     "Mathematics": {
         "finitegp": [

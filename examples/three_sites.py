@@ -1,8 +1,10 @@
 """Three sites that may not share rows: each gives its sums away, and the sums make one exact model of all rows.
 
 ``python examples/three_sites.py`` (``--small`` for a quick look). A maker of pumps fits a model on its own test bench
-and sends the file to three plants. With tables in files the command line does the same:
+and sends the file to three plants, without the rows of the bench in it. With tables in files the command line does the
+same:
 
+    finitegp fit bench.csv --target power --no-rows -o pump.finitegp      # at the maker's
     finitegp statistics pump.finitegp north.csv -o north.statistics       # at each plant
     finitegp merge pump.finitegp *.statistics -o joint.finitegp           # at the maker's
 """
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from finitegp import DataError, GPRegressor, SiteStatistics, TableEncoder, TableModel
+from finitegp import DataError, SiteStatistics, TableRegressor
 
 FLUIDS = ("water", "brine", "oil")
 
@@ -33,11 +35,9 @@ def make_readings(rows: int, seed: int, *, flow: tuple[float, float] = (10, 60))
     return table | {"power": power + 0.3 * generator.normal(size=rows)}
 
 
-def fit_model(table: dict[str, np.ndarray], effort: str, seed: int = 0) -> TableModel:
-    """A model of the power."""
-    encoder = TableEncoder.fit(table, exclude="power")
-    regressor = GPRegressor(effort=effort, random_state=seed).fit(encoder.transform(table), table["power"])
-    return TableModel(regressor, encoder, target="power")
+def fit_model(table: dict[str, np.ndarray], effort: str) -> TableRegressor:
+    """A model of the power that holds no rows."""
+    return TableRegressor(effort=effort, random_state=0, keep_rows=False).fit(table, target="power")
 
 
 def main(small: bool = False) -> None:
@@ -52,11 +52,11 @@ def main(small: bool = False) -> None:
         "west": make_readings(rows, seed=4, flow=(40, 60)),
     }
 
-    def rmse(model: TableModel) -> float:
+    def rmse(model: TableRegressor) -> float:
         return float(np.sqrt(np.mean((predict(model) - check["power"]) ** 2)))
 
-    def predict(model: TableModel) -> np.ndarray:
-        return np.concatenate([chunk.mean for chunk in model.predict(check)])
+    def predict(model: TableRegressor) -> np.ndarray:
+        return model.predict(check)
 
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
@@ -66,7 +66,7 @@ def main(small: bool = False) -> None:
 
         # At each plant: the maker's file and the plant's rows go in, a file of sums comes out.
         for name, table in plants.items():
-            site = TableModel.load(folder / "pump.finitegp").statistics(table)
+            site = TableRegressor.load(folder / "pump.finitegp").statistics(table)
             site.save(folder / f"{name}.statistics")
             kilobytes = (folder / f"{name}.statistics").stat().st_size / 1000
             print(
@@ -81,12 +81,12 @@ def main(small: bool = False) -> None:
         print(f"bench and all three plants: RMSE {rmse(joint):.3f}")
 
         # The same as if all rows had been in one place.
-        pooled = TableModel.load(folder / "pump.finitegp")
+        pooled = TableRegressor.load(folder / "pump.finitegp")
         pooled.update({column: np.concatenate([table[column] for table in plants.values()]) for column in bench})
         print(f"predictions within {np.max(np.abs(predict(joint) - predict(pooled))):.0e} of those with pooled rows")
 
         # Sums of other features mean something else, and a site counts once.
-        other = fit_model(bench, effort, seed=1)
+        other = fit_model(make_readings(len(bench["power"]), seed=5), effort)
         for why, wrong in (("of another model", other.statistics(plants["north"])), ("given twice", sites[0])):
             try:
                 joint.merge(wrong)

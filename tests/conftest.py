@@ -116,7 +116,10 @@ def quick_effort():
 
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory):
-    """A directory with ``train.csv``, ``new.csv`` and the model ``price.finitegp`` of the first."""
+    """A directory with ``train.csv``, ``new.csv`` and two models of the first.
+
+    ``price.finitegp`` is the default, ``shared.finitegp`` has no rows in it.
+    """
     from typer.testing import CliRunner
 
     from finitegp.cli import app
@@ -124,11 +127,11 @@ def shop(tmp_path_factory):
     directory = tmp_path_factory.mktemp("shop")
     write_shop_table(directory / "train.csv", 60, seed=0)
     write_shop_table(directory / "new.csv", 25, seed=1)
-    model = directory / "price.finitegp"
-    arguments = ["fit", directory / "train.csv", "--target", "price", "--effort", "low", "-o", model]
-    with small_efforts():  # the model stays for the session, the small effort must not
-        result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert result.exit_code == 0, result.output
+    for options in (["-o", directory / "price.finitegp"], ["-o", directory / "shared.finitegp", "--no-rows"]):
+        arguments = ["fit", directory / "train.csv", "--target", "price", "--effort", "low", *options]
+        with small_efforts():  # the model stays for the session, the small effort must not
+            result = CliRunner().invoke(app, [*map(str, arguments)])
+        assert result.exit_code == 0, result.output
     return directory
 
 

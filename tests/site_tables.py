@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from finitegp import GPRegressor
-from finitegp.data.columns import TableEncoder
 from finitegp.features import FourierFeatures
-from finitegp.table_model import TableModel
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.model import TableRegressor
 
 COUNTS = (30, 45, 25)
 
@@ -27,7 +27,9 @@ def make_model(*, noise="constant", features=None, rows=40):
     regressor = GPRegressor(
         features or FourierFeatures(width, 20, seed=0), algorithm="exact", noise=noise, epochs=5, random_state=0
     )
-    return TableModel(regressor.fit(encoder.transform(table), table["price"]), encoder, "price", {"rows": rows})
+    return TableRegressor.from_parts(
+        regressor.fit(encoder.transform(table), table["price"]), encoder, "price", {"rows": rows}
+    )
 
 
 def make_sites(model):

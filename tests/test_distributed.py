@@ -29,7 +29,7 @@ from finitegp.data import Share, as_source
 from finitegp.data.sampling import Sampler
 from finitegp.distributed import ALONE, Ranks, join_ranks
 from finitegp.schedules import make_optimizer
-from finitegp.table_model import TableModel
+from finitegp.tables.model import TableRegressor
 from finitegp.training import train
 
 JOBS = Path(ranks_jobs.__file__)
@@ -339,12 +339,12 @@ class TestFitCommand:
         with pytest.raises(SystemExit) as ended:
             ranks_jobs.run_fit(*map(str, arguments))
         assert ended.value.code == 0
-        one, two = (TableModel.load(tmp_path / f"{name}.finitegp") for name in ("one", "two"))
-        (first,), (second,) = one.regressor.fits_, two.regressor.fits_
+        one, two = (TableRegressor.load(tmp_path / f"{name}.finitegp") for name in ("one", "two"))
+        (first,), (second,) = one.regressor_.fits_, two.regressor_.fits_
         rows = [fit.fitted.posterior.statistics.num_data for fit in (first, second)]
         assert rows == [2000, 2000]
         # Adam in float32 magnifies rounding, but in so few steps not far.
-        means = [model.regressor.predict(inputs.numpy()) for model in (one, two)]
+        means = [model.regressor_.predict(inputs.numpy()) for model in (one, two)]
         assert np.abs(means[0] - means[1]).max() < 0.02
         assert np.abs(means[0] - targets.numpy()).mean() < 0.6
 

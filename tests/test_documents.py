@@ -6,6 +6,7 @@ import re
 import runpy
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,22 @@ def quick(quick_effort, monkeypatch):
 
 @pytest.mark.parametrize("path", [p for p in DOCUMENTS if blocks(p)], ids=lambda p: p.name)
 def test_python_blocks_run(path, capsys, quick, tmp_path, monkeypatch):
-    """In order, each file in one namespace."""
+    """In order, each file in one namespace, beside the tables of the examples."""
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples" / "tables", tmp_path / "examples" / "tables")
     torch.manual_seed(0)
     namespace = {}
     for block in blocks(path):
         exec(compile(block, str(path), "exec"), namespace)
+
+
+def test_the_first_block_of_the_readme_needs_no_pandas(quick, tmp_path, monkeypatch):
+    """The install line before it brings none."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "pandas"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    exec(compile(blocks(ROOT / "README.md")[0], "README.md", "exec"), {})
 
 
 def test_commands_of_the_readme_run(quick, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import torch
 from estimator_rows import make_rows, quick, quick_network
+from scipy.special import gammaln, logsumexp
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -46,11 +47,14 @@ def test_interval_covers_and_std_includes_the_noise(fitted):
     inputs, targets = make_rows(2000, seed=1)
     mean, std = fitted.predict(inputs, return_std=True)
     assert np.sqrt(np.mean((mean - targets) ** 2)) < 1.3  # of noise 1, in a target of deviation 8
-    assert 0.8 < std.min() < 1.3
+    # A kernel of little weight and large errors makes the deviation larger than most errors are, not the intervals.
+    assert 0.8 < std.min() < 1.5
+    lower, upper = fitted.predict_interval(inputs, coverage=0.6827)
+    assert 0.8 < 0.5 * (upper - lower).min() < 1.3
     for coverage in (0.5, 0.9):
         lower, upper = fitted.predict_interval(inputs, coverage=coverage)
         assert np.mean((lower < targets) & (targets < upper)) == pytest.approx(coverage, abs=0.06)
-    np.testing.assert_allclose((lower + upper) / 2, mean, rtol=1e-12)
+    assert np.all((lower < mean) & (mean < upper))
 
 
 def test_conformal_intervals_cover(fitted, rows):
@@ -58,7 +62,7 @@ def test_conformal_intervals_cover(fitted, rows):
     for coverage in (0.5, 0.9):
         lower, upper = fitted.predict_interval(inputs, coverage, method="conformal")
         assert np.mean((lower < targets) & (targets < upper)) == pytest.approx(coverage, abs=0.08)
-    with pytest.raises(ValueError, match="kept rows aside"):
+    with pytest.raises(ValueError, match="need a fit that left rows out"):
         quick_network(epochs=1).fit(*rows).predict_interval(inputs, method="conformal")
 
 
@@ -73,14 +77,15 @@ def test_cov_is_that_of_observations(fitted, rows):
         fitted.predict(inputs, return_std=True, return_cov=True)
 
 
-def test_samples_have_the_predicted_moments(fitted, rows):
+def test_samples_have_the_predicted_intervals(fitted, rows):
+    """Quantiles, since the moments of heavy tails are not to be seen in samples; see ``test_scaled.py`` for those."""
     inputs = rows[0][:5]
-    mean, covariance = fitted.predict(inputs, return_cov=True)
     samples = fitted.sample_y(inputs, n_samples=20_000, random_state=3)
     assert samples.shape == (5, 20_000)
-    error = np.sqrt(np.diag(covariance) / 20_000)
-    assert np.all(np.abs(samples.mean(axis=1) - mean) < 5 * error)
-    np.testing.assert_allclose(np.cov(samples), covariance, atol=0.06 * covariance.max())
+    for coverage in (0.5, 0.95):
+        lower, upper = fitted.predict_interval(inputs, coverage)
+        inside = (lower[:, None] < samples) & (samples < upper[:, None])
+        np.testing.assert_allclose(inside.mean(axis=1), coverage, atol=0.015)
     assert np.array_equal(samples, fitted.sample_y(inputs, n_samples=20_000, random_state=3))
 
 
@@ -118,18 +123,34 @@ def test_likelihood_equals_the_dense_formula(deviation):
     targets = np.sin(inputs[:, 0]) + deviation * np.random.default_rng(0).normal(size=40)
     gp = quick().fit(inputs, targets)
     fit = gp.fits_[0]
-    features = fit.fitted.model.feature_map(torch.from_numpy(fit.inputs_scaler.transform(inputs))).detach().numpy()
-    covariance = features @ features.T + fit.fitted.posterior.noise_variance * np.eye(40)
-    values = fit.target_scaler.transform(targets)
-    expected = -0.5 * (values @ np.linalg.solve(covariance, values) + np.linalg.slogdet(2 * np.pi * covariance)[1])
-    expected -= 40 * np.log(fit.target_scaler.scale)
+    scaled, values = torch.from_numpy(fit.inputs_scaler.transform(inputs)), fit.target_scaler.transform(targets)
+    parts = []
+    for component in fit.components:
+        # Its own kernel rather than the features, which have a jitter.
+        constant, linear, *landmarks = component.fitted.model.feature_map.maps
+        covariance = constant(scaled) @ constant(scaled).T + linear(scaled) @ linear(scaled).T
+        for part in landmarks:
+            covariance = covariance + part.covariance(scaled, scaled)
+        shape = covariance.numpy() + component.fitted.posterior.noise_variance * np.eye(40)
+        freedom = component.scale_degrees
+        squares = values @ np.linalg.solve(shape, values)
+        constant = gammaln((freedom + 40) / 2) - gammaln(freedom / 2) - 20 * np.log(np.pi * freedom)
+        density = constant - 0.5 * np.linalg.slogdet(shape)[1] - 0.5 * (freedom + 40) * np.log1p(squares / freedom)
+        parts.append(np.log(component.weight) + density)
+    expected = logsumexp(parts) - 40 * np.log(fit.target_scaler.scale)
     assert gp.log_marginal_likelihood() == pytest.approx(expected, rel=1e-4)
 
 
-def test_targets_without_noise_are_fitted_though_their_likelihood_cannot_be_trusted():
+def test_targets_without_noise_are_fitted():
     inputs = np.linspace(-2, 2, 40)[:, None]
     gp = quick().fit(inputs, np.sin(inputs[:, 0]))
     np.testing.assert_allclose(gp.predict(inputs + 0.01), np.sin(inputs[:, 0] + 0.01), atol=1e-3)
+    assert np.isfinite(gp.log_marginal_likelihood())
+
+
+def test_a_likelihood_that_cannot_be_trusted_is_refused():
+    inputs = np.linspace(-2, 2, 40)[:, None]
+    gp = quick(feature_map="fourier", algorithm="exact").fit(inputs, np.sin(inputs[:, 0]))
     with pytest.raises(NumericalError, match="cannot be trusted"):
         gp.log_marginal_likelihood()
 
@@ -156,13 +177,16 @@ def test_constant_targets_are_predicted_with_a_warning():
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_very_few_rows_learn_no_length_scale(count):
-    inputs, targets = make_rows(count)
-    gp = quick().fit(inputs, targets)
-    assert gp.training_summary_["fits"][0]["path"] == "prior"
-    mean, std = gp.predict(inputs, return_std=True)
-    assert np.all(np.isfinite(mean))
-    assert np.all(std > 0)
+def test_very_few_rows_have_wide_intervals(count):
+    """They cannot say how far targets vary: 90 % intervals hold 0.75 to 0.84 on average."""
+    new, observed = make_rows(500, seed=99)
+    held = []
+    for seed in range(8):
+        gp = quick().fit(*make_rows(count, seed=seed))
+        assert gp.training_summary_["fits"][0]["path"] == "kernel"
+        lower, upper = gp.predict_interval(new, 0.9)
+        held.append(np.mean((lower < observed) & (observed < upper)))
+    assert np.mean(held) > 0.65
 
 
 def test_one_row_and_no_weight_are_refused(rows):
@@ -194,10 +218,10 @@ def test_partial_fit_is_the_posterior_of_all_rows(make):
     again.partial_fit(inputs[60:75], targets[60:75]).partial_fit(inputs[75:], targets[75:])
     fit = gp.fits_[0]
     scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets)
-    expected = fit.in_target_units(fit.fitted.model.condition(scaled).predict(fit.inputs_scaler.transform(inputs)))
+    expected = fit.with_fitted([each.fitted.model.condition(scaled) for each in fit.components]).predict(inputs)
     mean, std = again.predict(inputs, return_std=True)
     np.testing.assert_allclose(mean, expected.mean.numpy(), rtol=1e-8)
-    np.testing.assert_allclose(std, expected.std.numpy(), rtol=1e-8)
+    np.testing.assert_allclose(std, expected.std.numpy(), rtol=1e-7)
     assert again.training_summary_["rows_added"] == 30
     assert not np.allclose(mean, gp.predict(inputs), rtol=1e-8)
 
@@ -245,8 +269,8 @@ def test_leave_one_out_equals_refits_without_the_row(fitted, rows):
     # By brute force, from the other rows alone.
     fit, kept = fitted.fits_[0], np.arange(120) != 40
     scaled = fit.inputs_scaler.transform(inputs)
-    posterior = fit.fitted.model.condition((scaled[kept], fit.target_scaler.transform(targets[kept])))
-    expected = fit.in_target_units(posterior.predict(scaled[40:41]))
+    others = scaled[kept], fit.target_scaler.transform(targets[kept])
+    expected = fit.with_fitted([each.fitted.model.condition(others) for each in fit.components]).predict(inputs[40:41])
     assert mean[40] == pytest.approx(float(expected.mean), rel=1e-8)
     assert std[40] == pytest.approx(float(expected.std), rel=1e-8)
 
@@ -254,19 +278,34 @@ def test_leave_one_out_equals_refits_without_the_row(fitted, rows):
 # Weights
 
 
-@pytest.mark.parametrize("make", [quick, quick_network])
-def test_weights_are_repetitions(make):
-    inputs, targets = make_rows(40)
-    weights = np.random.default_rng(0).integers(0, 4, size=40)
-    weighted = make().fit(inputs, targets, sample_weight=weights)
-    repeated = make().fit(np.repeat(inputs, weights, axis=0)[::-1], np.repeat(targets, weights)[::-1])
-    new = make_rows(20, seed=1)[0]
-    for found, expected in zip(
-        weighted.predict(new, return_std=True), repeated.predict(new, return_std=True), strict=True
-    ):
+def check_same(one, other, new):
+    for found, expected in zip(one.predict(new, return_std=True), other.predict(new, return_std=True), strict=True):
         np.testing.assert_array_equal(found, expected)
-    assert weighted.log_marginal_likelihood() == repeated.log_marginal_likelihood()
-    assert not np.allclose(weighted.predict(new), make().fit(inputs, targets).predict(new), rtol=1e-6)
+    assert one.log_marginal_likelihood() == other.log_marginal_likelihood()
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+@pytest.mark.parametrize("make", [quick, quick_network])
+def test_weights_are_repetitions_unless_those_are_recognised_as_copies(make, rounded):
+    inputs, targets = make_rows(40)
+    if rounded:  # to two values, which agree by chance: nobody can tell copies from repeated measurements
+        targets = np.where(targets > np.median(targets), 60.0, 40.0)
+    weights = np.random.default_rng(0).integers(0, 4, size=40)
+    if rounded:
+        weights = np.minimum(weights, np.where(np.arange(40) < 6, 3, 1))
+    rows = np.repeat(inputs, weights, axis=0)[::-1], np.repeat(targets, weights)[::-1]
+    weighted = make().fit(inputs, targets, sample_weight=weights)
+    new, once = make_rows(20, seed=1)[0], make().fit(inputs[weights > 0], targets[weights > 0])
+    assert not np.allclose(weighted.predict(new), once.predict(new), rtol=1e-6)
+    if make is quick and not rounded:
+        repeated = make().fit(*rows)
+        assert repeated.fits_[0].counts_copies_once
+        np.testing.assert_allclose(repeated.predict(new), once.predict(new), rtol=0.05)
+        # Said to be no copies, repeated rows are what weights are.
+        ones = make().fit(*rows, sample_weight=np.ones(len(rows[0])))
+        check_same(weighted, ones, new)
+    else:
+        check_same(weighted, make().fit(*rows), new)
 
 
 def test_weights_on_large_tables_steer_the_fit():

@@ -55,8 +55,11 @@ def test_parameters_reach_the_automatic_networks(monkeypatch, rows):
     )
     assert (asked["noise"], asked["center"], asked["seed"], asked["effort"]) == ("input", False, 0, "low")
     settings = AutoSettings().with_changes(asked["settings"])
-    assert (settings.epochs, settings.batch_size, settings.learning_rate) == (3, 17, 0.5)
-    assert (settings.validation_fraction, settings.max_epochs, settings.min_steps) == (0.2, 3, 1)
+    assert (settings.batch_size, settings.learning_rate, settings.validation_fraction) == (17, 0.5, 0.2)
+    assert settings.steps == settings.max_steps == 3 * 8  # three passes over 120 rows in batches of 17
+    assert (asked["may_be_copies"], asked["keep_rows"]) == (True, True)
+    quick(keep_rows=False).fit(*rows, sample_weight=np.ones(120))
+    assert (asked["may_be_copies"], asked["keep_rows"]) == (False, False)
 
 
 def test_early_stopping_holds_rows_out_and_the_closing_pass_takes_them_in():
@@ -120,6 +123,7 @@ def test_random_state_determines_the_fit(rows):
         ({"device": "cuda"}, "automatic fit runs on the CPU"),
         ({"algorithm": "exact", "learning_rate": 0.1}, "leave learning_rate at 'auto'"),
         ({"algorithm": "exact", "early_stopping": True}, "runs until it converges"),
+        ({"keep_rows": "no"}, "keep_rows must be True or False, but is 'no'"),
     ],
 )
 def test_bad_parameters_are_named(options, message, rows):

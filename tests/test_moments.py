@@ -7,7 +7,7 @@ from source_rows import ROWS, assert_rows, joined, write_table
 from finitegp import DataError
 from finitegp.data import ScaledSource, Scaling
 from finitegp.data.scaling import Moments, Standardizer
-from finitegp.data.table_source import TableSource
+from finitegp.tables.source import TableSource
 
 
 class TestMoments:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.integrate import quad
-from scipy.stats import t
+from scipy.stats import norm, t
 
 from finitegp.predictive import Prediction, StudentMixture
 
@@ -87,3 +87,64 @@ def test_units(mixture):
     np.testing.assert_allclose(moved.quantile(0.9), 10.0 + 2.0 * mixture.quantile(0.9))
     with pytest.raises(ValueError, match="probability must lie between 0 and 1"):
         mixture.quantile(1.0)
+
+
+@pytest.fixture
+def per_row():
+    """Degrees of freedom that differ by row, infinite ones among them."""
+    random = np.random.default_rng(3)
+    freedom = np.array([[3.5, np.inf, 6.0, np.inf], [np.inf, np.inf, 2.5, 9.0]])
+    return StudentMixture(np.array([0.7, 0.3]), random.normal(size=(2, 4)), 0.3 + random.random((2, 4)), freedom)
+
+
+def by_scipy(mixture, row):
+    parts = zip(mixture.weights, mixture.means, mixture.scales, mixture.degrees_of_freedom, strict=True)
+    found = []
+    for weight, mean, scale, freedom in parts:
+        kind = norm(mean[row], scale[row]) if np.isinf(freedom[row]) else t(freedom[row], mean[row], scale[row])
+        found.append((weight, kind))
+    return found
+
+
+def test_infinite_degrees_of_freedom_are_the_gaussian_row_by_row(per_row):
+    values = np.array([-2.0, 0.5, 4.0, 1.0])
+    quantiles = per_row.quantile(0.9)
+    for row in range(4):
+        parts = by_scipy(per_row, row)
+        density = sum(weight * kind.pdf(values[row]) for weight, kind in parts)
+        assert per_row.log_density(values)[row] == pytest.approx(np.log(density), rel=1e-9)
+        below = sum(weight * kind.cdf(values[row]) for weight, kind in parts)
+        assert per_row.cumulative(values)[row] == pytest.approx(below, rel=1e-9)
+        assert sum(weight * kind.cdf(quantiles[row]) for weight, kind in parts) == pytest.approx(0.9)
+        mean = sum(weight * kind.mean() for weight, kind in parts)
+        variance = sum(weight * (kind.var() + (kind.mean() - mean) ** 2) for weight, kind in parts)
+        assert per_row.mean[row] == pytest.approx(mean)
+        assert per_row.variance[row] == pytest.approx(variance)
+
+        def squared(x, row=row, parts=parts):
+            return (sum(weight * kind.cdf(x) for weight, kind in parts) - float(x >= values[row])) ** 2
+
+        crps = quad(squared, -300, 300, limit=2000, points=[-3.0, 0.0, 3.0, values[row]])[0]
+        assert per_row.crps(values)[row] == pytest.approx(crps, rel=1e-3)
+
+
+def test_parts_of_the_rows_and_more_components(per_row, mixture):
+    values = np.array([-2.0, 0.5, 4.0, 1.0])
+    for whole in (per_row, mixture):
+        taken = whole.take(np.array([2, 0]))
+        np.testing.assert_allclose(taken.log_density(values[[2, 0]]), whole.log_density(values)[[2, 0]])
+        joined = StudentMixture.concatenate([whole.take(slice(0, 1)), whole.take(slice(1, 4))])
+        np.testing.assert_allclose(joined.log_density(values), whole.log_density(values))
+        more = whole.with_component(0.25, np.zeros(4), np.ones(4), 5.0)
+        expected = np.logaddexp(np.log(0.75) + whole.log_density(values), np.log(0.25) + t(5.0).logpdf(values))
+        np.testing.assert_allclose(more.log_density(values), expected)
+        assert more.weights.sum() == pytest.approx(1.0)
+
+
+def test_draws_per_row(per_row):
+    random = np.random.default_rng(1)
+    chosen = random.choice(2, size=20_000, p=per_row.weights)
+    draws = np.array([per_row.draw(random.normal(size=4), np.full(4, component)) for component in chosen])
+    for probability in (0.05, 0.5, 0.95):
+        below = (draws <= per_row.quantile(probability)).mean(axis=0)
+        np.testing.assert_allclose(below, probability, atol=0.012)

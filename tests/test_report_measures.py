@@ -14,7 +14,7 @@ from finitegp.metrics import score
 from finitegp.report import gather_contents
 from finitegp.report.calibration import measure_calibration
 from finitegp.report.importance import measure_importance
-from finitegp.report.reported_model import as_reported_model, measure_model
+from finitegp.report.reported_model import Predicted, as_reported_model, measure_model
 from finitegp.report.residuals import JudgedRows, find_outliers, residual_panel
 
 
@@ -50,7 +50,7 @@ def test_calibration_equals_an_independent_computation(seed):
     random = np.random.default_rng(seed)
     mean, std = random.normal(size=300), random.uniform(0.5, 2.0, size=300)
     targets = mean + 1.3 * std * random.normal(size=300)
-    found = measure_calibration(mean, std, targets)
+    found = measure_calibration(Predicted(mean, std), targets)
     transform = np.array([stats.norm(m, s).cdf(t) for m, s, t in zip(mean, std, targets, strict=True)])
     counts = [np.sum((0.1 * k <= transform) & (transform < 0.1 * (k + 1))) for k in range(10)]
     assert found.bin_counts.tolist() == counts
@@ -63,7 +63,8 @@ def test_calibration_equals_an_independent_computation(seed):
     assert (found.nominal_low[middle], found.nominal_high[middle]) == (low / 300, high / 300)
     assert found.spread_rows.sum() == 300
     first = np.argsort(std)[: found.spread_rows[0]]
-    np.testing.assert_allclose(found.observed_spread[0], np.sqrt(np.mean((targets - mean)[first] ** 2)), rtol=1e-12)
+    spread = np.sqrt(np.mean(std[first] ** 2)) * np.sqrt(np.mean(((targets - mean) / std)[first] ** 2))
+    np.testing.assert_allclose(found.observed_spread[0], spread, rtol=1e-9)
     assert np.all(np.diff(found.predicted_spread) > 0)
 
 
@@ -72,7 +73,7 @@ def test_bands_hold_calibrated_models_as_often_as_they_say():
     inside, spread_inside = [], []
     for _ in range(100):
         std = random.uniform(0.5, 2.0, size=300)
-        found = measure_calibration(np.zeros(300), std, std * random.normal(size=300))
+        found = measure_calibration(Predicted(np.zeros(300), std), std * random.normal(size=300))
         inside += list((found.bin_band[0] <= found.bin_counts) & (found.bin_counts <= found.bin_band[1]))
         spread_inside += list(
             (found.spread_low <= found.observed_spread) & (found.observed_spread <= found.spread_high)
@@ -226,7 +227,7 @@ def test_columns_that_belong_together_but_are_no_categories():
     inputs, names = np.column_stack([np.zeros(500), columns]), ["month", "day"]
     found = find_outliers(
         "held-out",
-        JudgedRows(inputs, residuals, np.zeros(500), np.ones(500), np.arange(500)),
+        JudgedRows(inputs, residuals, Predicted(np.zeros(500), np.ones(500)), np.arange(500)),
         [("date", [1, 2], names)],
         rows_of=500,
     )

@@ -13,8 +13,8 @@ from conftest import write_shop_table
 from typer.testing import CliRunner
 
 from finitegp.cli import app
-from finitegp.data.tables import TableReader
-from finitegp.table_model import TableModel
+from finitegp.tables.model import TableRegressor
+from finitegp.tables.reader import TableReader
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 NAMES = ("north", "south", "west")
@@ -31,7 +31,7 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def model(here, shop):
     """A copy of the model, and the statistics of each site for it."""
-    (here / "price.finitegp").write_bytes((shop / "price.finitegp").read_bytes())
+    (here / "price.finitegp").write_bytes((shop / "shared.finitegp").read_bytes())
     for name in NAMES:
         run("statistics", "price.finitegp", f"{name}.csv", "-o", f"{name}.statistics")
     return here / "price.finitegp"
@@ -62,7 +62,7 @@ def fail(*arguments, code=1):
 
 
 def mean_of(path, table="north.csv"):
-    return np.concatenate([chunk.mean for chunk in TableModel.load(path).predict(TableReader(table))])
+    return np.concatenate([chunk.mean for chunk in TableRegressor.load(path).predict_chunks(TableReader(table))])
 
 
 def test_three_sites_make_the_model_that_saw_all_tables(model):
@@ -78,18 +78,18 @@ def test_three_sites_make_the_model_that_saw_all_tables(model):
     # Without the rows of the model, and with them as one more site.
     found = run_json("merge", "price.finitegp", *files, "-o", "only.finitegp", "--only-sites")
     assert (found["rows"], found["rows_of_model"]) == (123, 0)
-    loaded = TableModel.load("price.finitegp")
+    loaded = TableRegressor.load("price.finitegp")
     joint = loaded.merge(
         *(loaded.statistics(TableReader(f"{name}.csv")) for name in NAMES), keep_model_rows=False, refit_noise=False
     )
-    expected = next(joint.predict(TableReader("north.csv"))).mean
+    expected = next(joint.predict_chunks(TableReader("north.csv"))).mean
     np.testing.assert_allclose(mean_of("only.finitegp"), expected, rtol=1e-10)
     assert np.abs(mean_of("only.finitegp") - mean_of("joint.finitegp")).max() > 1e-3
 
 
 def test_statistics_for_scripts_and_for_people(model):
     found = run_json("statistics", model, "north.csv", "-o", "n.statistics")
-    features = TableModel.load(model).regressor.fits_[0].fitted.posterior.num_features
+    features = TableRegressor.load(model).regressor_.fits_[0].fitted.posterior.num_features
     assert (found["rows"], found["target"], found["features"]) == (40, "price", features)
     assert len(found["fingerprint"]) == 64
     shown = run("statistics", model, "north.csv", "-o", "n.statistics", "--force").stdout
@@ -134,7 +134,7 @@ def test_refitted_noise_is_shown(model):
     assert found["typical_noise"] != found["typical_noise_before"]
     assert "typical noise" in run(*arguments).stdout
     message = fail("predict", "joint.finitegp", "north.csv", "-o", "out.csv", "--interval", "conformal")
-    assert "kept rows aside" in message
+    assert "need a fit that left rows out" in message
 
 
 def test_a_table_with_another_name_for_the_target(model, here):
@@ -153,12 +153,22 @@ def test_unseen_categories_and_columns_are_told(model, here):
 
 
 def test_statistics_of_another_model(model, here, quick_effort):
-    run("fit", "south.csv", "-t", "price", "--effort", "low", "--no-report", "-o", "other.finitegp")
+    run("fit", "south.csv", "-t", "price", "--effort", "low", "--no-report", "--no-rows", "-o", "other.finitegp")
     run("statistics", "other.finitegp", "north.csv", "-o", "n.statistics")
     message = fail("merge", model, "south.statistics", "n.statistics", "-o", "joint.finitegp")
     assert "n.statistics was made for another model" in message
     assert "Send this model's file to the site" in message
     assert not (here / "joint.finitegp").exists()
+
+
+def test_a_model_that_holds_its_rows_takes_no_sums(here, shop):
+    message = fail("statistics", shop / "price.finitegp", "north.csv", "-o", "n.statistics")
+    assert "holds its training rows" in message
+    assert "Fit it with --no-rows." in message
+    assert run_json("info", shop / "price.finitegp")["holds_training_rows"] is True
+    assert run_json("info", shop / "shared.finitegp")["holds_training_rows"] is False
+    shown = " ".join(run("info", shop / "shared.finitegp").stdout.split())
+    assert "holds training rows │ no" in shown
 
 
 def test_the_same_site_twice(model, here):
@@ -240,7 +250,8 @@ def test_help_says_what_happens_to_the_rows_of_the_model():
 def test_the_commands_of_the_page_run(model, here):
     text = (Path(__file__).resolve().parents[1] / "docs" / "merging.md").read_text()
     lines = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
+    write_shop_table(here / "bench.csv", 50, seed=3)
     for line in lines:
         program, *arguments = shlex.split(line)
         assert program == "finitegp"

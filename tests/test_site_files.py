@@ -19,7 +19,7 @@ from finitegp.features import LinearFeatures
 from finitegp.persistence.container import FORMAT_VERSION, read_container, write_container
 from finitegp.persistence.row_sums import encode_statistics
 from finitegp.sites import SiteStatistics
-from finitegp.table_model import TableModel
+from finitegp.tables.model import TableRegressor
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def path(tmp_path, small_bytes):
 def test_a_file_comes_back_to_the_bit(sites, tmp_path):
     sites[0].save(tmp_path / "north.statistics")
     again = SiteStatistics.load(tmp_path / "north.statistics")
-    assert (again.name, again.target, again.rows) == ("north.statistics", "price", COUNTS[0])
+    assert (again.name, again.target_, again.rows) == ("north.statistics", "price", COUNTS[0])
     assert again.columns == sites[0].columns == ("size", "cut")
     assert (again.fingerprint, again.digest, again.version) == (
         sites[0].fingerprint,
@@ -106,7 +106,7 @@ def test_other_files_are_named(contents, expected, path):
 
 def test_models_and_statistics_are_not_mixed_up(model, path):
     with pytest.raises(ModelFileError, match="holds the statistics of a site, not a model: finitegp merge"):
-        TableModel.load(path)
+        TableRegressor.load(path)
     with pytest.raises(ModelFileError, match="'statistics', not a regressor"):
         GPRegressor.load(path)
     model.save(path)
@@ -169,8 +169,8 @@ STORED = sorted((Path(__file__).parent / "files").glob("*.statistics"))
 def test_statistics_of_this_and_earlier_versions_merge_as_they_did(stored):
     """Their fingerprint must stay that of their model, and the sums must be read as they were meant."""
     expected = json.loads(stored.with_suffix(".json").read_text())
-    model = TableModel.load(stored.with_name(stored.name.replace("site", "table")).with_suffix(".finitegp"))
-    chunk = next(model.merge(SiteStatistics.load(stored)).predict(expected["inputs"]))
+    model = TableRegressor.load(stored.with_name(stored.name.replace("site", "table")).with_suffix(".finitegp"))
+    chunk = next(model.merge(SiteStatistics.load(stored)).predict_chunks(expected["inputs"]))
     np.testing.assert_allclose(chunk.mean, expected["mean"], rtol=1e-7)
     np.testing.assert_allclose(chunk.std, expected["std"], rtol=1e-7)
 

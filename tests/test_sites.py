@@ -14,12 +14,14 @@ from reference import DenseGP
 from site_tables import COUNTS, make_model, make_sites, make_table
 
 from finitegp import DataError, GPRegressor
-from finitegp.data.columns import TableEncoder
-from finitegp.data.tables import TableReader
+from finitegp.conformal import ConformalScores
 from finitegp.features import LinearFeatures
 from finitegp.persistence.row_sums import encode_statistics
+from finitegp.scaled import student_component
 from finitegp.sites import SiteStatistics
-from finitegp.table_model import TableModel
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.model import TableRegressor
+from finitegp.tables.reader import TableReader
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +40,12 @@ def pooled(*tables):
 
 def dense_joint(model, table, new):
     """Mean and variance of new observations by the textbook, from all rows in one n x n matrix."""
-    fit = model.regressor.fits_[0]
+    fit = model.regressor_.fits_[0]
     gp = fit.fitted.model
     inputs_scaler, target_scaler = fit.inputs_scaler, fit.target_scaler
 
     def scaled(rows):
-        inputs = (model.encoder.transform(rows) - inputs_scaler.mean) / inputs_scaler.scale
+        inputs = (model.encoder_.transform(rows) - inputs_scaler.mean) / inputs_scaler.scale
         inputs = torch.from_numpy(inputs)
         features = gp.feature_map(inputs) * math.sqrt(gp.output_scale)
         log_scale = gp.noise.log_scale(inputs, features)
@@ -60,7 +62,7 @@ def dense_joint(model, table, new):
 
 def assert_is_dense_joint(joint, model, table):
     new = make_table(15, seed=77)
-    found = next(joint.predict(new))
+    found = next(joint.predict_chunks(new))
     mean, variance = dense_joint(model, table, new)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-10)
     np.testing.assert_allclose(found.std**2, variance, rtol=1e-10)
@@ -73,7 +75,7 @@ def test_the_joint_posterior_is_that_of_the_pooled_rows(noise, tmp_path):
     tables = [make_table(count, seed) for seed, count in enumerate(COUNTS)]
     paths = [tmp_path / f"{number}.statistics" for number in range(3)]
     for table, path in zip(tables, paths, strict=True):  # each site loads the file anew
-        TableModel.load(tmp_path / "price.finitegp").statistics(table).save(path)
+        TableRegressor.load(tmp_path / "price.finitegp").statistics(table).save(path)
     sites = [SiteStatistics.load(path) for path in paths]
     before = copy.deepcopy(model)
     kept = model.merge(*sites)
@@ -81,15 +83,15 @@ def test_the_joint_posterior_is_that_of_the_pooled_rows(noise, tmp_path):
     only = model.merge(*sites, keep_model_rows=False)
     assert_is_dense_joint(only, model, pooled(*tables))
     only.save(tmp_path / "joint.finitegp")
-    assert_is_dense_joint(TableModel.load(tmp_path / "joint.finitegp"), model, pooled(*tables))
+    assert_is_dense_joint(TableRegressor.load(tmp_path / "joint.finitegp"), model, pooled(*tables))
     # The model that was merged into is as before.
     new = make_table(15, seed=77)
-    assert np.array_equal(next(model.predict(new)).mean, next(before.predict(new)).mean)
-    assert model.regressor.training_summary_ == before.regressor.training_summary_
+    assert np.array_equal(next(model.predict_chunks(new)).mean, next(before.predict_chunks(new)).mean)
+    assert model.regressor_.training_summary_ == before.regressor.training_summary_
     for joint, rows in ((kept, 140), (only, 100)):
-        summary = joint.regressor.training_summary_
+        summary = joint.regressor_.training_summary_
         assert summary["rows"] + summary["rows_added"] - summary["rows_forgotten"] == rows
-        assert joint.regressor.fits_[0].fitted.posterior.statistics.num_data == rows
+        assert joint.regressor_.fits_[0].fitted.posterior.statistics.num_data == rows
 
 
 def test_merging_is_updating_with_all_tables(model, sites, tolerances):
@@ -105,19 +107,21 @@ def test_merging_is_updating_with_all_tables(model, sites, tolerances):
 
 def test_one_after_the_other_is_all_at_once(model, sites, tmp_path):
     model.merge(*sites[:2]).save(tmp_path / "two.finitegp")
-    step = TableModel.load(tmp_path / "two.finitegp").merge(sites[2])
+    step = TableRegressor.load(tmp_path / "two.finitegp").merge(sites[2])
     new = make_table(15, seed=77)
-    np.testing.assert_allclose(next(step.predict(new)).mean, next(model.merge(*sites).predict(new)).mean, rtol=1e-12)
-    assert [each["rows"] for each in step.summary["merged_sites"]] == list(COUNTS)
+    np.testing.assert_allclose(
+        next(step.predict_chunks(new)).mean, next(model.merge(*sites).predict_chunks(new)).mean, rtol=1e-12
+    )
+    assert [each["rows"] for each in step.summary_["merged_sites"]] == list(COUNTS)
 
 
 def test_the_noise_of_all_rows_together(model, sites):
     joint = model.merge(*sites, keep_model_rows=False, refit_noise=True)
-    fitted = joint.regressor.fits_[0].fitted
+    fitted = joint.regressor_.fits_[0].fitted
     # The optimum of the marginal likelihood by n x n matrices: no other noise has a larger one.
     table = pooled(*(make_table(count, seed) for seed, count in enumerate(COUNTS)))
-    fit = model.regressor.fits_[0]
-    inputs = torch.from_numpy(fit.inputs_scaler.transform(model.encoder.transform(table)))
+    fit = model.regressor_.fits_[0]
+    inputs = torch.from_numpy(fit.inputs_scaler.transform(model.encoder_.transform(table)))
     features = fitted.model.feature_map(inputs) * math.sqrt(fitted.model.output_scale)
     targets = torch.from_numpy(fit.target_scaler.transform(table["price"]))
     found = fitted.posterior.noise_variance
@@ -135,14 +139,17 @@ def test_the_noise_of_all_rows_together(model, sites):
 
 
 def test_intervals_by_counting_do_not_survive_another_noise(model, sites):
-    fit = model.regressor.fits_[0]
-    record = fit.record | {"conformal": {"anything": 1}}
-    regressor = copy.copy(model.regressor)
-    regressor.fits_ = [replace(fit, record=record)]
-    counted = replace(model, regressor=regressor)
-    assert "conformal" in counted.merge(*sites).regressor.fits_[0].record
-    with pytest.raises(DataError, match="kept rows aside"):
-        counted.merge(*sites, refit_noise=True).deviations(0.9, "conformal")
+    fit = model.regressor_.fits_[0]
+    scores = ConformalScores.of(np.linspace(0.1, 3.0, 50), "rows set aside")
+    counted = copy.deepcopy(model)
+    counted.regressor_.fits_ = [replace(fit, conformal=scores, components=(student_component(fit.fitted, 3.0),))]
+    kept, refitted = counted.merge(*sites), counted.merge(*sites, refit_noise=True)
+    new = make_table(15, seed=77)
+    assert kept.predict_interval(new, method="conformal")[0].shape == (15,)
+    assert kept.regressor_.fits_[0].components[0].degrees_of_freedom == 3.0
+    assert math.isinf(refitted.regressor_.fits_[0].components[0].degrees_of_freedom)
+    with pytest.raises(ValueError, match="need a fit that left rows out"):
+        refitted.predict_interval(new, method="conformal")
 
 
 def test_noise_at_its_lower_bound_is_told():
@@ -198,12 +205,12 @@ def test_the_fingerprint_is_that_of_what_the_sums_depend_on(model, tmp_path):
         return changed.statistics(make_table(25, seed=1)).fingerprint
 
     model.save(tmp_path / "m.finitegp")
-    loaded = TableModel.load(tmp_path / "m.finitegp")
+    loaded = TableRegressor.load(tmp_path / "m.finitegp")
     assert fingerprint(loaded) == expected
     assert fingerprint(loaded.update(make_table(5, seed=6))) == expected
     assert fingerprint(copy.deepcopy(model).with_target("price")) == expected
     other = copy.deepcopy(model)
-    other.regressor.fits_[0].fitted.model.noise.set_variance(5.0)
+    other.regressor_.fits_[0].fitted.model.noise.set_variance(5.0)
     assert fingerprint(other) == expected
     for change in (
         lambda each: each.fitted.model.feature_map.frequencies[0, 0].mul_(1 + 1e-15),
@@ -212,18 +219,20 @@ def test_the_fingerprint_is_that_of_what_the_sums_depend_on(model, tmp_path):
         lambda each: each.target_scaler.scale.__imul__(2.0),
     ):
         other = copy.deepcopy(model)
-        fit = other.regressor.fits_[0]
+        fit = other.regressor_.fits_[0]
         fit = replace(
             fit,
             target_scaler=replace(fit.target_scaler, scale=np.array(fit.target_scaler.scale)),
         )
-        other.regressor.fits_ = [fit]
+        other.regressor_.fits_ = [fit]
         change(fit)
         assert fingerprint(other) != expected
         with pytest.raises(DataError, match="site 0 was made for another model: its features"):
             model.merge(other.statistics(make_table(25, seed=1)))
     table = make_table(40, seed=100)
-    imputing = TableModel(model.regressor, TableEncoder.fit(table, exclude="price", missing="impute"), "price")
+    imputing = TableRegressor.from_parts(
+        model.regressor_, TableEncoder.fit(table, exclude="price", missing="impute"), "price"
+    )
     assert fingerprint(imputing) != expected
 
 
@@ -243,7 +252,7 @@ def test_the_same_rows_do_not_count_twice_unnoticed(model, sites, tmp_path):
     with pytest.raises(DataError, match="site 1 and site 0 hold the same sums"):
         model.merge(sites[0], again)
     model.merge(*sites[:2]).save(tmp_path / "two.finitegp")
-    joint = TableModel.load(tmp_path / "two.finitegp")
+    joint = TableRegressor.load(tmp_path / "two.finitegp")
     with pytest.raises(DataError, match="site 1 was merged into this model before"):
         joint.merge(sites[2], sites[1])
     assert joint.merge(*sites, keep_model_rows=False).summary["merged_sites"][2]["rows"] == COUNTS[2]
@@ -283,10 +292,10 @@ def test_fewer_rows_than_features_are_told_because_they_can_be_computed(tmp_path
     with pytest.warns(UserWarning, match=r"1 rows, fewer than the 4 features.*rows may be computed"):
         site = model.statistics(table)
     # What the warning says, done: the row is the square root of a matrix of rank one.
-    fit = model.regressor.fits_[0]
+    fit = model.regressor_.fits_[0]
     unit = float(fit.fitted.model(torch.eye(4, dtype=torch.float64))[0][0, 0])  # each feature is so many inputs
     row = (site.statistics.gram[:, 0] / site.statistics.gram[0, 0].sqrt()).numpy() / unit
-    expected = model.encoder.transform(table)[0]
+    expected = model.encoder_.transform(table)[0]
     assert min(np.abs(fit.inputs_scaler.inverse(sign * row) - expected).max() for sign in (1, -1)) < 1e-9
     price = float(site.statistics.target_sum_of_squares.sqrt())
     assert min(abs(float(fit.target_scaler.inverse(sign * price)) - 104.5) for sign in (1, -1)) < 1e-9
@@ -297,14 +306,14 @@ def test_with_fewer_rows_than_features_guessed_rows_can_be_tested(model):
     table, others = make_table(8, seed=0), make_table(8, seed=1)
     with pytest.warns(UserWarning, match="rows may be computed"):
         gram = model.statistics(table).statistics.gram
-    fit = model.regressor.fits_[0]
+    fit = model.regressor_.fits_[0]
     eigenvalues, vectors = torch.linalg.eigh(gram)
     outside = vectors[:, eigenvalues < 1e-10 * eigenvalues[-1]]
     assert outside.shape[1] == 20 - 8
 
     def distance(rows):
         """Of each row's features from the range of the matrix."""
-        features = fit.fitted.model(torch.from_numpy(fit.inputs_scaler.transform(model.encoder.transform(rows))))[0]
+        features = fit.fitted.model(torch.from_numpy(fit.inputs_scaler.transform(model.encoder_.transform(rows))))[0]
         return (features @ outside).norm(dim=1) / features.norm(dim=1)
 
     assert float(distance(table).max()) < 1e-6
@@ -315,9 +324,9 @@ def test_no_row_is_in_the_file(model, sites, tmp_path):
     sites[0].save(tmp_path / "north.statistics")
     data = (tmp_path / "north.statistics").read_bytes()
     table = make_table(COUNTS[0], 0)
-    fit = model.regressor.fits_[0]
-    encoded = model.encoder.transform(table)[:, :1]
-    scaled = fit.inputs_scaler.transform(model.encoder.transform(table))[:, 0]
+    fit = model.regressor_.fits_[0]
+    encoded = model.encoder_.transform(table)[:, :1]
+    scaled = fit.inputs_scaler.transform(model.encoder_.transform(table))[:, 0]
     for values in (table["size"], table["price"], encoded, scaled, fit.target_scaler.transform(table["price"])):
         for value in np.ravel(values):
             assert np.float64(value).tobytes() not in data
@@ -338,9 +347,9 @@ def test_a_regressor_of_a_data_frame_has_sites_too(tmp_path):
         tmp_path / "m.finitegp"
     )
     (tmp_path / "t.csv").write_text("size,price\n" + "".join(f"{n / 7},{n % 5}\n" for n in range(20)))
-    first = TableModel.load(tmp_path / "m.finitegp").with_target("price")
+    first = TableRegressor.load(tmp_path / "m.finitegp").with_target("price")
     joint = first.merge(first.statistics(TableReader(tmp_path / "t.csv")))
     joint.save(tmp_path / "joint.finitegp")
     # The joint model is a table model now, of the same features, so that sums for one are sums for the other.
-    again = TableModel.load(tmp_path / "joint.finitegp")
+    again = TableRegressor.load(tmp_path / "joint.finitegp")
     assert again.merge(first.statistics(make_table(10, seed=1))).regressor.training_summary_["rows_added"] == 30

@@ -96,7 +96,9 @@ def test_copies_are_recognised_and_repeated_measurements_are_not():
     coins = KernelRows.of(inputs[:8], np.array([0.0, 0, 1, 1, 0, 0, 1, 1]))
     assert not are_copies(coins, equal_rows(inputs[:8]))
     merged = merge_equal_rows(inputs, targets, None)
-    assert fit_small_table(*merged).notes == {"copies": 40}
+    copies = fit_small_table(*merged)
+    assert copies.notes == {"copies": 40}
+    assert copies.rows.counts.tolist() == [1.0] * 40
     assert fit_small_table(*merged, may_be_copies=False).notes == {}
 
 
@@ -117,6 +119,21 @@ def test_features_on_landmarks_are_the_kernel():
         np.testing.assert_allclose(found.mean.numpy(), mean, atol=1e-6, err_msg=name)
         np.testing.assert_allclose(factor * found.epistemic_variance.numpy(), variance, rtol=1e-5, err_msg=name)
         assert factor == pytest.approx(expected.scale, rel=1e-6)
+
+
+def test_outliers_are_found_in_counted_rows_too():
+    random = np.random.default_rng(1)
+    inputs = random.normal(size=(80, 3))
+    targets = np.sin(inputs[:, 0]) + 0.1 * random.normal(size=80)
+    targets[7] = 50.0
+    found = []
+    for count in (1.0, 3.0):
+        counts = np.where(np.arange(80) == 7, count, 1.0)
+        fit = fit_small_table(inputs, standardize(targets), counts, may_be_copies=False)
+        assert np.flatnonzero(fit.rows.noise_scales > 1.0).tolist() == [7]
+        found.append(fit.rows.noise_scales[7])
+    # How far a row is off hardly depends on how often it counts.
+    assert 0.1 < found[1] / found[0] < 10.0
 
 
 def test_equal_rows_share_a_fold():
@@ -149,12 +166,20 @@ def test_stacking_prefers_the_better_component():
     assert weights.sum() == pytest.approx(1.0)
 
 
+def test_a_kernel_that_no_row_speaks_for_is_left_out():
+    inputs = np.linspace(-1.7, 1.7, 40)[:, None]
+    fit = fit_small_table(inputs, np.sin(1.5 * inputs[:, 0]))
+    assert "linear" not in {component.name for component in fit.components}
+    found = predict(fit, inputs + 0.01)
+    np.testing.assert_allclose(found.mean, np.sin(1.5 * (inputs[:, 0] + 0.01)), atol=1e-4)
+
+
 @pytest.mark.parametrize("rows", [2, 3, 4, 6])
 def test_very_few_rows(rows):
     random = np.random.default_rng(0)
     inputs = standardize(random.normal(size=(rows, 2)))
     fit = fit_small_table(inputs, standardize(random.normal(size=rows)))
-    found = fit.predict(random.normal(size=(50, 2)))
+    found = predict(fit, random.normal(size=(50, 2)))
     assert np.isfinite(found.mean).all()
     assert (found.quantile(0.95) - found.quantile(0.05)).min() > 1.0
 

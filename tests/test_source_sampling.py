@@ -21,9 +21,9 @@ from finitegp.data import NpySource, Rows, StreamSource, spool
 from finitegp.data import sampling as sampling_module
 from finitegp.data.permutation import RandomPermutation
 from finitegp.data.sampling import Sampler, mix_seed
-from finitegp.data.table_source import TableSource
 from finitegp.features import MLPFeatures
 from finitegp.schedules import make_optimizer
+from finitegp.tables.source import TableSource
 
 # Seeds are fixed, so these tests give the same result in every run; a uniform sampler fails one in ten thousand seeds.
 LIKELY = 1e-4
@@ -269,7 +269,7 @@ import json, sys, tempfile
 import numpy as np, pyarrow as pa, pyarrow.parquet as pq, torch
 from finitegp import FeatureGP, Lagged, train
 from finitegp.data import spool
-from finitegp.data.table_source import TableSource
+from finitegp.tables.source import TableSource
 from benchmarks.process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from finitegp.features import MLPFeatures
 from finitegp.schedules import make_optimizer

@@ -12,9 +12,9 @@ from torch.utils.data import IterableDataset
 
 from finitegp import DataError, FeatureGP
 from finitegp.data import NpySource, StreamSource, as_source, open_spool, spool
-from finitegp.data.columns import TableEncoder
-from finitegp.data.table_source import TableSource
-from finitegp.data.tables import TableReader
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.reader import TableReader
+from finitegp.tables.source import TableSource
 
 
 class Samples(IterableDataset):

@@ -17,7 +17,7 @@ from finitegp.atomic import temporary_file
 from finitegp.data import ArraySource, NpySource, ScaledSource, Scaling, as_source, open_spool, spool
 from finitegp.data.scaling import Standardizer
 from finitegp.data.spool import spool_temporarily
-from finitegp.data.table_source import TableSource
+from finitegp.tables.source import TableSource
 
 
 class TestSpool:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from .contract import Index, Stopwatch
 
-# The pace is that of the steps between these; the first ones are left out of it, because they also warm up.
-_WARM, _KNOWN = 20, 60
+# The first steps are left out of the pace, because they also warm up; it is known after so many steps and this share of
+# the limit.
+_WARM, _KNOWN, _KNOWN_SHARE = 20, 60, 0.05
 
 
 class StepPlan:
@@ -42,6 +43,7 @@ class StepPlan:
         self._max_seconds = max_seconds
         self._stopwatch = stopwatch
         self._warm_seconds = 0.0
+        self._is_settled = max_seconds is None
 
     @property
     def finished(self) -> bool:
@@ -61,15 +63,16 @@ class StepPlan:
     def advance(self) -> None:
         """Count a step, and shorten the plan if it does not fit."""
         self.step += 1
-        if self._max_seconds is None:
+        if self._max_seconds is None or self._is_settled or self.step < _WARM:
             return
+        seconds = self._stopwatch.seconds
         if self.step == _WARM:
-            self._warm_seconds = self._stopwatch.seconds
-        elif self.step == _KNOWN:
-            seconds = self._stopwatch.seconds
-            pace = max((seconds - self._warm_seconds) / (_KNOWN - _WARM), 1e-9)
+            self._warm_seconds = seconds
+        elif self.step >= _KNOWN and seconds >= _KNOWN_SHARE * self._max_seconds:
+            pace = max((seconds - self._warm_seconds) / (self.step - _WARM), 1e-9)
             fitting = int(max(self._max_seconds - seconds, 0.0) / pace)
             self.steps = min(self._wanted, self.step + fitting)
+            self._is_settled = True
 
 
 def count_steps(rows: int, batch_size: int, epochs: int, min_steps: int = 0) -> int:

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from .automatic import fit_source, fit_within_memory
     from .callbacks import Checkpoint, ExactNLML, JsonLinesLog, ProgressBar, Validation
     from .data import ArraySource, IterableSource, NpySource, ScaledSource, Scaling, open_spool, spool
-    from .data.columns import TableEncoder
-    from .data.table_source import TableSource
-    from .data.tables import TableReader
     from .distributed import join_ranks
     from .errors import DataError, FeatureMapError, ModelFileError, NumericalError
     from .estimator import GPRegressor, as_regressor
@@ -35,7 +32,11 @@ if TYPE_CHECKING:
     from .schedules import cosine_decay, make_optimizer, theory_decay
     from .sites import SiteStatistics
     from .statistics import FeatureStatistics
-    from .table_model import TableModel
+    from .tables.encoder import TableEncoder
+    from .tables.model import TableRegressor
+    from .tables.reader import TableReader
+    from .tables.scorers import coverage_scorer, crps_scorer, nlpd_scorer
+    from .tables.source import TableSource
     from .training import train
 
 #: Where each public name is.
@@ -44,9 +45,9 @@ _PLACES = {
     "automatic": "fit_source fit_within_memory",
     "callbacks": "Checkpoint ExactNLML JsonLinesLog ProgressBar Validation",
     "data": "ArraySource IterableSource NpySource ScaledSource Scaling open_spool spool",
-    "data.columns": "TableEncoder",
-    "data.table_source": "TableSource",
-    "data.tables": "TableReader",
+    "tables.encoder": "TableEncoder",
+    "tables.source": "TableSource",
+    "tables.reader": "TableReader",
     "distributed": "join_ranks",
     "errors": "DataError FeatureMapError ModelFileError NumericalError",
     "estimator": "GPRegressor as_regressor",
@@ -65,7 +66,8 @@ _PLACES = {
     "schedules": "cosine_decay make_optimizer theory_decay",
     "sites": "SiteStatistics",
     "statistics": "FeatureStatistics",
-    "table_model": "TableModel",
+    "tables.model": "TableRegressor",
+    "tables.scorers": "coverage_scorer crps_scorer nlpd_scorer",
     "training": "train",
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}

@@ -13,7 +13,6 @@ from .commands import evaluate, fit, info, merge, predict, report, statistics, u
 app = typer.Typer(
     help="Exact Gaussian-process regression on finite features.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
 )
 

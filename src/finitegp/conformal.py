@@ -77,8 +77,8 @@ class ConformalScores:
         """What a file holds; in files before version 2 scores are in standard deviations."""
         try:
             scores = np.array(stored["scores"], dtype=np.float64)
-            if scores.ndim != 1 or len(scores) > _MOST_SCORES or not np.all(np.isfinite(scores)):
-                raise ValueError("they are not numbers")
+            if scores.ndim != 1 or len(scores) > _MOST_SCORES or not np.all((scores >= 0.0) & np.isfinite(scores)):
+                raise ValueError("they are not distances")
             return cls(
                 np.sort(scores), int(stored["rows"]), str(stored["source"]), bool(stored.get("in_deviations", 1))
             )

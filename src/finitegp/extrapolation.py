@@ -43,7 +43,7 @@ _FEWEST_IN_CLUSTER = 3
 _EFFECT_ROWS = 400
 _TENSORS = ("effects", "factors", "units", "run_starts", "run_ends", "centres")
 # The factor where rows say nothing, and the limits where they do; what they ask for is multiplied by the safety.
-_USUAL_FACTOR, _FACTOR_LIMITS, _SAFETY = 6.0, (2.0, 12.0), 4.0
+_USUAL_FACTOR, _FACTOR_LIMITS, _SAFETY = 6.0, (2.0, 12.0), 6.0
 # Left-out extrapolation: how many rows, the share of them at an end of a column, and how many there must be; columns
 # that are tested, the share of all effects that they need, and models whose geometric mean counts.
 TESTED_ROWS, MODELS = 3000, 3
@@ -215,7 +215,7 @@ def left_out_factors(inputs: Array, targets: Array, effects: Array, *, seed: int
 
     A Bayesian linear model on random Fourier features and the columns themselves is fitted without the outer tenth of a
     column's values, which it then predicts; the factor is the one with which squared errors there are what
-    :class:`ExcessVariance` says, times a safety of four: the next step outside is farther than the last one inside.
+    :class:`ExcessVariance` says, times a safety of six: the next step outside is farther than the last one inside.
     Leaving rows out only subtracts their sums. Columns of little effect, and all columns of small tables, get the usual
     factor; no factor leaves the limits.
 

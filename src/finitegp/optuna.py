@@ -54,7 +54,7 @@ class _State:
 class FeatureGPSampler(BaseSampler):
     """Bayesian optimisation with Fourier features of a Matérn kernel and noisy expected improvement.
 
-    For studies of hundreds to many thousands of trials with one objective; an exact GP is the better model for fewer.
+    Made for studies of many trials with one objective; for few an exact GP is affordable.
     Numbers are scaled to the unit interval (logarithms where the distribution has ``log=True``), categories are columns
     of zeros and ones. Trials that are running count as pending points, so several workers may share a study. Parameters
     that only some trials have are drawn at random.

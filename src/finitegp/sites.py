@@ -15,7 +15,6 @@ import torch
 
 from . import __version__
 from .data import ArraySource
-from .data.columns import TableEncoder, TransformReport
 from .errors import DataError, ModelFileError
 from .likelihood import optimal_noise
 from .model import FittedGP
@@ -25,6 +24,7 @@ from .persistence.row_sums import decode_statistics, encode_statistics
 from .posterior import WeightPosterior
 from .scaled import ScaledGP
 from .statistics import FeatureStatistics, sum_statistics
+from .tables.encoder import TableEncoder, TransformReport
 
 Targets = Callable[[Any, TransformReport, int], Any]
 
@@ -39,8 +39,8 @@ _ROUNDED_PATH, _SAME_ROUNDED_SUMS = "networks on disk", 1e-5
 class SiteStatistics:
     """What a site gives away instead of its rows: their sums for the features of one model.
 
-    Made by :meth:`TableModel.statistics`, taken by :meth:`TableModel.merge`. The sums are no rows, but they are not
-    anonymous either: from the sums of few rows, rows can be computed.
+    Made by :meth:`TableRegressor.statistics`, taken by :meth:`TableRegressor.merge`. The sums are no rows, but they are
+    not anonymous either: from the sums of few rows, rows can be computed.
 
     Attributes:
         statistics: The row sums, of scaled inputs and targets.
@@ -104,7 +104,7 @@ class SiteStatistics:
         if header.get("kind") != "statistics":
             raise ModelFileError(
                 f"{path} holds a {str(header.get('kind'))[:60]!r}, not a site's statistics: the model comes first, "
-                "then files that finitegp statistics (TableModel.statistics) wrote for it."
+                "then files that finitegp statistics (TableRegressor.statistics) wrote for it."
             )
         try:
             site = header["site"]
@@ -127,7 +127,7 @@ class SiteStatistics:
 def site_statistics(
     fit: ScaledGP, encoder: TableEncoder, target: str | None, targets: Targets, table: Any, report: TransformReport
 ) -> SiteStatistics:
-    """The sums of a site's table for the features of a model; see :meth:`~finitegp.table_model.TableModel.statistics`.
+    """The sums of a site's table for the features of a model; see :meth:`~finitegp.TableRegressor.statistics`.
 
     Args:
         fit: The model's.
@@ -137,6 +137,7 @@ def site_statistics(
         table: The site's.
         report: What happened to its values.
     """
+    fingerprint = _fingerprint(fit, encoder)
     total = sum_statistics(_partial_statistics(fit, encoder, targets, table, report))
     rows, features = total.num_data, total.num_features
     if rows < features:
@@ -147,7 +148,7 @@ def site_statistics(
             stacklevel=4,  # past torch.no_grad and the method
         )
     columns = tuple(line.column for line in encoder.summary() if line.outputs)
-    return SiteStatistics(total, _fingerprint(fit, encoder), target, columns=columns)
+    return SiteStatistics(total, fingerprint, target, columns=columns)
 
 
 def merge_sites(
@@ -162,7 +163,7 @@ def merge_sites(
 ) -> tuple[Any, dict[str, Any]]:
     """A copy of a regressor with the exact joint posterior of all sites, and the summary of its model.
 
-    See :meth:`~finitegp.table_model.TableModel.merge`.
+    See :meth:`~finitegp.TableRegressor.merge`.
     """
     fit = regressor.fits_[0]
     mine = fit.fitted.posterior.statistics
@@ -183,7 +184,7 @@ def merge_sites(
 def _partial_statistics(
     fit: ScaledGP, encoder: TableEncoder, targets: Targets, table: Any, report: TransformReport
 ) -> Iterator[FeatureStatistics]:
-    from .data.arrow_values import record_batches
+    from .tables.arrow_values import record_batches
 
     for rows in record_batches(table):
         values = targets(rows, report, report.rows)

@@ -19,9 +19,9 @@ from finitegp.automatic.large_table_memory import LargeTableSetting, memory_bill
 from finitegp.automatic.small_table_memory import SmallTableSetting, plan_small_table
 from finitegp.data import ArraySource, IterableSource, NpySource, StreamSource
 from finitegp.data.scaled_source import ScaledSource, Scaling
-from finitegp.data.table_source import TableSource
 from finitegp.errors import DataError
 from finitegp.memory import MemoryBudgetError
+from finitegp.tables.source import TableSource
 
 ROOT = Path(__file__).resolve().parents[2]  # where `benchmarks` is
 
@@ -88,7 +88,9 @@ class TestSameRecipe:
             TableSource(tmp_path / "rows.parquet", "y"),
             StreamSource((torch.from_numpy(row), target) for row, target in zip(inputs, targets, strict=True)),
         ]
-        fits = [fit_within_memory(source, "16MB", effort="low", settings=QUICK | {"small_rows": 1}) for source in sources]
+        fits = [
+            fit_within_memory(source, "16MB", effort="low", settings=QUICK | {"small_rows": 1}) for source in sources
+        ]
         means = [fit.predict(inputs[:20]).mean for fit in fits]
         for mean in means[1:]:
             # Rows that can be read by number are summed in two shares, others in one.

@@ -80,7 +80,9 @@ class TestCommands:
         result = run("fit", "t.parquet", "-t", "y", "--effort", "low", "--memory", "1MB", code=1)
         errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
         assert len(errors) == 1
-        assert errors[0].startswith("Error: A budget of 1.0MB is too small: the smallest fit of 3000 rows with 3 columns needs")
+        assert errors[0].startswith(
+            "Error: A budget of 1.0MB is too small: the smallest fit of 3000 rows with 3 columns needs"
+        )
         assert "planned peak" in result.stdout  # the nearest plan
         advised = errors[0].rstrip(".").split("Use --memory ")[1].split(" ")[0]
         run("fit", "t.parquet", "-t", "y", "--effort", "low", "--memory", advised, "-o", "m.finitegp")

@@ -12,22 +12,22 @@ import numpy as np
 
 from finitegp import GPRegressor
 from finitegp.automatic import fit_auto
-from finitegp.data.columns import TableEncoder
 from finitegp.features import ConcatenatedFeatures, FourierFeatures, GaussLegendreFeatures, MLPFeatures
-from finitegp.persistence import save_fit
+from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import FORMAT_VERSION
+from finitegp.scaled import INTERVAL_METHODS
 from finitegp.sites import SiteStatistics
-from finitegp.table_model import TableModel
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.model import TableRegressor
 
 HERE = Path(__file__).parent
 QUICK = {
     "small_rows": 100,
     "members": 2,
     "hidden": [16, 12],
-    "epochs": 2,
-    "min_steps": 200,
-    "weight_decays": [0.03],
-    "noise_epochs": 5,
+    "steps": 200,
+    "fourier_features": 16,
+    "noise_steps": 50,
 }
 
 NEW_TABLE = {"cut": ["ideal", "new", "fair"], "size": [2.5, None, 4.0], "sold": ["2024-05-05", None, "2025-01-01"]}
@@ -51,6 +51,12 @@ def make_table(count, seed=0):
 
 def write_expected(name, inputs, mean, std):
     expected = {"inputs": inputs, "mean": np.asarray(mean).tolist(), "std": np.asarray(std).tolist()}
+    if "kernel" in name or name == "networks":
+        fit = load_fit(HERE / f"{name}-{FORMAT_VERSION}.finitegp")
+        expected["observed"] = observed = np.linspace(40.0, 60.0, len(inputs)).tolist()
+        expected["log_density"] = fit.log_density(inputs, observed).tolist()
+        for method in INTERVAL_METHODS:
+            expected[method] = [end.tolist() for end in fit.interval(inputs, 0.8, method=method)]
     (HERE / f"{name}-{FORMAT_VERSION}.json").write_text(json.dumps(expected) + "\n")
 
 
@@ -65,11 +71,14 @@ def make_site(model):
 
 def main():
     new = make_rows(6, seed=1)[0]
-    for name, rows, settings in (
-        ("kernel", 60, {"fourier_features": 64, "kernels": ["matern32"]}),
-        ("networks", 300, QUICK),
+    inputs, targets = make_rows(60)
+    targets[5] += 500.0  # an outlier
+    counts = np.where(np.arange(60) < 5, 2.0, 1.0)
+    for name, fit in (
+        ("kernel", fit_auto(inputs, targets, counts=counts, may_be_copies=False)),
+        ("kernel_without_rows", fit_auto(*make_rows(60), keep_rows=False)),
+        ("networks", fit_auto(*make_rows(300), settings=QUICK)),
     ):
-        fit = fit_auto(*make_rows(rows), settings=settings)
         save_fit(fit, HERE / f"{name}-{FORMAT_VERSION}.finitegp")
         prediction = fit.predict(new)
         write_expected(name, new.tolist(), prediction.mean, prediction.std)
@@ -83,11 +92,11 @@ def main():
     encoder = TableEncoder.fit(table, missing="impute")
     features = MLPFeatures(len(encoder.feature_names_out), (16,), activation="tanh", seed=0)
     regressor = GPRegressor(features, algorithm="lagged", epochs=20, random_state=0)
-    model = TableModel(regressor.fit(encoder.transform(table), targets), encoder, "price", {"rows": 200})
+    model = TableRegressor.from_parts(regressor.fit(encoder.transform(table), targets), encoder, "price", {"rows": 200})
     model.save(HERE / f"table-{FORMAT_VERSION}.finitegp")
     chunk = next(model.predict(NEW_TABLE))
     write_expected("table", NEW_TABLE, chunk.mean, chunk.std)
-    make_site(TableModel.load(HERE / f"table-{FORMAT_VERSION}.finitegp"))
+    make_site(TableRegressor.load(HERE / f"table-{FORMAT_VERSION}.finitegp"))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..errors import NumericalError
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
 from ..flat_adam import FlatAdamW
 from ..likelihood import optimal_noise
-from ..linalg import cholesky
+from ..linalg import CholeskyFactor, cholesky
 from ..posterior import WeightPosterior
 from ..schedules import cosine_decay
 from ..statistics import RunningSums
@@ -29,6 +30,8 @@ _FEW_ROWS, _GROWTH = 2000, 0.4
 # As in Lagged: batches between refreshes, batches that the statistics cover, and rows that the noise comes from.
 BLOCK, _WINDOW, _RESIDUAL_ROWS = 5, 100, 2000
 _SMALLEST_NOISE = 1e-8
+# Shares of the mean diagonal that are added, one after the other, where a factor fails.
+_RIDGES = (0.0, 1e-9, 1e-7, 1e-5)
 _WARM_UP = 0.1
 # Cosines, and outputs, of the embedding of all columns together: many columns have to do with few each.
 _COSINES, _EMBEDDED = 512, 64
@@ -333,7 +336,7 @@ class LaggedHeads:
             scale = float(self._rows[member]) / self._tracked_rows
             regularized = self._gram[member] * scale
             regularized.diagonal().add_(noise)
-            factor = cholesky(regularized, noise_variance=noise)
+            factor = _factor(regularized, noise)
             inverse = factor.inverse()
             self.weights[member] = factor.solve(self._projection[member] * scale)
             self.inverse[member] = inverse
@@ -353,6 +356,17 @@ class LaggedHeads:
         expected = 1.0 + determined * ((1.0 - own) / behind - own / self._rows)
         found = self._residual_squares / self._residual_rows / expected.clamp(min=0.1)
         self.noise_variance = found.clamp(min=_SMALLEST_NOISE)
+
+
+def _factor(regularized: Tensor, noise: float) -> CholeskyFactor:
+    """A factor for one more step of training: sums of float32 products may lie below zero by more than the noise."""
+    size, identity = float(regularized.diagonal().mean()), torch.eye(len(regularized)).to(regularized)
+    for ridge in _RIDGES:
+        try:
+            return cholesky(regularized + ridge * size * identity, noise_variance=noise)
+        except NumericalError:
+            continue
+    return cholesky(regularized + size * identity, noise_variance=noise)
 
 
 @dataclass(frozen=True, eq=False)

@@ -392,7 +392,7 @@ def _fit_large(
         inputs_scaler,
         target_scaler,
         excess=found.excess,
-        conformal=ConformalScores.of(found.scores, "rows set aside", in_deviations=True),
+        conformal=ConformalScores.of(found.scores, "rows set aside"),
         record=record | found.record,
     )
 

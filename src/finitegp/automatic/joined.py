@@ -32,7 +32,7 @@ _SHORT, _LONG = 0.5, 2.0
 # What a column without any effect still counts, as a share of all effects.
 _LEAST_EFFECT = 0.01
 # Prior variances are searched in decades and then in halves of these, within these exponents of ten.
-_NETWORK_RANGE, _FOURIER_RANGE = (-7.0, 0.5), (-5.0, 1.0)
+_NETWORK_RANGE, _FOURIER_RANGE = (-7.0, 2.0), (-5.0, 1.0)
 _START = (-3.0, -2.0)
 # Rows that a search looks at; the end of it looks at all.
 _SEARCH_ROWS = 2000
@@ -224,8 +224,8 @@ class Calibration:
         prior: Prior variances and noise.
         error_shape: Of predictive distributions.
         nearness: The factor on the variance of rows far from what was seen together.
-        scores: ``(rows,)`` absolute standardised residuals of the rows set aside, each under a prior that the other
-            half of them chose.
+        scores: ``(rows,)`` absolute normal scores of the rows set aside, each under a prior that the other half of
+            them chose.
         record: The same and more, as JSON.
     """
 
@@ -249,7 +249,7 @@ def calibrate(
 
     With network prior a, Fourier prior b and noise s all multiplied by T, means stay what they are (the line's prior,
     which is all but flat, aside) and variances are multiplied by T. So the pair (a, b) is searched, each with the
-    factor that makes the mean of :math:`r^2 / \sigma^2` one; sums of rows are rescaled by block and never read again.
+    factor and the shape of errors that have the best density; sums of rows are rescaled by block and never read again.
     The linear block is not shrunk.
 
     The rows set aside are few, and may be easier than others. Many more rows were left out by single networks, whose
@@ -308,7 +308,7 @@ def calibrate(
         prior=prior,
         error_shape=shape,
         nearness=nearness,
-        scores=_cross_fitted(judged, few, widened, shapes),
+        scores=_cross_fitted(judged, few, widened, shape),
         record={
             "network_prior": prior.network * size,
             "fourier_prior": prior.fourier,
@@ -430,9 +430,15 @@ def _climb(judge: Callable[[tuple[float, float]], float]) -> tuple[float, float]
 
 
 def _cross_fitted(
-    judged: Mapping[tuple[float, float], _Judged], few: HeldOut, widened: float, shapes: Sequence[ErrorShape]
+    judged: Mapping[tuple[float, float], _Judged], few: HeldOut, widened: float, shape: ErrorShape
 ) -> Array:
-    """Scores of each half of the rows under the prior and the factor that the other half would have chosen."""
+    """Absolute normal scores of each half of the rows under the prior and the factor that the other half would choose.
+
+    By the shape that was chosen, and not in standard deviations: with heavy tails these depend on the degrees of freedom
+    far more than intervals do.
+    """
+    from scipy.special import ndtri
+
     scores = np.empty(len(few.rows))
     halves = np.arange(len(few.rows)) % 2
     for half in (0, 1):
@@ -441,8 +447,9 @@ def _cross_fitted(
             continue
         rows, excess = few.rows.take(others), few.excess[others]
         found = [
-            (_fit(rows, each.squares[others], each.variance[others], excess, shapes), each) for each in judged.values()
+            (_fit(rows, each.squares[others], each.variance[others], excess, [shape]), each) for each in judged.values()
         ]
         fit, each = min(found, key=lambda both: both[0].density)
-        scores[own] = np.sqrt(each.squares[own] / (fit.factor * widened * each.variance[own] + few.excess[own]))
+        errors = np.sqrt(each.squares[own] / (fit.factor * widened * each.variance[own] + few.excess[own]))
+        scores[own] = -ndtri(np.maximum(fit.shape.cumulative(torch.from_numpy(-errors)).numpy(), 1e-300))
     return scores

@@ -38,7 +38,7 @@ class LargeTableFit:
         fitted: The exact posterior given every row.
         excess: Variance outside of what was seen, to be added to the epistemic variance.
         degrees_of_freedom: Of predictive distributions; None for the Gaussian.
-        scores: ``(rows,)`` absolute residuals of rows that no model saw, in their predicted standard deviations.
+        scores: ``(rows,)`` absolute normal scores of rows that no model saw.
         record: What was chosen, and why, as JSON.
     """
 

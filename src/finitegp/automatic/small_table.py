@@ -57,6 +57,8 @@ _LEARNING_ROWS = 600
 _FEWEST_FOR_FOLDS = 5
 _FEWEST_FOR_OUTLIERS = 8
 _LEAST_WEIGHT = 0.01
+# The row of prior, and half a row that speaks for the kernel.
+_LEAST_ROWS = 1.5
 _FEWEST_FOR_SPREAD = 40
 _DEGREES = (2.2, 2.6, 3.2, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0)
 # Half the 90 % width is believed to shrink by a tenth, and to grow by three tenths, without much evidence.
@@ -250,8 +252,10 @@ class _Stack:
         factors, freedoms = np.array(shapes).T
         loose = StudentMixture(np.ones(len(forms)), means, scales * factors[:, None], freedoms[:, None])
         weights = stacking_weights(loose.component_log_densities(rows.targets), rows.counts)
-        # What hardly counts is not worth its time and memory.
-        kept = weights >= min(_LEAST_WEIGHT, weights.max())
+        # What hardly counts is not worth its time and memory, and one row of prior is no reason to believe in a kernel:
+        # where others are nearly without error it would move the mean by more than their error.
+        least = max(_LEAST_WEIGHT, _LEAST_ROWS / (rows.total + len(forms)))
+        kept = weights >= min(least, weights.max())
         weights = weights[kept] / weights[kept].sum()
         stacked = StudentMixture(weights, means[kept], loose.scales[kept], freedoms[kept][:, None])
         chosen = [

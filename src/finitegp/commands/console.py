@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console as RichConsole
 from rich.markup import escape
 from rich.table import Table
@@ -17,17 +19,26 @@ from rich.table import Table
 from ..errors import FiniteGPError, LostRankError
 from ..formatting import shown
 
+if TYPE_CHECKING:
+    from ..tables.encoder import ColumnSummary
+
+# More columns than these are not listed one by one.
+_MOST_COLUMNS = 40
 # What to do about an error in the shell, by its code and with its fields, where that differs from Python.
 _ADVICE: dict[str, Callable[..., str]] = {
     "absent_columns": lambda: "correct the file.",
     "different_types": lambda: "convert one of them so that all files agree, or remove the column from all files.",
     "lost_rank": lambda: "Start the command again, with as many processes as there are now.",
     "memory_budget": lambda needed: f"Use --memory {_rounded_up(needed)} or more.",
+    "ambiguous_dates": lambda: "Use --day-first or --month-first.",
     "missing_values": lambda: (
         "Remove these rows or columns, or use --missing impute to put in the median or the most frequent value."
     ),
     "missing_values_in_new_rows": lambda: "Remove these rows or columns, or fit the model with --missing impute.",
     "model_keeps_rows": lambda: "Fit it with --no-rows.",
+    "no_target": lambda: "name the column with --target.",
+    "rows_without_target": lambda: "remove them, or leave out --refuse-missing-targets.",
+    "target_scale": lambda: "choose another --target-scale, or leave it to be found.",
     "output_exists": lambda: "give another name with --output, or use --force to replace it.",
     "repeated_site": lambda: "or use --allow-repeats.",
     "rows_of_model": lambda: "or use --only-sites.",
@@ -125,28 +136,70 @@ def _rounded_up(size: int) -> str:
     return format_bytes(size + 50_000)
 
 
-def columns_table(encoder: Any) -> Table:
-    """What becomes of each column."""
-    table = Table(title="columns", title_justify="left")
-    for heading in ("column", "holds", "becomes", "numbers", "note"):
-        table.add_column(heading, justify="right" if heading == "numbers" else "left", overflow="fold")
-    for line in encoder.summary():
+def columns_table(columns: Sequence[ColumnSummary]) -> Table:
+    """What becomes of each column; of very many, of the first and of those that are not plain numbers."""
+    title = "columns"
+    shown = list(columns)
+    if len(shown) > _MOST_COLUMNS:
+        special = [line for line in shown if line.encoding != "number" or line.gaps]
+        shown = (special or shown)[:_MOST_COLUMNS]
+        kinds = Counter(line.encoding for line in columns)
+        counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        title = f"{len(shown)} of {len(columns)} columns ({counted})"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("column", "holds", "becomes", "numbers", "gaps", "different", "note"):
+        right, long = heading in ("numbers", "gaps", "different"), heading in ("column", "note")
+        table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=not long)
+    for line in shown:
         style = "dim" if line.encoding == "left out" else None
-        count = str(len(line.outputs)) if line.outputs else ""
-        table.add_row(escape(line.column), line.kind, line.encoding, count, escape(line.note), style=style)
+        counts = [str(count) if count else "" for count in (len(line.outputs), line.gaps, line.distinct)]
+        name = escape(line.column) or "(no name)"
+        table.add_row(name, line.kind, line.encoding, *counts, escape(line.note), style=style)
     return table
 
 
 def scores_table(title: str, scores: Sequence[Mapping[str, Any]]) -> Table:
     """Scores as JSON values, side by side; the last columns are the shares of rows inside the intervals."""
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     levels = list(scores[0]["coverage"])
-    for heading in ("model", "RMSE", "NLPD", "CRPS", *(f"in {100 * float(level):g} %" for level in levels)):
-        table.add_column(heading, justify="left" if heading == "model" else "right")
+    measures = {"R2": "r_squared", "RMSE": "rmse", "MAE": "mae", "NLPD": "nlpd", "CRPS": "crps"}
+    for heading in ("model", *measures, *(f"in {100 * float(level):g} %" for level in levels)):
+        table.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=heading != "model")
     for row in scores:
         inside = [f"{100 * row['coverage'][level]:.1f} %" for level in levels]
-        table.add_row(str(row["name"]), *(figure(row[name]) for name in ("rmse", "nlpd", "crps")), *inside)
+        # Files of earlier versions have fewer scores.
+        table.add_row(str(row["name"]), *(figure(row.get(name)) for name in measures.values()), *inside)
     return table
+
+
+def show_findings(console: Console, findings: Sequence[Mapping[str, Any]]) -> None:
+    """What the doctor found, one line each."""
+    for finding in findings:
+        console.print(f"{finding['severity'].upper()}: {finding['title']}. {finding['evidence']} {finding['fix']}")
+
+
+def verdict(scores: Sequence[Mapping[str, Any]], width: float | None = None) -> str:
+    """One sentence on a model from its scores and those of the baselines: what it explains, and whether to trust it.
+
+    Example:
+        >>> own = {"name": "this model", "rmse": 1.0, "r_squared": 0.62, "coverage": {"0.9": 0.91}}
+        >>> verdict([own, own | {"name": "linear", "rmse": 1.25}], width=3.1)
+        'Explains 62 % of the variance, 20 % less error than a linear model; 90 % intervals hold 91 % and are typically
+        3.1 wide.'
+    """
+    own = scores[0]
+    parts = []
+    if own.get("r_squared") is not None:
+        share = 100 * own["r_squared"]
+        parts.append(f"Explains {share:.0f} % of the variance" if share > 0.5 else "Explains nothing of the variance")
+    linear = next((row for row in scores[1:] if row["name"] == "linear"), None)
+    if linear is not None and linear["rmse"] > 0.0:
+        gain = 100 * (1.0 - own["rmse"] / linear["rmse"])
+        parts.append(f"{abs(gain):.0f} % {'less' if gain >= 0 else 'more'} error than a linear model")
+    held = f"90 % intervals hold {100 * own['coverage']['0.9']:.0f} %" if "0.9" in own["coverage"] else ""
+    if held and width is not None:
+        held += f" and are typically {figure(width)} wide"
+    return f"{'; '.join(part for part in (', '.join(parts), held) if part)}."
 
 
 def figure(value: float | None) -> str:

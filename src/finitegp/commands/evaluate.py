@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from .console import Console, scores_table
+from .console import Console, scores_table, verdict
 from .options import Delimiter, Encoding, Json, Model, Tables, Target, open_tables
 
 EXAMPLES = """
@@ -30,29 +26,24 @@ def evaluate(
     """
     console = Console(as_json)
     with console.guard():
-        from ..data.columns import TransformReport
-        from ..metrics import score
-        from ..predictive import Prediction
-        from ..table_model import TableModel
+        from ..tables.encoder import TransformReport
+        from ..tables.model import TableRegressor
 
-        loaded = TableModel.load(model).with_target(target)
-        table = open_tables(tables, delimiter, encoding)
-        found = TransformReport(source=table)
-        parts: list[Prediction] = []
-        targets: list[Any] = []
-        seen = 0
-        for rows, prediction in loaded.predictions(table, found):
-            parts.append(prediction)
-            targets.append(loaded.targets(rows, found, seen))
-            seen += len(targets[-1])
-        predicted, truth = Prediction.concatenate(parts), np.concatenate(targets)
-        scaler = loaded.regressor.fits_[0].target_scaler
-        constant = np.full_like(truth, scaler.mean), np.full_like(truth, scaler.scale)
-        found_scores = [
-            score(predicted.mean, predicted.std, truth, mixture=predicted.mixture),
-            score(*constant, truth, name="mean of its training rows"),
-        ]
-        scores = [each.to_dict() for each in found_scores]
+        loaded = TableRegressor.load(model).with_target(target)
+        table = open_tables(tables, delimiter, encoding, **loaded.reading_options)
+        found = TransformReport()
+        predicted = loaded.predict_scored(table, report=found)
+        baseline = loaded.baseline(predicted.targets)
+        scores = [each.to_dict() for each in (predicted.scores(), baseline) if each is not None]
         console.note(*table.notes, *found.lines())
-        console.table(scores_table(f"{seen} rows", scores))
-        console.result({"model": str(model), "rows": seen, "target": loaded.target, "scores": scores})
+        console.table(scores_table(f"{len(predicted.targets)} rows", scores))
+        console.print(verdict(scores, predicted.width))
+        console.result(
+            {
+                "model": str(model),
+                "rows": len(predicted.targets),
+                "target": loaded.target_,
+                "scores": scores,
+                "interval_width": predicted.width,
+            }
+        )

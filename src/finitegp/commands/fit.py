@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import typer
 
 from ..errors import DataError
-from .console import Console, columns_table, scores_table
-from .fit_on_disk import BLOCK_BYTES, CHUNK_ROWS, SampledRows, fit_on_disk
+from .console import Console, columns_table, scores_table, show_findings, verdict
+from .fit_on_disk import BLOCK_BYTES, CHUNK_ROWS, fit_on_disk
 from .options import (
+    Categorical,
+    Date,
+    DayFirst,
+    Decimal,
     Delimiter,
+    Drop,
     Effort,
     Encoding,
     Force,
     Json,
     Memory,
     Missing,
+    Numeric,
+    Only,
+    Scale,
     Tables,
+    TargetScale,
+    Weight,
+    check_decimal,
     check_output,
     check_share,
     check_size,
@@ -30,14 +39,10 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..data.columns import TableEncoder
-    from ..data.tables import TableReader
-    from ..report import Evaluation
+    from ..distributed import Ranks
+    from ..tables.model import TableRegressor
+    from ..tables.reader import TableReader
 
-Array = npt.NDArray[np.float64]
-# Scores of fewer rows say next to nothing, and the rows are missed in training.
-_FEWEST_HELD_OUT = 5
-_FEWEST_ROWS = 2
 # Up to this many rows are kept in memory also with a memory budget: a kernel can then be fitted to them.
 _ROWS_IN_MEMORY = 1500
 # What each of several processes may use without --memory.
@@ -48,9 +53,9 @@ EXAMPLES = """
 
 finitegp fit diamonds.csv --target price
 
-finitegp fit january.csv.gz february.csv.gz --target sales --missing impute --drop id -o sales.finitegp
+finitegp fit january.csv.gz february.csv.gz --target sales --drop remark --categorical shop -o sales.finitegp
 
-finitegp fit measurements.parquet --target yield --effort high --json > scores.json
+finitegp fit prices.csv --target price --split-by date --json > scores.json
 
 finitegp fit sensors/ --target power --memory 64MB
 
@@ -63,13 +68,34 @@ def fit(
     target: Annotated[str, typer.Option("--target", "-t", help="The column to predict.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model file to write.")] = Path("model.finitegp"),
     effort: Annotated[Effort, typer.Option(help="How much time to spend.")] = Effort.medium,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    date: Date = None,
+    drop: Drop = None,
+    only: Only = None,
+    weight: Weight = None,
+    target_scale: TargetScale = Scale.auto,
     missing: Annotated[
-        Missing, typer.Option(help="Missing values: an error that lists them, or put in the usual value.")
-    ] = Missing.error,
-    drop: Annotated[list[str] | None, typer.Option("--drop", help="A column to ignore; repeat for several.")] = None,
+        Missing, typer.Option(help="Missing inputs: put in the usual value, or an error that lists them.")
+    ] = Missing.impute,
+    refuse_missing_targets: Annotated[
+        bool, typer.Option("--refuse-missing-targets", help="Rows without a target are an error, not left out.")
+    ] = False,
+    day_first: DayFirst = None,
+    decimal: Decimal = None,
     test_fraction: Annotated[
         float, typer.Option(help="The share of rows held out for the scores; 0 holds none out.")
     ] = 0.2,
+    test: Annotated[
+        list[Path] | None, typer.Option("--test", help="A table to take the scores from, instead of held-out rows.")
+    ] = None,
+    split_by: Annotated[
+        str | None, typer.Option("--split-by", help="Hold out the rows with the highest values here, such as dates.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", help="Rows with the same value here are held out together.")
+    ] = None,
+    cv: Annotated[int, typer.Option("--cv", min=0, help="Score all rows by cross-validation with so many folds.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
     report: Annotated[
         Path | None, typer.Option("--report", help="The report to write; by default beside the model, ending in .html.")
@@ -93,6 +119,8 @@ def fit(
     """
     console = Console(as_json)
     check_share("--test-fraction", test_fraction, zero=True)
+    check_decimal(decimal)
+    _check_judging(cv, split_by, test)
     if memory is not None:
         check_size("--memory", memory)
     from ..distributed import join_ranks  # here, because torch takes seconds to import
@@ -108,183 +136,176 @@ def fit(
                 f"Several processes keep the rows on disk: each of them may use {memory} of memory besides the program "
                 "itself; use --memory for another size."
             )
-        sizes = {} if memory is None else {"chunk_size": CHUNK_ROWS, "block_size": BLOCK_BYTES}
-        from ..data.columns import TableEncoder
-        from ..data.targets import target_values
+        from ..tables.judging import Judging
+        from ..tables.model import TableRegressor
 
         if memory is not None:
             from ..memory import return_freed_memory
 
             return_freed_memory()  # before the first table is opened
+        reading: dict[str, Any] = {"decimal": decimal or ".", "text": categorical or []}
+        sizes = {} if memory is None else {"chunk_size": CHUNK_ROWS, "block_size": BLOCK_BYTES}
         with ranks.working():  # so that what is wrong on all ranks is reported by one
             check_output(output, force=force, inputs=tables)
             report_path = None if no_report else check_output(report or output.with_suffix(".html"), force=force)
             if report_path == output:
                 raise DataError(f"Model and report would both be {output}: give one of them another name.")
-            table = open_tables(tables, delimiter, encoding, **sizes)
-            if table.num_rows < _FEWEST_ROWS:
-                raise DataError(
-                    f"The table has {table.num_rows} row, but at least {_FEWEST_ROWS} are needed to learn from."
-                )
-        console.note(*table.notes)
-        chosen = [target, *(drop or [])]
+            table = open_tables(tables, delimiter, encoding, **reading, **sizes)
+        model = TableRegressor(
+            target_scale=target_scale.value.replace("-r", " r"),
+            categorical=categorical or [],
+            numeric=numeric or [],
+            date=date or [],
+            drop=drop or [],
+            only=only,
+            weight=weight,
+            day_first=day_first,
+            decimal=decimal,
+            missing=missing.value,
+            rows_without_target="error" if refuse_missing_targets else "drop",
+            effort=effort.value,
+            random_state=seed,
+            verbose=not as_json,
+            memory_budget=memory,
+            keep_rows=not no_rows,
+        )
         small = table.num_rows <= _ROWS_IN_MEMORY
         if small and ranks.world_size > 1:
             console.note("So few rows are fitted by one process.")
-        if memory is None or (small and ranks.is_first):
-            targets = target_values(table, target)
-            encoder = TableEncoder.fit(table, missing=missing.value, exclude=chosen)
-            console.print(f"{table.num_rows} rows; target {target!r}, {_range(targets)}")
-            console.table(columns_table(encoder))
-            training, held_out = _split(_encode(table, encoder, targets, console), test_fraction, seed, console)
-            model, seconds = _train(training, effort.value, seed, console, memory, keep_rows=not no_rows)
-        elif small:
+        more = {"files": [path.name for path in table.paths], "effort": effort.value, "seed": seed, "memory": memory}
+        if memory is not None and not small:
+            fitted = _fit_on_disk(model, table, target, test_fraction, report_path, console, ranks, force)
+            if not ranks.is_first:
+                return
+            model, summary = fitted, fitted.summary_
+        elif not ranks.is_first:
             return
         else:
-            with ranks.working():
-                encoder = TableEncoder.fit(table, missing=missing.value, exclude=chosen)
-            console.print(f"{table.num_rows} rows; target {target!r}")
-            console.table(columns_table(encoder))
-            model, training, held_out, seconds = fit_on_disk(
-                table,
-                encoder,
-                target,
-                memory,
-                effort=effort.value,
-                test_fraction=test_fraction,
-                seed=seed,
-                console=console,
-                ranks=ranks,
-            )
-        if not ranks.is_first:
-            return
-        scores: list[dict[str, Any]] = []
-        if len(held_out.targets):
-            from ..report.evaluation import evaluate
+            from ..tables.judging import fit_and_judge, stored_summary
 
-            rows = training.inputs, training.targets
-            evaluation = evaluate(model, held_out.inputs, held_out.targets, training=rows, seed=seed)
-            scores = [each.to_dict() for each in evaluation.scores]
-            if report_path is not None:
-                _report(model, training, held_out, evaluation, encoder, target, report_path, seed=seed, force=force)
-            model.partial_fit(held_out.inputs, held_out.targets)
-        else:
+            console.print(f"{table.num_rows} rows; target {target!r}")
+            judged = fit_and_judge(
+                model,
+                table,
+                target,
+                Judging(test_fraction, split_by, group, cv),
+                test=None if not test else open_tables(test, delimiter, encoding, **reading),
+                seed=seed,
+                report=report_path,
+                force=force,
+            )
+            model.verbose = False
+            summary = stored_summary(judged, {})
+            console.table(columns_table(model.columns_))
+            console.note(*judged.notes)
+        if not summary["scores"]:
             report_path = None
-        summary = {
-            "files": [path.name for path in table.paths],
-            "rows": table.num_rows,
-            "held_out_rows": len(held_out.targets),
-            "takes_in_held_out_rows": bool(len(held_out.targets)),
-            "scores": scores,
-            "effort": effort.value,
-            "seed": seed,
-            "seconds": seconds,
-            "memory": memory,
-        }
-        _save(model, encoder, target, summary, output, force=force)
-        _show_result(console, summary, output, report_path)
-        columns = [asdict(line) for line in encoder.summary()]
+        model.summary_ = {**summary, **more}
+        model.save(output, overwrite=force)
+        _show_result(console, model.summary_, output, report_path)
+        columns = [asdict(line) for line in model.columns_]
         console.result(
             {"model": str(output), "report": report_path and str(report_path), "target": target, "columns": columns}
-            | summary
+            | model.summary_
         )
 
 
-def _encode(table: TableReader, encoder: TableEncoder, targets: Array, console: Console) -> SampledRows:
-    from ..data.columns import TransformReport
-
-    found = TransformReport(source=table)
-    inputs = encoder.transform(table, found)
-    console.note(*found.lines())
-    return SampledRows(inputs, targets, np.arange(len(targets)))
-
-
-def _split(rows: SampledRows, test_fraction: float, seed: int, console: Console) -> tuple[SampledRows, SampledRows]:
-    """Rows to train on, and rows to score with."""
-    count = len(rows.targets)
-    held_out = int(test_fraction * count)
-    if test_fraction > 0.0 and held_out < _FEWEST_HELD_OUT:
-        console.note(
-            f"{count} rows are too few to hold {100 * test_fraction:g} % of them out, so there are no scores and no "
-            "report: all rows are used for training."
-        )
-        held_out = 0
-    elif held_out == 0:
-        console.note("No rows are held out, so there are no scores and no report.")
-    order = np.random.default_rng(seed).permutation(count)
-    parts = np.sort(order[held_out:]), np.sort(order[:held_out])
-    training, test = (SampledRows(rows.inputs[part], rows.targets[part], rows.numbers[part]) for part in parts)
-    if float(np.ptp(training.targets)) == 0.0:
-        raise DataError("The target is the same in all rows that are left for training: add rows, or hold fewer out.")
-    return training, test
+def _check_judging(cv: int, split_by: str | None, test: list[Path] | None) -> None:
+    given = [name for name, value in (("--cv", cv), ("--split-by", split_by), ("--test", test)) if value]
+    if len(given) > 1:
+        raise typer.BadParameter(f"cannot be used together with {given[1]}: choose one.", param_hint=given[0])
+    if cv == 1:
+        raise typer.BadParameter("must be 2 or more.", param_hint="--cv")
 
 
-def _train(
-    training: SampledRows,
-    effort: str,
-    seed: int,
-    console: Console,
-    memory: str | None = None,
-    *,
-    keep_rows: bool = True,
-) -> tuple[Any, float]:
-    from ..estimator import GPRegressor
-
-    started = time.perf_counter()
-    shown = not console.as_json
-    model = GPRegressor(effort=effort, random_state=seed, verbose=shown, memory_budget=memory, keep_rows=keep_rows)
-    model.fit(training.inputs, training.targets)
-    model.verbose = False
-    return model, time.perf_counter() - started
-
-
-def _report(
-    model: Any,
-    training: SampledRows,
-    held_out: SampledRows,
-    evaluation: Evaluation,
-    encoder: TableEncoder,
+def _fit_on_disk(
+    model: TableRegressor,
+    table: TableReader,
     target: str,
-    path: Path,
-    *,
-    seed: int,
+    test_fraction: float,
+    report: Path | None,
+    console: Console,
+    ranks: Ranks,
     force: bool,
-) -> None:
-    from ..report import encoded_columns, gather_contents, write_report
+) -> TableRegressor:
+    """A model of rows that stay on disk, judged by held-out rows, which it takes in."""
+    from ..report.evaluation import evaluate
+    from ..tables.encoder import TableEncoder
+    from ..tables.model import TableRegressor
 
-    contents = gather_contents(
-        model,
-        held_out.inputs,
-        held_out.targets,
-        training_inputs=training.inputs,
-        training_targets=training.targets,
-        **encoded_columns(encoder),
-        target_name=target,
-        training_row_numbers=[int(number) for number in training.numbers],
+    console.note(*table.notes)
+    seed = int(model.random_state)
+    with ranks.working():
+        encoder = TableEncoder.fit(
+            table,
+            missing=model.missing,
+            exclude=[target, *model.drop],
+            categorical=model.categorical,
+            numeric=model.numeric,
+            date=model.date,
+            day_first=model.day_first,
+            decimal=model.decimal,
+        )
+    console.print(f"{table.num_rows} rows; target {target!r}")
+    console.table(columns_table(encoder.summary()))
+    console.note(*encoder.notes)
+    budget = str(model.memory_budget)
+    regressor, training, held_out, seconds = fit_on_disk(
+        table,
+        encoder,
+        target,
+        budget,
+        effort=model.effort,
+        test_fraction=test_fraction,
         seed=seed,
-        evaluation=evaluation,
+        console=console,
+        ranks=ranks,
     )
-    write_report(contents, path, force=force)
-
-
-def _save(model: Any, encoder: TableEncoder, target: str, summary: dict[str, Any], path: Path, *, force: bool) -> None:
-    from ..table_model import TableModel
-
-    TableModel(model, encoder, target, summary).save(path, overwrite=force)
-
-
-def _range(values: Array) -> str:
-    return f"{values.min():.6g} to {values.max():.6g}"
+    fitted = TableRegressor.from_parts(regressor, encoder, target)
+    if not ranks.is_first:
+        return fitted
+    scores: list[dict[str, Any]] = []
+    width = None
+    if len(held_out.targets):
+        rows = training.inputs, training.targets
+        evaluation = evaluate(regressor, held_out.inputs, held_out.targets, training=rows, seed=seed)
+        scores = [each.to_dict() for each in evaluation.scores]
+        lower, upper = regressor.predict_interval(held_out.inputs, 0.9)
+        width = float(np.median(upper - lower))
+        if report is not None:
+            known = training.inputs, training.targets, training.numbers
+            fitted.report_encoded(
+                held_out.inputs, held_out.targets, report, training=known, evaluation=evaluation, seed=seed, force=force
+            )
+        regressor.partial_fit(held_out.inputs, held_out.targets)
+    fitted.summary_ = {
+        "rows": table.num_rows,
+        "held_out_rows": len(held_out.targets),
+        "takes_in_held_out_rows": bool(len(held_out.targets)),
+        "judged_by": "random rows",
+        "scores": scores,
+        "interval_width": width,
+        "seconds": seconds,
+    }
+    return fitted
 
 
 def _show_result(console: Console, summary: dict[str, Any], output: Path, report: Path | None) -> None:
     held_out = summary["held_out_rows"]
     if summary["scores"]:
-        console.table(scores_table(f"{held_out} held-out rows", summary["scores"]))
-        console.print(
-            f"The scores are of the model trained on the other {summary['rows'] - held_out} rows. The saved model has "
-            "then taken in the held-out rows too: its posterior is exact for all rows, its features are unchanged."
-        )
+        how = summary["judged_by"]
+        title = f"{held_out} held-out rows ({how})" if "fold" not in how else f"{held_out} rows, {how}"
+        console.table(scores_table(title, summary["scores"]))
+        console.print(verdict(summary["scores"], summary.get("interval_width")))
+        if "fold" in how:
+            console.print("The saved model was fitted to all rows.")
+        elif summary["takes_in_held_out_rows"]:
+            console.print(
+                f"The scores are of the model trained on the other {summary['rows'] - held_out} rows. The saved model "
+                "has then taken in the held-out rows too: its posterior is exact for all rows, its features are "
+                "unchanged."
+            )
+    show_findings(console, summary.get("findings", []))
     console.print(f"{summary['seconds']:.0f} seconds of training")
     console.print("model:  ", output)
     if report is not None:

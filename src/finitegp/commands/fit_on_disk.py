@@ -12,9 +12,9 @@ from .console import Console
 
 if TYPE_CHECKING:
     from ..data import Source
-    from ..data.columns import TableEncoder
-    from ..data.tables import TableReader
     from ..distributed import Ranks
+    from ..tables.encoder import TableEncoder
+    from ..tables.reader import TableReader
 
 # Rows of the table that are decoded at once.
 CHUNK_ROWS = 8192
@@ -59,10 +59,10 @@ def fit_on_disk(
     from ..automatic import fit_source
     from ..data.other_rows import OtherRows
     from ..data.permutation import RandomPermutation
-    from ..data.table_source import TableSource
     from ..estimator import as_regressor
     from ..estimator.progress import stage_progress
     from ..memory import MemoryBudgetError, parse_bytes
+    from ..tables.source import TableSource
 
     source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)
     row_bytes = 2 * 8 * (source.input_dim + 1)

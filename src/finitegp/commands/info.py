@@ -15,7 +15,7 @@ from .options import Json
 
 if TYPE_CHECKING:
     from ..sites import SiteStatistics
-    from ..table_model import TableModel
+    from ..tables.model import TableRegressor
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -41,22 +41,22 @@ def info(
     with console.guard():
         from ..persistence.container import read_container
         from ..sites import SiteStatistics
-        from ..table_model import TableModel
+        from ..tables.model import TableRegressor
 
         if read_container(model).header.get("kind") == "statistics":
             facts = _site_facts(SiteStatistics.load(model))
             _show_facts(console, model, facts)
             console.result({"statistics": str(model)} | facts)
             return
-        loaded = TableModel.load(model)
+        loaded = TableRegressor.load(model)
         facts = _facts(loaded)
         _show_facts(console, model, facts)
-        console.table(columns_table(loaded.encoder))
-        scores = loaded.summary.get("scores") or []
+        console.table(columns_table(loaded.columns_))
+        scores = loaded.summary_.get("scores") or []
         if scores:
-            console.table(scores_table(f"{loaded.summary['held_out_rows']} held-out rows, when it was fitted", scores))
-        columns = [asdict(line) for line in loaded.encoder.summary()]
-        console.result({"model": str(model)} | facts | {"columns": columns, "summary": loaded.summary})
+            console.table(scores_table(f"{loaded.summary_['held_out_rows']} held-out rows, when it was fitted", scores))
+        columns = [asdict(line) for line in loaded.columns_]
+        console.result({"model": str(model)} | facts | {"columns": columns, "summary": loaded.summary_})
 
 
 def _show_facts(console: Console, path: Path, facts: dict[str, Any]) -> None:
@@ -77,27 +77,33 @@ def _site_facts(site: SiteStatistics) -> dict[str, Any]:
     }
 
 
-def _facts(model: TableModel) -> dict[str, Any]:
-    fit = model.regressor.fits_[0]
+def _facts(model: TableRegressor) -> dict[str, Any]:
+    fit = model.regressor_.fits_[0]
     statistics, gp = fit.fitted.posterior.statistics, fit.fitted.model
-    summary = model.regressor.training_summary_
+    summary = model.regressor_.training_summary_
     scale = float(fit.target_scaler.scale)
     return {
-        "target": model.target,
-        "rows": statistics.num_data,
+        "target": model.target_,
+        "target_scale": model.scale_.name,
+        "rows": _whole(statistics.num_data),
         "rows_taken_in_after_training": summary["rows_added"],
         "holds_training_rows": fit.keeps_rows,
-        "inputs": model.regressor.n_features_in_,
+        "inputs": model.regressor_.n_features_in_,
         "features": statistics.num_features,
         "feature_map": type(gp.feature_map).__name__,
         "noise_model": type(gp.noise).__name__,
         "typical_noise": scale * fit.fitted.posterior.noise_variance**0.5,
         "predictive_distribution": fit.distribution,
         "path": fit.record.get("path"),
-        "effort": model.regressor.effort,
+        "effort": model.regressor_.effort,
         "seconds": summary.get("seconds"),
         "versions": summary.get("versions"),
     }
+
+
+def _whole(value: float) -> float:
+    """A whole number as one, for JSON."""
+    return int(value) if float(value).is_integer() else value
 
 
 def _text(value: Any) -> str:

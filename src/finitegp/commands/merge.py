@@ -50,21 +50,21 @@ def merge(
     console = Console(as_json)
     with console.guard():
         from ..sites import SiteStatistics
-        from ..table_model import TableModel
+        from ..tables.model import TableRegressor
 
         check_output(output, force=force, inputs=[model, *sites])
-        loaded = TableModel.load(model)
+        loaded = TableRegressor.load(model)
         parts = [SiteStatistics.load(path) for path in sites]
         joint = loaded.merge(
             *parts, keep_model_rows=keep_model_rows, refit_noise=refit_noise, allow_repeats=allow_repeats
         )
         joint.save(output, overwrite=force)
         for path, part in zip(sites, parts, strict=True):
-            if loaded.target is not None and part.target != loaded.target:
-                console.note(f"{path} has the target under the name {part.target!r}, the model {loaded.target!r}.")
+            if loaded.target_ is not None and part.target != loaded.target_:
+                console.note(f"{path} has the target under the name {part.target!r}, the model {loaded.target_!r}.")
             console.print(f"{part.rows:g} rows of ", path)
-        before, after = (each.regressor.fits_[0].fitted.posterior for each in (loaded, joint))
-        scale = float(loaded.regressor.fits_[0].target_scaler.scale)
+        before, after = (each.regressor_.fits_[0].fitted.posterior for each in (loaded, joint))
+        scale = float(loaded.regressor_.fits_[0].target_scaler.scale)
         noises = [scale * posterior.noise_variance**0.5 for posterior in (before, after)]
         kept = before.statistics.num_data if keep_model_rows else 0.0
         if keep_model_rows:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import shutil
+import sys
+import tempfile
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +17,7 @@ from ..atomic import check_place
 from ..errors import DataError, OutputExistsError
 
 if TYPE_CHECKING:
-    from ..data.tables import TableReader
+    from ..tables.reader import TableReader
 
 
 class Effort(str, Enum):
@@ -32,6 +35,16 @@ class Missing(str, Enum):
     impute = "impute"
 
 
+class Scale(str, Enum):
+    """The scale on which a target is modelled."""
+
+    auto = "auto"
+    identity = "identity"
+    log = "log"
+    square_root = "square-root"
+    yeo_johnson = "yeo-johnson"
+
+
 class Interval(str, Enum):
     """Where intervals come from."""
 
@@ -42,7 +55,11 @@ class Interval(str, Enum):
 
 Tables = Annotated[
     list[Path],
-    typer.Argument(metavar="TABLE", help="CSV (plain or .gz) or Parquet files, or a directory of them."),
+    typer.Argument(
+        metavar="TABLE",
+        help="Files (.csv, .tsv, .txt, each also .gz, .parquet, .feather, .xlsx), a directory of them, or - for "
+        "standard input.",
+    ),
 ]
 OptionalTables = Annotated[
     list[Path] | None,
@@ -50,7 +67,7 @@ OptionalTables = Annotated[
 ]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that [bold]finitegp fit[/bold] wrote.")]
 Delimiter = Annotated[
-    str | None, typer.Option(help="Of CSV files; by default a comma, or a tab in .tsv files.", show_default=False)
+    str | None, typer.Option(help="Of CSV files; by default it is found from the header.", show_default=False)
 ]
 Encoding = Annotated[str, typer.Option(help="Of CSV files.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")]
@@ -58,6 +75,26 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for s
 Target = Annotated[
     str | None, typer.Option("--target", "-t", help="The column with the truth, if the model does not know its name.")
 ]
+Categorical = Annotated[
+    list[str] | None, typer.Option("--categorical", help="A column that holds categories; repeat for several.")
+]
+Numeric = Annotated[
+    list[str] | None, typer.Option("--numeric", help="A column that holds numbers; repeat for several.")
+]
+Date = Annotated[list[str] | None, typer.Option("--date", help="A column that holds dates; repeat for several.")]
+Drop = Annotated[list[str] | None, typer.Option("--drop", help="A column to ignore; repeat for several.")]
+Only = Annotated[list[str] | None, typer.Option("--only", help="Use only this column; repeat for several.")]
+Weight = Annotated[
+    str | None, typer.Option("--weight", help="A column that says how many equal rows each row stands for.")
+]
+DayFirst = Annotated[
+    bool | None,
+    typer.Option("--day-first/--month-first", help="Whether 1/2/2020 is 1 February or 2 January.", show_default=False),
+]
+Decimal = Annotated[
+    str | None, typer.Option("--decimal", help="What stands before decimals: . or , (by default it is found).")
+]
+TargetScale = Annotated[Scale, typer.Option("--target-scale", help="The scale on which the target is modelled.")]
 Memory = Annotated[
     str | None,
     typer.Option(
@@ -73,12 +110,10 @@ def open_tables(
     paths: Sequence[Path],
     delimiter: str | None,
     encoding: str,
-    *,
-    chunk_size: int | None = None,
-    block_size: int = 1 << 20,
+    **more: Any,
 ) -> TableReader:
-    """The tables as one, after checks of how they are to be read."""
-    from ..data.tables import TableReader
+    """The tables as one, after checks of how they are to be read; ``more`` goes to the reader."""
+    from ..tables.reader import TableReader
 
     delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
     if delimiter is not None and len(delimiter.encode()) != 1:
@@ -88,11 +123,37 @@ def open_tables(
     except LookupError:
         message = f"there is no encoding {encoding!r}; common ones are utf8, latin-1, cp1252, utf-16."
         raise typer.BadParameter(message, param_hint="--encoding") from None
-    return TableReader(paths, delimiter=delimiter, encoding=encoding, chunk_size=chunk_size, block_size=block_size)
+    return TableReader([_readable(path) for path in paths], delimiter=delimiter, encoding=encoding, **more)
+
+
+# What came through a pipe, until the program ends: tables are read more than once.
+_SPOOLED: list[IO[bytes]] = []
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a name means standard input or output, or a pipe, which can be read once."""
+    return str(path) == "-" or (path.exists() and not path.is_file() and not path.is_dir())
+
+
+def _readable(path: Path) -> Path:
+    """The file itself, or what came through standard input or a pipe, in a temporary file."""
+    if not is_stream(path):
+        return path
+    source: IO[bytes] = sys.stdin.buffer if str(path) == "-" else open(path, "rb")  # noqa: SIM115
+    beginning = source.read(6)
+    ending = {b"PAR1": ".parquet", b"ARRO": ".feather"}.get(beginning[:4], ".csv")
+    spooled = tempfile.NamedTemporaryFile(prefix="standard-input-", suffix=ending)  # noqa: SIM115
+    spooled.write(beginning)
+    shutil.copyfileobj(source, spooled)
+    spooled.flush()
+    _SPOOLED.append(spooled)
+    return Path(spooled.name)
 
 
 def check_output(path: Path, *, force: bool, inputs: Sequence[Path] = ()) -> Path:
-    """A place for a file, found to be possible before any work is done."""
+    """A place for a file, found to be possible before any work is done; ``-`` is standard output."""
+    if str(path) == "-":
+        return path
     check_place(path)
     if path.exists():
         if any(other.exists() and path.samefile(other) for other in inputs):
@@ -110,6 +171,13 @@ def check_size(option: str, value: str) -> int:
         return parse_bytes(value)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def check_decimal(value: str | None) -> str | None:
+    """A point or a comma, or a usage error."""
+    if value not in (None, ".", ","):
+        raise typer.BadParameter(f"must be . or , but is {value!r}.", param_hint="--decimal")
+    return value
 
 
 def check_share(option: str, value: float, *, zero: bool = False) -> float:

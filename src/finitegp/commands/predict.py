@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,14 +25,20 @@ from .options import (
     open_tables,
 )
 
+if TYPE_CHECKING:
+    from ..tables.model import TableRegressor
+    from ..tables.reader import TableReader
+
 EXAMPLES = """
 [bold]Examples[/bold]
 
 finitegp predict price.finitegp new.csv -o predicted.csv
 
-finitegp predict price.finitegp parts/ -o predicted.parquet --coverage 0.95
+finitegp predict price.finitegp new.csv -o prices.csv --keep id
 
-finitegp predict price.finitegp parts/ -o predicted.parquet --memory 64MB
+finitegp predict price.finitegp parts/ -o predicted.parquet --coverage 0.95 --memory 64MB
+
+cat new.csv | finitegp predict price.finitegp - -o - | sort
 """
 
 
@@ -40,7 +46,13 @@ def predict(
     model: Model,
     tables: Tables,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The table to write: .csv, .csv.gz or .parquet.", show_default=False)
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The table to write: .csv, .csv.gz, .tsv, .parquet, or - for standard output.",
+            show_default=False,
+        ),
     ],
     coverage: Annotated[float, typer.Option(help="Of the interval.")] = 0.9,
     interval: Annotated[
@@ -50,6 +62,10 @@ def predict(
             "training did not see.",
         ),
     ] = Interval.predictive,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", help="Write only this column beside the predictions; repeat for several."),
+    ] = None,
     memory: Memory = None,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf8",
@@ -58,44 +74,52 @@ def predict(
 ) -> None:
     """Write a table with columns for the predicted mean, its standard deviation and an interval.
 
-    The columns are found by name. Tables of any length are read and written in pieces. A model that was fitted with
-    --memory keeps to the same budget, unless another is given.
+    The columns are found by name. From CSV to CSV, the table's own columns stay as they are, character for character.
+    Tables of any length are read and written in pieces. A model that was fitted with --memory keeps to the same budget,
+    unless another is given.
     """
     console = Console(as_json)
     check_share("--coverage", coverage)
     if memory is not None:
         check_size("--memory", memory)
     with console.guard():
-        import pyarrow as pa
-
-        from ..data.columns import TransformReport
-        from ..table_model import TableModel
-        from .tables_out import check_ending, table_writer
+        from ..tables.encoder import TransformReport
+        from ..tables.model import TableRegressor
+        from ..tables.rows import check_columns
+        from .tables_out import check_ending
 
         check_ending(output)
         check_output(output, force=force, inputs=[model, *tables])
-        loaded = TableModel.load(model)
-        budget = memory or loaded.regressor.memory_budget
+        to_screen = str(output) == "-"
+        if to_screen and as_json:
+            raise typer.BadParameter("standard output cannot hold both the table and the JSON.", param_hint="--json")
+        loaded = TableRegressor.load(model)
+        budget = memory or loaded.regressor_.memory_budget
+        options = loaded.reading_options
         if budget is None:
-            table = open_tables(tables, delimiter, encoding)
+            table = open_tables(tables, delimiter, encoding, **options)
         else:
             from ..memory import return_freed_memory
 
             return_freed_memory()  # before the first table is opened
-            table = open_tables(tables, delimiter, encoding, chunk_size=CHUNK_ROWS, block_size=BLOCK_BYTES)
-            keep_to_budget(loaded.regressor, budget, table, console, of_model=memory is None)
-        prefix = loaded.target or "target"
+            sizes = {"chunk_size": CHUNK_ROWS, "block_size": BLOCK_BYTES}
+            table = open_tables(tables, delimiter, encoding, **sizes, **options)
+            keep_to_budget(loaded.regressor_, budget, table, console, of_model=memory is None)
+        prefix = loaded.target_ or "target"
         added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper")]
-        taken = [name for name in added if name in table.column_names]
+        check_columns(keep or [], table.column_names)
+        taken = [name for name in added if name in (table.column_names if keep is None else keep)]
         if taken:
             raise DataError(f"The table has a column {taken[0]!r} already, which the predictions need: rename it.")
-        schema = pa.schema([*table.schema, *(pa.field(name, pa.float64()) for name in added)])
         found = TransformReport(source=table)
-        with table_writer(output, schema, overwrite=force) as writer:
-            for rows, *columns in loaded.predict_intervals(table, coverage, interval.value, found):
-                writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, *map(pa.array, columns)], schema=schema))
+        asked: dict[str, Any] = {"coverage": coverage, "method": interval.value, "report": found}
+        if _is_text(output) and table.is_text:
+            _write_text(loaded, table, output, added, keep, asked, force)
+        else:
+            _write_typed(loaded, table, output, added, keep, asked, force)
         console.note(*table.notes, *found.lines())
-        console.print(f"{table.num_rows} rows with {', '.join(added)} ({100 * coverage:g} % interval): ", output)
+        if not to_screen:
+            console.print(f"{table.num_rows} rows with {', '.join(added)} ({100 * coverage:g} % interval): ", output)
         console.result(
             {
                 "output": str(output),
@@ -105,3 +129,82 @@ def predict(
                 "interval": interval.value,
             }
         )
+
+
+def _is_text(output: Path) -> bool:
+    return str(output) == "-" or not output.name.lower().endswith((".parquet", ".pq"))
+
+
+def _write_text(
+    loaded: TableRegressor,
+    table: TableReader,
+    output: Path,
+    added: list[str],
+    keep: list[str] | None,
+    asked: dict[str, Any],
+    force: bool,
+) -> None:
+    """From CSV to CSV: records as they are written, and predictions at their ends."""
+    import numpy as np
+
+    from .tables_out import text_writer
+
+    files = table.text_files()
+    with text_writer(output, encoding=table.csv_options.encoding, overwrite=force) as stream:
+        for number, (records, batch, given) in enumerate(files):
+            delimiter = _delimiter(output, given)
+            # Fields are written anew only where some are left out or others are to stand between them.
+            chosen = keep if keep is not None or delimiter == given else batch.schema.names
+            if batch.num_rows == 0:
+                if number == 0:
+                    own = records[0].text if chosen is None else _joined(chosen, delimiter)
+                    stream.write(f"{own}{delimiter}{_joined(added, delimiter)}{records[0].end or _NEW_LINE}")
+                continue
+            chunk = next(loaded.predict_chunks(batch, **asked))
+            figures = np.stack([chunk.mean, chunk.std, chunk.lower, chunk.upper], axis=1)
+            columns = None if chosen is None else zip(*(batch.column(name).to_pylist() for name in chosen), strict=True)
+            for record, row in zip(records, figures.tolist(), strict=True):
+                own = record.text if columns is None else _joined(next(columns), delimiter)
+                stream.write(f"{own}{delimiter}{delimiter.join(map(repr, row))}{record.end or _NEW_LINE}")
+
+
+_NEW_LINE = "\n"
+
+
+def _delimiter(output: Path, given: str) -> str:
+    """A tab in .tsv files, none in .csv files, otherwise that of the table which is read."""
+    name = output.name.lower().removesuffix(".gz")
+    if name.endswith(".tsv"):
+        return "\t"
+    return "," if name.endswith(".csv") and given == "\t" else given
+
+
+def _joined(values: Any, delimiter: str) -> str:
+    """Fields of one record, in quotation marks where they need them."""
+    quoted = [
+        '"' + value.replace('"', '""') + '"' if any(mark in value for mark in (delimiter, '"', "\n", "\r")) else value
+        for value in values
+    ]
+    return delimiter.join(quoted)
+
+
+def _write_typed(
+    loaded: TableRegressor,
+    table: TableReader,
+    output: Path,
+    added: list[str],
+    keep: list[str] | None,
+    asked: dict[str, Any],
+    force: bool,
+) -> None:
+    """Values with their types, as Parquet has them."""
+    import pyarrow as pa
+
+    from .tables_out import table_writer
+
+    kept = [field for field in table.schema if keep is None or field.name in keep]
+    schema = pa.schema([*kept, *(pa.field(name, pa.float64()) for name in added)])
+    with table_writer(output, schema, overwrite=force) as writer:
+        for rows, *figures in loaded.predict_chunks(table, **asked):
+            own = [rows.column(rows.schema.get_field_index(field.name)) for field in kept]
+            writer.write_batch(pa.RecordBatch.from_arrays([*own, *map(pa.array, figures)], schema=schema))

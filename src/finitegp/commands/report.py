@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
-from .console import Console
+from .console import Console, show_findings
 from .options import Delimiter, Encoding, Force, Json, Model, OptionalTables, Target, check_output, open_tables
 
 EXAMPLES = """
@@ -43,27 +43,14 @@ def report(
             param_hint="TABLE",
         )
     with console.guard():
-        from ..data.columns import TransformReport
-        from ..report import encoded_columns, gather_contents, write_report
-        from ..table_model import TableModel
+        from ..tables.model import TableRegressor
 
         place = check_output(output or model.with_suffix(".html"), force=force, inputs=[model, *tables])
-        loaded = TableModel.load(model).with_target(target)
-        table = open_tables(tables, delimiter, encoding)
-        found = TransformReport(source=table)
-        inputs, targets = [], []
-        for rows in table:
-            targets.append(loaded.targets(rows, found, found.rows))
-            inputs.append(loaded.encoder.transform(rows, found))
-        contents = gather_contents(
-            loaded.regressor,
-            np.concatenate(inputs),
-            np.concatenate(targets),
-            **encoded_columns(loaded.encoder),
-            target_name=loaded.target or "target",
-            seed=seed,
-        )
-        write_report(contents, place, force=force)
-        console.note(*table.notes, *found.lines())
+        loaded = TableRegressor.load(model).with_target(target)
+        table = open_tables(tables, delimiter, encoding, **loaded.reading_options)
+        contents = loaded.report(table, place, seed=seed, force=force)
+        findings = [asdict(finding) for finding in contents.checkup.findings]
+        console.note(*table.notes)
         console.print(f"report on {table.num_rows} rows: ", place)
-        console.result({"model": str(model), "report": str(place), "rows": table.num_rows})
+        show_findings(console, findings)
+        console.result({"model": str(model), "report": str(place), "rows": table.num_rows, "findings": findings})

@@ -34,13 +34,13 @@ def statistics(
     """
     console = Console(as_json)
     with console.guard():
-        from ..data.columns import TransformReport
-        from ..table_model import TableModel
+        from ..tables.encoder import TransformReport
+        from ..tables.model import TableRegressor
 
         check_output(output, force=force, inputs=[model, *tables])
-        loaded = TableModel.load(model).with_target(target)
-        table = open_tables(tables, delimiter, encoding)
-        found = TransformReport(source=table)
+        loaded = TableRegressor.load(model).with_target(target)
+        table = open_tables(tables, delimiter, encoding, **loaded.reading_options)
+        found = TransformReport()
         site = loaded.statistics(table, found)
         site.save(output, overwrite=force)
         console.note(*table.notes, *found.lines())

@@ -1,11 +1,13 @@
-"""Tables written chunk by chunk: CSV, gzipped CSV, Parquet."""
+"""Tables written chunk by chunk: CSV, gzipped or not, and Parquet."""
 
 from __future__ import annotations
 
+import gzip
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,12 +16,12 @@ from pyarrow import csv
 from ..atomic import complete_or_absent
 from ..errors import DataError
 
-ENDINGS = (".csv", ".csv.gz", ".parquet", ".pq")
+ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".parquet", ".pq")
 
 
 def check_ending(path: Path) -> Path:
     """``path``, if its name says how the table is to be written."""
-    if not path.name.lower().endswith(ENDINGS):
+    if str(path) != "-" and not path.name.lower().endswith(ENDINGS):
         raise DataError(f"{path} does not say how to write the table: give a name that ends in {', '.join(ENDINGS)}.")
     return path
 
@@ -28,6 +30,10 @@ def check_ending(path: Path) -> Path:
 def table_writer(path: Path, schema: Any, *, overwrite: bool = True) -> Iterator[Any]:
     """Something with ``write_batch`` that makes the table at ``path``, complete or not at all."""
     name = path.name.lower()
+    if str(path) == "-":
+        with csv.CSVWriter(sys.stdout.buffer, schema) as writer:
+            yield writer
+        return
     with complete_or_absent(path, overwrite=overwrite) as temporary:
         if name.endswith((".parquet", ".pq")):
             with pq.ParquetWriter(temporary, schema) as writer:
@@ -37,8 +43,23 @@ def table_writer(path: Path, schema: Any, *, overwrite: bool = True) -> Iterator
             if unwritable:
                 raise DataError(f"Column {unwritable[0]!r} holds lists, which CSV cannot: write .parquet instead.")
             opened = pa.OSFile(str(temporary), "wb")
-            with opened, _compressed(opened, name) as stream, csv.CSVWriter(stream, schema) as writer:
+            options = csv.WriteOptions(delimiter="\t" if ".tsv" in name else ",")
+            made = csv.CSVWriter
+            with opened, _compressed(opened, name) as stream, made(stream, schema, write_options=options) as writer:
                 yield writer
+
+
+@contextmanager
+def text_writer(path: Path, *, encoding: str = "utf8", overwrite: bool = True) -> Iterator[IO[str]]:
+    """A text file, gzipped if its name says so, that is there when it is complete; ``-`` is standard output."""
+    if str(path) == "-":
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    with complete_or_absent(path, overwrite=overwrite) as temporary:
+        opened: Any = gzip.open if path.name.lower().endswith(".gz") else open
+        with opened(temporary, "wt", encoding=encoding, newline="") as stream:
+            yield stream
 
 
 def _compressed(opened: Any, name: str) -> Any:

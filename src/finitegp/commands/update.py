@@ -33,16 +33,15 @@ def update(
     """
     console = Console(as_json)
     with console.guard():
-        from ..data.columns import TransformReport
-        from ..table_model import TableModel
+        from ..tables.encoder import TransformReport
+        from ..tables.model import TableRegressor
 
         check_output(output, force=force, inputs=tables)
-        loaded = TableModel.load(model).with_target(target)
-        table = open_tables(tables, delimiter, encoding)
-        found = TransformReport(source=table)
-        loaded.update(table, found)
-        total = loaded.regressor.fits_[0].fitted.posterior.statistics.num_data
+        loaded = TableRegressor.load(model).with_target(target)
+        table = open_tables(tables, delimiter, encoding, **loaded.reading_options)
+        found = TransformReport()
+        loaded.update(table, report=found)
         loaded.save(output, overwrite=force)
         console.note(*table.notes, *found.lines())
-        console.print(f"{table.num_rows} rows added, {total:g} in all: ", output)
-        console.result({"model": str(output), "rows_added": table.num_rows, "rows": total})
+        console.print(f"{found.rows} rows added, {loaded.rows_:g} in all: ", output)
+        console.result({"model": str(output), "rows_added": found.rows, "rows": loaded.rows_})

@@ -70,17 +70,28 @@ class Locator(Protocol):
         """The file and the number of the row in it; None if the rows are in no file."""
 
 
+@runtime_checkable
+class LineLocator(Protocol):
+    """Anything that also knows on which line of a text file a row stands."""
+
+    def line_of(self, row: int) -> int | None:
+        """The line, counted from 1; None if the row is in no text file."""
+
+
 def locator_of(data: object) -> Locator | None:
     """The data themselves, if they find rows in files, as readers of tables do; None for others."""
     return data if isinstance(data, Locator) else None
 
 
 def row_label(row: int, source: Locator | None = None) -> str:
-    """``row 12``, with the file and the row in it where the rows come from files.
+    """``row 12``, with the file and the row in it, or its line in a text file, where the rows come from files.
 
     Example:
         >>> row_label(12)
         'row 12'
     """
     found = None if source is None else source.locate(row)
+    line = source.line_of(row) if isinstance(source, LineLocator) else None
+    if found is not None and line is not None:
+        return f"line {line} of {found[0]}"
     return f"row {row}" if found is None else f"row {found[1]} of {found[0]}"

@@ -156,7 +156,15 @@ def refit_noise(inputs: Array, targets: Array, counts: Array | None, start: Scal
     record["seconds"] = time.perf_counter() - started
     # What left-out rows said, they said of the standard deviations of the old noise.
     components = [replace(each, factor=1.0, degrees_of_freedom=math.inf) for each in start.components]
-    return replace(start, components=tuple(components), spread=None, conformal=None, record=record).with_fitted(fitted)
+    return replace(
+        start,
+        components=tuple(components),
+        record=record,
+        spread=None,
+        conformal=None,
+        counts_copies_once=False,
+        outliers={},
+    ).with_fitted(fitted)
 
 
 def _make_features(input_dim: int, settings: GivenSettings) -> nn.Module:

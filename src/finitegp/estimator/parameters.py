@@ -66,10 +66,6 @@ def _check_combinations(regressor: Any) -> None:
             "memory_budget is for the automatic fit: leave feature_map and algorithm at 'auto', or plan the memory of "
             "a given network with finitegp.memory.plan_memory and train it with finitegp.train."
         )
-    if regressor.memory_budget is not None and not regressor.keep_rows:
-        raise ValueError(
-            "keep_rows=False is for rows in memory: a small table needs no memory_budget, leave it at None."
-        )
     if automatic and regressor.early_stopping is True:
         raise ValueError(
             "early_stopping=True needs a given feature_map or algorithm, such as feature_map='mlp': the automatic fit "

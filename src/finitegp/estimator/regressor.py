@@ -194,7 +194,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             return _join([fit.predict_mean(inputs) for fit in self.fits_])
         # Of each chunk only what is returned is kept.
         found = [[(part.mean, part.std) for part in fit.predict_chunks(inputs)] for fit in self.fits_]
-        means, deviations = zip(*([torch.cat(each) for each in zip(*parts, strict=True)] for parts in found), strict=True)
+        means, deviations = zip(
+            *([torch.cat(each) for each in zip(*parts, strict=True)] for parts in found), strict=True
+        )
         return _join(list(means)), _join(list(deviations))
 
     def predict_interval(self, X: Any, coverage: float = 0.9, method: str = "predictive") -> tuple[Array, Array]:
@@ -349,7 +351,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             "seed": seed,
         }
         with stage_progress(label, shown=bool(self.verbose)) as progress:
-            options |= {"may_be_copies": sample_weight is None, "memory_budget": self.memory_budget, "keep_rows": self.keep_rows}
+            options |= {
+                "may_be_copies": sample_weight is None,
+                "memory_budget": self.memory_budget,
+                "keep_rows": self.keep_rows,
+            }
             if self.verbose:
                 options["on_plan"] = lambda plan: print(plan, file=sys.stderr)
             return fit_auto(inputs, targets, counts=counts, progress=progress, **options)

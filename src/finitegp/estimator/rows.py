@@ -10,6 +10,7 @@ from torch import Tensor
 from ..data import ArraySource
 from ..errors import DataError
 
+_NO_NUMBERS = ("object", "str", "category", "categorical", "enum", "date", "period", "time")
 _PIECE = 65_536
 
 
@@ -18,12 +19,27 @@ def to_numpy(values: Any) -> Any:
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
         return tensor.double().numpy() if tensor.is_floating_point() else tensor.numpy()
+    if hasattr(values, "columns") and hasattr(values, "dtypes"):
+        _check_numbers(values)
     return values
 
 
 def stays_in_place(values: Any, dimensions: tuple[int, ...]) -> bool:
     """Whether rows are numbers in an array, in memory or mapped from a file, that can be read where they are."""
     return isinstance(values, np.ndarray) and values.dtype.kind in "fiu" and values.ndim in dimensions
+
+
+def _check_numbers(frame: Any) -> None:
+    """An error that names the estimator for tables if a data frame has columns of text or dates."""
+    for name, kind in zip(frame.columns, list(frame.dtypes), strict=True):
+        words = str(kind).lower()
+        # Objects may be numbers.
+        first = next((value for value in frame[name] if value is not None), None) if words == "object" else ""
+        if isinstance(first, str) and words.startswith(_NO_NUMBERS):
+            raise DataError(
+                f"Column {str(name)!r} holds text or dates ({kind}), but GPRegressor takes numbers: "
+                "finitegp.TableRegressor takes tables with text, dates and gaps."
+            )
 
 
 def check_in_place(inputs: Any, targets: Any = None, counts: Any = None) -> ArraySource:
@@ -38,6 +54,4 @@ def check_in_place(inputs: Any, targets: Any = None, counts: Any = None) -> Arra
 def is_constant(targets: Any) -> bool:
     """Whether all targets are equal; read in pieces, which may be in a file."""
     first = targets[:1]
-    return all(
-        bool((targets[start : start + _PIECE] == first).all()) for start in range(0, targets.shape[0], _PIECE)
-    )
+    return all(bool((targets[start : start + _PIECE] == first).all()) for start in range(0, targets.shape[0], _PIECE))

@@ -150,11 +150,19 @@ def _training(s: Setting) -> Iterator[Item]:
         )
         yield Item("tracking", "features of the batch", f * b * d)
         # Few rows are multiplied at once, more of them block by block into a matrix and its mirror image.
-        yield Item("tracking", "Gram matrix of the batch", 8 * b * d if b <= SMALL_BATCH_ROWS else 8 * (2 * d + GRAM_BLOCK_ROWS) * d)
+        yield Item(
+            "tracking",
+            "Gram matrix of the batch",
+            8 * b * d if b <= SMALL_BATCH_ROWS else 8 * (2 * d + GRAM_BLOCK_ROWS) * d,
+        )
     else:
         yield Item("step", "gradients of the rows", back)
         yield Item("tracking", "features of the batch", f * b * d)
-        yield Item("tracking", "Gram matrix of the batch", 8 * b * d if b <= SMALL_BATCH_ROWS else 8 * (2 * d + GRAM_BLOCK_ROWS) * d)
+        yield Item(
+            "tracking",
+            "Gram matrix of the batch",
+            8 * b * d if b <= SMALL_BATCH_ROWS else 8 * (2 * d + GRAM_BLOCK_ROWS) * d,
+        )
         yield Item("move", "means in the metric, factor or eigenvectors", 7 * 8 * d**2)
     if m < b:
         yield Item("step", "features of the batch, accumulated gradient", 2 * f * b * d + f * s.num_parameters)

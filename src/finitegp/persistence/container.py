@@ -24,7 +24,7 @@ from ..atomic import complete_or_absent
 from ..errors import ModelFileError
 
 FORMAT = "finitegp-model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _MAX_HEADER_BYTES = 64_000_000
 _NO_DIGEST = "0" * 64
 # What tensors may be: safetensors' names and torch's.

@@ -314,6 +314,8 @@ def _decode_spread(header: Any, tensors: Tensors, columns: int) -> SpreadModel:
     if not (numbers["factor"] > 0.0 and numbers["degrees_of_freedom"] > 2.0 and 0.0 <= numbers["share"] <= 1.0):
         raise ModelFileError("its model of the spread has numbers that make no sense")
     centres, units = (checked_tensor(tensors, name, (2,)).numpy() for name in ("centres", "units"))
+    if not np.all(units > 0.0):
+        raise ModelFileError("its model of the spread has units that are not positive")
     return SpreadModel(fitted, centres=centres, units=units, limits=(low, high), landmark_weights=weights, **numbers)
 
 

@@ -46,7 +46,7 @@ def load_regressor(kind: type[Any], path: str | os.PathLike[str], *, feature_map
     if header.get("kind") == "table":
         raise ModelFileError(
             f"{path} holds a regressor together with the encoding of a table: load it with "
-            "finitegp.table_model.TableModel.load, whose attribute regressor it is."
+            "finitegp.TableRegressor.load, whose attribute regressor_ it is."
         )
     if header.get("kind") != "regressor":
         raise ModelFileError(f"{path} holds a {str(header.get('kind'))[:60]!r}, not a regressor.")

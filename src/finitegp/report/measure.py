@@ -24,7 +24,7 @@ from .reported_model import ModelFacts, ReportedModel, as_reported_model, measur
 from .residuals import JudgedRows, find_outliers, label_in, residual_panel, thin
 
 if TYPE_CHECKING:
-    from ..data.columns import TableEncoder
+    from ..tables.encoder import TableEncoder
 
 Array = npt.NDArray[np.float64]
 _MOST_POINTS = 500
@@ -164,7 +164,7 @@ def encoded_columns(encoder: TableEncoder) -> dict[str, Any]:
     """The arguments ``column_names`` and ``column_groups`` of :func:`gather_contents` for what an encoder makes.
 
     Example:
-        >>> from finitegp.data.columns import TableEncoder
+        >>> from finitegp.tables.encoder import TableEncoder
         >>> table = {"size": [1.0, 2.0, 3.5], "color": ["red", "blue", "red"]}
         >>> encoded_columns(TableEncoder.fit(table))["column_groups"]
         {'size': ['size'], 'color': ['color=red', 'color=blue']}

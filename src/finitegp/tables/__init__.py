@@ -1,0 +1,1 @@
+"""Tables as people have them: read from files, turned into numbers, learned from."""

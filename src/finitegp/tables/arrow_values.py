@@ -1,0 +1,183 @@
+"""What users have, as Arrow record batches; what Arrow has, as NumPy numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..data.naming import check_unique
+from ..errors import DataError
+from .text_values import NOT_A_MOMENT
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def record_batches(data: Any) -> Iterator[Any]:
+    """The rows of anything that is a table, as Arrow record batches.
+
+    Args:
+        data: A pandas data frame, an Arrow table or record batch, anything with the Arrow stream protocol, a mapping
+            of names to columns, a NumPy array ``(rows, columns)`` (the names are ``x0``, ``x1``, …), or an iterable of
+            these, such as `TableReader`.
+
+    Example:
+        >>> [batch.schema.names for batch in record_batches(np.zeros((3, 2)))]
+        [['x0', 'x1']]
+    """
+    if isinstance(data, pa.RecordBatch):
+        check_unique(data.schema.names, "The table")
+        yield data
+    elif isinstance(data, pa.Table):
+        check_unique(data.schema.names, "The table")
+        yield from data.to_batches()
+    elif hasattr(data, "iloc") and hasattr(data, "columns"):
+        yield _from_pandas(data)
+    elif isinstance(data, Mapping):
+        try:
+            table = pa.table(dict(data))
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise DataError(f"The mapping is not a table of columns of equal length: {error}.") from None
+        yield from table.to_batches()
+    elif isinstance(data, np.ndarray):
+        if data.ndim != 2:
+            raise DataError(f"A NumPy table must be (rows, columns), but has shape {data.shape}.")
+        names = [f"x{number}" for number in range(data.shape[1])]
+        arrays = [_array_of(column, name) for column, name in zip(data.T, names, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=names)
+    elif hasattr(data, "__arrow_c_stream__"):
+        yield from record_batches(pa.table(data))
+    elif isinstance(data, str | os.PathLike):
+        raise DataError(f"The table is the name of a file: open it with TableReader({str(data)!r}) first.")
+    elif isinstance(data, Iterable):
+        for chunk in data:
+            if isinstance(chunk, str | bytes | int | float | list | tuple):
+                raise DataError(
+                    f"A table must come in chunks such as Arrow record batches, but one is a {_name(chunk)}."
+                )
+            yield from record_batches(chunk)
+    else:
+        raise DataError(f"A table must be a data frame, an Arrow table or chunks of these, but is a {_name(data)}.")
+
+
+def _name(value: object) -> str:
+    return type(value).__name__
+
+
+def _from_pandas(frame: Any) -> Any:
+    names = [str(name) for name in frame.columns]
+    check_unique(names, "The data frame")
+    arrays = [_array_of(frame.iloc[:, number], name) for number, name in enumerate(names)]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _array_of(values: Any, name: str) -> Any:
+    """One column as an Arrow array; columns of mixed objects become text."""
+    try:
+        array = pa.array(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        if values.dtype.kind != "O":
+            raise DataError(f"Column {name!r} has the type {values.dtype}, which cannot be used.") from None
+        texts = [None if value is None or value != value else str(value) for value in values]
+        array = pa.array(texts, pa.large_string())
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def plain(array: Any) -> Any:
+    """An array without wrappings: no chunks, dictionary or extension type; text with 64-bit offsets."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    # Views of text are newer than the oldest Arrow that is supported, so they are known by their name.
+    if pa.types.is_string(array.type) or str(array.type) == "string_view":
+        array = pc.cast(array, pa.large_string())
+    return array
+
+
+def family(kind: Any) -> str:
+    """What a plain type holds: ``number``, ``boolean``, ``text``, ``date``, ``time``, ``empty`` or ``other``.
+
+    Example:
+        >>> family(pa.int8()), family(pa.date32()), family(pa.list_(pa.int8()))
+        ('number', 'date', 'other')
+    """
+    if pa.types.is_null(kind):
+        return "empty"
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_duration(kind)
+    ):
+        return "number"
+    if pa.types.is_large_string(kind):
+        return "text"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return "date"
+    return "time" if pa.types.is_time(kind) else "other"
+
+
+def number_values(array: Any) -> npt.NDArray[np.float64]:
+    """Numbers of any type, booleans and durations (in seconds) as float64; NaN where missing.
+
+    Example:
+        >>> number_values(pa.array([True, None])).tolist()
+        [1.0, nan]
+    """
+    kind = array.type
+    if pa.types.is_null(kind):
+        return np.full(len(array), np.nan)
+    if pa.types.is_float16(kind):
+        return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64)
+    scale = 1
+    if pa.types.is_duration(kind):
+        array, scale = pc.cast(array, pa.int64()), _PER_SECOND[kind.unit]
+    values = pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return np.asarray(values, dtype=np.float64) / scale if scale > 1 else np.asarray(values, dtype=np.float64)
+
+
+def moment_values(array: Any) -> npt.NDArray[np.int64]:
+    """Dates and times as microseconds since 1970 (UTC), times of day since midnight; ``NOT_A_MOMENT`` where missing.
+
+    Example:
+        >>> moment_values(pa.array([1], pa.date32())).tolist()
+        [86400000000]
+    """
+    if pa.types.is_null(array.type):
+        return np.full(len(array), NOT_A_MOMENT, dtype=np.int64)
+    if pa.types.is_time(array.type):
+        moments = pc.cast(array, pa.time64("us"), safe=False)
+    else:
+        unit = pa.timestamp("us", tz=getattr(array.type, "tz", None))
+        try:
+            moments = pc.cast(array, options=pc.CastOptions(unit, allow_time_truncate=True))
+        except pa.ArrowInvalid:
+            raise DataError("a date or time is too far from 1970 to be counted in microseconds") from None
+    filled = pc.fill_null(pc.cast(moments, pa.int64()), NOT_A_MOMENT)
+    return np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def text_values(array: Any) -> Any:
+    """Values of any plain type as Arrow text, numbers in their shortest form.
+
+    Example:
+        >>> text_values(pa.array([2.0, 2.5, None])).to_pylist()
+        ['2', '2.5', None]
+    """
+    if pa.types.is_floating(array.type):
+        # A column of whole numbers with gaps is read as floats, yet its categories are whole numbers.
+        texts = [
+            None if value is None or value != value else repr(value).removesuffix(".0") for value in array.to_pylist()
+        ]
+        return pa.array(texts, pa.large_string())
+    return array if pa.types.is_large_string(array.type) else pc.cast(array, pa.large_string())

@@ -1,0 +1,490 @@
+"""Messy tables into numbers: `TableEncoder`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
+from ..errors import DataError
+from .arrow_values import record_batches
+from .category_means import fold_of
+from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
+from .profiles import ColumnOptions, ColumnProfile, Verdict
+from .sketches import Gaps
+
+_FORMAT = "finitegp table encoder"
+_VERSION = 2
+_READABLE = (1, 2)
+_MAX_COLUMNS = 100_000
+_SHOWN_UNSEEN = 5
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """What became of one column of the table.
+
+    Attributes:
+        column: Its name.
+        kind: ``number``, ``boolean``, ``category``, ``date``, ``time``; or, for columns that are left out,
+            ``constant``, ``identifier``, ``free text``, ``empty``, ``other``.
+        encoding: ``number``, ``one-hot``, ``target mean``, ``rank``, ``date parts``, ``missing or not``,
+            ``left out``.
+        outputs: The columns of numbers it gives.
+        note: What is worth knowing: range, categories, missing values, why it is left out.
+        gaps: Missing or infinite values.
+        distinct: Different values, or those in a sample of 16 384; 0 if it is left out.
+    """
+
+    column: str
+    kind: str
+    encoding: str
+    outputs: tuple[str, ...]
+    note: str
+    gaps: int = 0
+    distinct: int = 0
+
+
+@dataclass
+class TransformReport:
+    """What happened in one or several calls of `TableEncoder.transform`, added up.
+
+    Attributes:
+        source: Where the rows come from, if it can ``locate`` a row in a file, such as `TableReader`.
+        rows: Rows transformed so far; rows in errors are counted from the first of them.
+        imputed: Values that were missing or infinite and were put in, by column.
+        unseen: Values in categories that the fit did not see, by column.
+        examples: A few of these categories, by column.
+        extra_columns: Columns that the fit did not see, and that were ignored.
+        outside: Values that lie clearly outside of what the fit saw, by column, and the farthest of the last chunk.
+        first_infinite: The first row with an infinite value, by column.
+        unknown: For each row of the last call, and each column that is used: whether the fit saw nothing like its
+            value, a new category or a gap where there was none. None if there is no such row.
+    """
+
+    source: Locator | None = None
+    rows: int = 0
+    imputed: dict[str, int] = field(default_factory=dict)
+    unseen: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    extra_columns: list[str] = field(default_factory=list)
+    outside: dict[str, tuple[int, str]] = field(default_factory=dict)
+    first_infinite: dict[str, int] = field(default_factory=dict)
+    unknown: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
+
+    def lines(self) -> list[str]:
+        """One sentence for each thing that a user should hear of; none if all went as in the fit.
+
+        Example:
+            >>> TransformReport(rows=9, imputed={"size": 2}).lines()
+            ["Column 'size': 2 of 9 values were missing or infinite, and the usual value was put in."]
+        """
+        lines = [
+            f"Column {name!r}: {count} of {self.rows} values were missing or infinite, and the usual value was put in."
+            for name, count in self.imputed.items()
+        ]
+        lines += [
+            f"Column {name!r}: {count} of {self.rows} values are categories that the fit did not see, such as "
+            f"{', '.join(map(repr, self.examples[name]))}."
+            for name, count in self.unseen.items()
+        ]
+        lines += [
+            f"Column {name!r}: {row_label(row, self.source)} holds an infinite value."
+            for name, row in self.first_infinite.items()
+        ]
+        lines += [
+            f"Column {name!r}: {count} of {self.rows} values lie outside of what the fit saw, such as {farthest}: "
+            "predictions there are extrapolations."
+            for name, (count, farthest) in self.outside.items()
+        ]
+        if self.extra_columns:
+            lines.append(f"Columns that the fit did not see are ignored: {listed(self.extra_columns)}.")
+        return lines
+
+
+class TableEncoder:
+    """Turns tables with numbers, text, dates and gaps into arrays of float64, always in the same way.
+
+    `fit` passes once over the rows, in memory that does not grow with their number, and finds for each column
+
+    - numbers, also where they are written as text with separators (41,100), a decimal comma, a currency or a unit
+      (17.0 kg), and a few other words in between ("n/a", "-", …), which then count as missing; decimals, durations (in
+      seconds), booleans and yes or no (one for true);
+    - dates and times, also as ISO text, 20200112, 10.11.2021, Apr 14, 2020 or 2020-10: days since 1970, and sine and
+      cosine of day of the year, weekday and time of day, each where it varies; times with a zone are taken in UTC. For
+      01/02/2020 some row must show whether the day comes first, or ``day_first`` say it;
+    - categories: up to ``max_one_hot`` of them one-hot; more by their shrunk mean target and the logarithm of their
+      frequency (`CategoryColumn` says how), or by rank where no targets are given. Whole numbers in a column that is
+      called a code or key are categories;
+    - columns that are left out: constant ones, empty ones, row numbers and keys that differ in every row, identifiers
+      (more than ``max_one_hot`` different texts that are different in at least nine rows of ten, or more than 100 000
+      different ones), free text, and types such as lists.
+
+    `transform` finds columns by name; their order does not matter, and their types may differ as long as the values can
+    be understood (integers for floats, text that says numbers).
+
+    Missing values are null, NaN and empty text; infinities count as missing too. With ``missing="error"`` they are an
+    error that lists them all. With ``"impute"`` the median, or the most frequent value, is put in, and each column that
+    had missing values in the fit gets an output column that is one where they were. Medians of columns with more than
+    16 384 values are those of a random sample of that size: approximate, but the same in every run.
+
+    Attributes:
+        columns: The encoding of each column that the fit saw, in the order of the table.
+        missing: ``"error"`` or ``"impute"``.
+        excluded: Columns that the fit was told to leave alone, such as the target.
+        notes: What was decided on the way that a user should hear of, one sentence each.
+
+    Example:
+        >>> table = {"size": [1.0, 2.0, 4.0], "cut": ["fair", "good", "good"], "shop": ["x", "x", "x"]}
+        >>> encoder = TableEncoder.fit(table)
+        >>> encoder.feature_names_out
+        ['size', 'cut=good', 'cut=fair']
+        >>> encoder.transform({"cut": ["ideal", "good"], "size": [3, 5]}).tolist()
+        [[3.0, 0.0, 0.0], [5.0, 1.0, 0.0]]
+        >>> [(line.column, line.encoding, line.note) for line in encoder.summary()][2]
+        ('shop', 'left out', "every value is 'x'")
+    """
+
+    def __init__(
+        self, columns: Sequence[FittedColumn], *, missing: str = "error", excluded: Sequence[str] = ()
+    ) -> None:
+        self.columns = tuple(columns)
+        self.missing = missing
+        self.excluded = tuple(excluded)
+        self.notes: list[str] = []
+        self._used = [column for column in self.columns if column.outputs]
+        if not self._used:
+            found = "; ".join(f"{column.name!r}: {column.note}" for column in self.columns) or "there are no columns"
+            raise DataError(f"The table has no column that carries information ({found}).")
+        self.feature_names_out = _different([name for column in self._used for name in column.outputs])
+
+    @classmethod
+    def fit(
+        cls,
+        data: Any,
+        *,
+        targets: npt.NDArray[np.float64] | None = None,
+        max_one_hot: int = 16,
+        missing: str = "error",
+        exclude: str | Iterable[str] = (),
+        categorical: str | Iterable[str] = (),
+        numeric: str | Iterable[str] = (),
+        date: str | Iterable[str] = (),
+        day_first: bool | None = None,
+        decimal: str | None = None,
+    ) -> TableEncoder:
+        """Pass once over a table and settle the encoding of each column.
+
+        Args:
+            data: A pandas or polars data frame, an Arrow table or record batch, a mapping of names to columns, a NumPy
+                array, or an iterable of these, such as `TableReader`. How the rows are cut into chunks makes no
+                difference.
+            targets: One number per row, from which the effects of many categories are learned.
+            max_one_hot: Most categories of a column that are encoded one-hot.
+            missing: ``"error"`` or ``"impute"``.
+            exclude: Columns to leave alone, such as the target.
+            categorical: Columns that hold categories, whatever they look like.
+            numeric: Columns that hold numbers.
+            date: Columns that hold dates.
+            day_first: Whether 01/02/2020 is 1 February (True) or 2 January (False); by default some row must show it.
+            decimal: ``"."`` or ``","`` before the decimals of numbers in text; by default it is found.
+        """
+        if missing not in ("error", "impute"):
+            raise ValueError(f"missing must be 'error' or 'impute', but is {missing!r}.")
+        if max_one_hot < 1:
+            raise ValueError(f"max_one_hot must be at least 1, but is {max_one_hot}.")
+        if decimal not in (None, ".", ","):
+            raise ValueError(f"decimal must be '.' or ',', but is {decimal!r}.")
+        excluded = _names(exclude)
+        kinds = {
+            name: kind
+            for kind, names in (("category", categorical), ("number", numeric), ("date", date))
+            for name in _names(names)
+        }
+        profiles: dict[str, ColumnProfile] = {}
+        names: list[str] = []
+        rows = 0
+        for batch in record_batches(data):
+            if not names:
+                names = list(batch.schema.names)
+                for name in (*excluded, *kinds):
+                    if name not in names:
+                        raise DataError(unknown_column(name, names))
+                profiles = {
+                    name: ColumnProfile(name, ColumnOptions(kinds.get(name), decimal, day_first))
+                    for name in names
+                    if name not in excluded
+                }
+            elif set(names) != set(batch.schema.names):
+                different = sorted(set(names) ^ set(batch.schema.names))
+                raise DataError(
+                    f"The chunk from row {rows} on has other columns than those before: {listed(different)}."
+                )
+            own = None if targets is None else targets[rows : rows + batch.num_rows]
+            for name, profile in profiles.items():
+                try:
+                    profile.add(batch.column(batch.schema.get_field_index(name)), rows, own)
+                except DataError as error:
+                    raise DataError(f"Column {name!r}, in the chunk from row {rows} on: {error}.") from None
+            rows += batch.num_rows
+        if rows == 0:
+            raise DataError("The table has no rows.")
+        verdicts = [profile.verdict(max_one_hot) for profile in profiles.values()]
+        if not any(verdict.column.outputs for verdict in verdicts):
+            # Where there is nothing else, the number of a row may stand for time.
+            verdicts = [profile.verdict(max_one_hot, row_numbers=True) for profile in profiles.values()]
+        source = locator_of(data)
+        if missing == "error":
+            _refuse_gaps({verdict.column.name: verdict.gaps for verdict in verdicts}, source, "missing_values")
+        encoder = cls([verdict.column for verdict in verdicts], missing=missing, excluded=excluded)
+        encoder.notes = [note for verdict in verdicts for note in _notes(verdict, source)]
+        return encoder
+
+    @property
+    def required_columns(self) -> list[str]:
+        """The columns that `transform` needs: those that are not left out."""
+        return [column.name for column in self._used]
+
+    def summary(self) -> list[ColumnSummary]:
+        """What became of each column, in the order of the table."""
+        names = iter(self.feature_names_out)
+        return [
+            ColumnSummary(
+                column.name,
+                column.kind,
+                column.encoding,
+                tuple(next(names) for _ in column.outputs),
+                column.note,
+                column.gaps,
+                column.distinct,
+            )
+            for column in self.columns
+        ]
+
+    def extra_columns(self, names: Iterable[str]) -> list[str]:
+        """Those of some columns that the fit did not see, and `transform` ignores.
+
+        Example:
+            >>> TableEncoder.fit({"size": [1, 2]}).extra_columns(["colour", "size"])
+            ['colour']
+        """
+        known = {column.name for column in self.columns} | set(self.excluded)
+        return [name for name in names if name not in known]
+
+    def transform(self, data: Any, report: TransformReport | None = None) -> npt.NDArray[np.float64]:
+        """The numbers of a chunk or a whole table, ``(rows, len(feature_names_out))``.
+
+        Args:
+            data: As in `fit`.
+            report: Counts what is unusual. Pass the same one for all chunks of a table, and errors count their rows
+                over all of them.
+        """
+        return self._transform(data, report, None)
+
+    def transform_training(
+        self, data: Any, report: TransformReport | None = None, first_row: int = 0
+    ) -> npt.NDArray[np.float64]:
+        """The numbers of the rows that the encoder was fitted to, for training.
+
+        They differ from those of `transform` in the mean targets of categories, which do not contain the row's own
+        target: they are taken over the nine tenths of the rows that are in other folds.
+
+        Args:
+            data: As in `fit`, the same rows in the same order, or a chunk of them.
+            report: As in `transform`.
+            first_row: Number of the first row of the chunk in the table of the fit.
+        """
+        return self._transform(data, report, first_row)
+
+    def _transform(self, data: Any, report: TransformReport | None, first_row: int | None) -> npt.NDArray[np.float64]:
+        report = TransformReport() if report is None else report
+        report.source = locator_of(data) if report.source is None else report.source
+        blocks, unknown = [], []
+        for batch in record_batches(data):
+            blocks.append(self._transform_batch(batch, report, first_row))
+            unknown.append(report.unknown)
+            first_row = None if first_row is None else first_row + batch.num_rows
+        report.unknown = None
+        if any(each is not None for each in unknown):
+            nothing = [np.zeros((len(block), len(self._used)), dtype=bool) for block in blocks]
+            parts = zip(unknown, nothing, strict=True)
+            report.unknown = np.concatenate([each if own is None else own for own, each in parts])
+        if len(blocks) == 1:
+            return blocks[0]
+        return np.concatenate(blocks) if blocks else np.empty((0, len(self.feature_names_out)))
+
+    def _transform_batch(self, batch: Any, report: TransformReport, first_row: int | None) -> npt.NDArray[np.float64]:
+        names = batch.schema.names
+        absent = [column.name for column in self._used if column.name not in names]
+        if absent:
+            more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
+            raise DataError(unknown_column(absent[0], names) + more)
+        report.extra_columns += [name for name in self.extra_columns(names) if name not in report.extra_columns]
+        read = {column.name: self._read(column, batch, report) for column in self._used}
+        gaps = {name: Gaps() for name in read}
+        for name, cells in read.items():
+            gaps[name].add(cells.missing, cells.infinite, report.rows)
+        if self.missing == "error":
+            _refuse_gaps(gaps, report.source, "missing_values_in_new_rows")
+        result = np.empty((batch.num_rows, len(self.feature_names_out)))
+        folds = None if first_row is None else fold_of(np.arange(first_row, first_row + batch.num_rows))
+        unknown = np.stack([column.is_unknown(read[column.name]) for column in self._used], axis=1)
+        report.unknown = unknown if first_row is None and unknown.any() else None
+        start = 0
+        for column in self._used:
+            cells = read[column.name]
+            cells.folds = folds
+            if gaps[column.name].infinite:
+                report.first_infinite.setdefault(column.name, gaps[column.name].first_infinite)
+            if gaps[column.name].total:
+                report.imputed[column.name] = report.imputed.get(column.name, 0) + gaps[column.name].total
+                column.fill(cells)
+            if first_row is None:
+                count, farthest = column.farthest_outside(cells)
+                if count:
+                    report.outside[column.name] = (report.outside.get(column.name, (0, ""))[0] + count, farthest)
+            if cells.unseen:
+                _count_unseen(report, column.name, cells.unseen)
+            stop = start + len(column.value_names)
+            result[:, start:stop] = column.encode(cells)
+            if column.indicator:
+                result[:, stop] = cells.gaps
+            start = stop + column.indicator
+        report.rows += batch.num_rows
+        return result
+
+    def representatives(self) -> list[tuple[slice, npt.NDArray[np.float64]]]:
+        """For each column that is used, its place in the output and encodings of values that the fit saw."""
+        found, start = [], 0
+        for column in self._used:
+            stop = start + len(column.outputs)
+            found.append((slice(start, stop), column.representatives()))
+            start = stop
+        return found
+
+    def _read(self, column: FittedColumn, batch: Any, report: TransformReport) -> Cells:
+        try:
+            return column.read(batch.column(batch.schema.get_field_index(column.name)))
+        except DataError as error:
+            raise DataError(f"Column {column.name!r}, in the chunk from row {report.rows} on: {error}.") from None
+        except MisfitError as misfit:
+            place = "" if misfit.row is None else f", {row_label(report.rows + misfit.row, report.source)}"
+            raise DataError(
+                f"Column {column.name!r}{place} {misfit}. Correct the table, or fit anew with tables of this kind."
+            ) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in types that JSON has; `from_dict` gives an encoder that transforms identically.
+
+        Example:
+            >>> import json
+            >>> encoder = TableEncoder.fit({"size": [0.1, 2.0]})
+            >>> again = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+            >>> again.transform({"size": [0.3]}).tolist()
+            [[0.3]]
+        """
+        newer = any(column.gaps or column.distinct for column in self.columns)
+        return {
+            "format": _FORMAT,
+            "version": _VERSION if newer else 1,
+            "missing": self.missing,
+            "excluded": list(self.excluded),
+            "columns": [column.to_dict() for column in self.columns],
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Any) -> TableEncoder:
+        """The encoder that `to_dict` described; what does not fit the description is an error."""
+        if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
+            raise DataError("This is not a stored table encoder.")
+        if stored.get("version") not in _READABLE:
+            raise DataError(
+                f"The table encoder was stored in version {stored.get('version')!r} of the format, but this release of "
+                f"finitegp reads versions {_READABLE[0]} to {_VERSION}: use the release that stored it, or fit anew."
+            )
+        columns, excluded = stored.get("columns"), stored.get("excluded")
+        if stored.get("missing") not in ("error", "impute"):
+            raise DataError(f"The stored table encoder has no valid 'missing': {stored.get('missing')!r}.")
+        for key, values in (("columns", columns), ("excluded", excluded)):
+            if not isinstance(values, list) or len(values) > _MAX_COLUMNS:
+                raise DataError(f"The {key!r} of the stored table encoder must be a list of at most {_MAX_COLUMNS}.")
+        assert isinstance(columns, list)
+        assert isinstance(excluded, list)
+        if not all(isinstance(name, str) for name in excluded):
+            raise DataError("The 'excluded' of the stored table encoder must be names.")
+        made: list[FittedColumn] = []
+        for number, entry in enumerate(columns):
+            try:
+                made.append(column_from_dict(entry))
+            except DataError as error:
+                raise DataError(f"Column {number} of the stored table encoder: {error}.") from None
+        if len({column.name for column in made}) < len(made):
+            raise DataError("The stored table encoder has two columns of one name.")
+        return cls(made, missing=stored["missing"], excluded=excluded)
+
+    def __repr__(self) -> str:
+        left_out = sum(isinstance(column, LeftOutColumn) for column in self.columns)
+        return (
+            f"TableEncoder({len(self.columns)} columns, {left_out} left out, "
+            f"{len(self.feature_names_out)} outputs, missing={self.missing!r})"
+        )
+
+
+def _names(given: str | Iterable[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _notes(verdict: Verdict, source: Locator | None) -> list[str]:
+    """What a user should hear of a column."""
+    notes, name = list(verdict.notes), verdict.column.name
+    if verdict.absurd_row is not None:
+        place = row_label(verdict.absurd_row, source)
+        notes.append(f"Column {name!r}: {place} holds a value that is absurdly far from all others: correct it.")
+    if verdict.gaps.infinite:
+        place = row_label(verdict.gaps.first_infinite, source)
+        notes.append(f"Column {name!r}: {verdict.gaps.infinite} infinite values count as missing, first in {place}.")
+    return notes
+
+
+def _different(names: list[str]) -> list[str]:
+    """Names with a number after those that occurred before, for columns such as ``a=b`` beside the categories of a."""
+    seen: set[str] = set()
+    result = []
+    for name in names:
+        number, unique = 2, name
+        while unique in seen:
+            unique = f"{name} ({number})"
+            number += 1
+        seen.add(unique)
+        result.append(unique)
+    return result
+
+
+def _refuse_gaps(gaps: dict[str, Gaps], source: Locator | None, code: str) -> None:
+    found = []
+    for name, each in gaps.items():
+        for count, word, row in (
+            (each.missing, "missing", each.first_missing),
+            (each.infinite, "infinite", each.first_infinite),
+        ):
+            if count:
+                noun = "value" if count == 1 else "values"
+                found.append(f"column {name!r} has {count} {word} {noun} (first: {row_label(row, source)})")
+    if found:
+        raise DataError(
+            f"Some values are missing or infinite: {'; '.join(found)}.",
+            "Remove these rows or columns, or pass missing='impute' to put in the median or the most frequent value.",
+            code=code,
+        )
+
+
+def _count_unseen(report: TransformReport, name: str, unseen: dict[str, int]) -> None:
+    report.unseen[name] = report.unseen.get(name, 0) + sum(unseen.values())
+    examples = report.examples.setdefault(name, [])
+    for text in unseen:
+        if len(examples) < _SHOWN_UNSEEN and text not in examples:
+            examples.append(text)

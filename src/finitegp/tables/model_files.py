@@ -1,0 +1,128 @@
+"""Files of models that take tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from ..errors import DataError, ModelFileError
+from ..estimator import GPRegressor
+from ..persistence.container import read_container, write_container
+from ..persistence.plain_json import plain_json
+from ..persistence.regressors import decode_regressor, encode_regressor
+from .columns import NumberColumn
+from .encoder import TableEncoder
+from .target_scale import TargetScale
+from .written_numbers import DECIMALS, MAX_UNIT
+
+
+class StoredModel(NamedTuple):
+    """What a file of a model holds."""
+
+    regressor: GPRegressor
+    encoder: TableEncoder
+    target: str | None
+    summary: dict[str, Any]
+    scale: TargetScale
+    decimal: str
+    unit: str
+    parameters: dict[str, Any]
+
+
+def save_table_model(
+    path: str | os.PathLike[str],
+    regressor: GPRegressor,
+    encoder: TableEncoder,
+    description: Mapping[str, Any],
+    *,
+    overwrite: bool = True,
+) -> None:
+    """Write a regressor, the encoding of its table and a description in JSON into one file."""
+    header, tensors = encode_regressor(regressor)
+    plain = {name: _plain(value) for name, value in description.items() if name != "parameters"}
+    plain["parameters"] = {name: _plain(value) for name, value in description.get("parameters", {}).items()}
+    header["table"] = {"encoder": encoder.to_dict(), **plain}
+    write_container(path, {"kind": "table", **header}, tensors, overwrite=overwrite)
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return plain_json(value)
+    except TypeError:
+        return None  # a generator of random numbers
+
+
+def load_table_model(path: Path, *, feature_map: nn.Module | None = None) -> StoredModel:
+    """Read a file that :func:`save_table_model` or :meth:`GPRegressor.save` wrote, of this or an earlier version.
+
+    Raises:
+        ModelFileError: If the file is damaged, truncated, of a newer version or something else altogether.
+    """
+    header, tensors = read_container(path)
+    kind = header.get("kind")
+    if kind == "statistics":
+        raise ModelFileError(
+            f"{path} holds the statistics of a site, not a model: finitegp merge (TableRegressor.merge) makes a model "
+            "of them and the model that they were made for."
+        )
+    if kind not in ("table", "regressor"):
+        raise ModelFileError(f"{path} holds a {str(kind)[:60]!r}, not a model that takes tables.")
+    regressor = decode_regressor(GPRegressor, path, header, tensors, feature_map=feature_map)
+    if len(regressor.fits_) > 1:
+        raise ModelFileError(f"{path} holds a model of {len(regressor.fits_)} targets: use GPRegressor.load in Python.")
+    if kind == "regressor":
+        return StoredModel(regressor, _encoder_of_names(regressor, path), None, {}, TargetScale(), "", "", {})
+    stored = header.get("table")
+    if not isinstance(stored, Mapping) or not isinstance(stored.get("summary"), dict):
+        raise ModelFileError(f"{path} cannot be used: its description of the table makes no sense.")
+    target = stored.get("target")
+    if target is not None and not isinstance(target, str):
+        raise ModelFileError(f"{path} cannot be used: the name of its target is not text.")
+    try:
+        encoder = TableEncoder.from_dict(stored.get("encoder"))
+        scale = TargetScale.from_dict(stored.get("target_scale"))
+        style = _style(stored.get("target_style"))
+    except DataError as error:
+        raise ModelFileError(f"{path} cannot be used: {error}") from None
+    if len(encoder.feature_names_out) != regressor.n_features_in_:
+        raise ModelFileError(
+            f"{path} cannot be used: its table gives {len(encoder.feature_names_out)} columns of numbers, but its "
+            f"regressor takes {regressor.n_features_in_}."
+        )
+    parameters = stored.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise ModelFileError(f"{path} cannot be used: its parameters make no sense.")
+    return StoredModel(regressor, encoder, target, stored["summary"], scale, *style, parameters)
+
+
+def _style(stored: Any) -> tuple[str, str]:
+    """How targets are written; older files do not say, and mean as programs do."""
+    if stored is None:
+        return "", ""
+    if (
+        not isinstance(stored, Mapping)
+        or set(stored) != {"decimal", "unit"}
+        or stored["decimal"] not in ("", *DECIMALS)
+        or not isinstance(stored["unit"], str)
+        or len(stored["unit"]) > 2 * MAX_UNIT
+    ):
+        raise DataError("how its target is written makes no sense.")
+    return stored["decimal"], stored["unit"]
+
+
+def _encoder_of_names(regressor: GPRegressor, path: Path) -> TableEncoder:
+    names = getattr(regressor, "feature_names_in_", None)
+    if names is None:
+        raise ModelFileError(
+            f"{path} holds a regressor that was fitted to arrays without column names, so it cannot find its columns "
+            "in a table: load it with GPRegressor.load in Python, or fit it to a data frame."
+        )
+    # From here on the encoder finds the columns, and the regressor gets arrays without names.
+    del regressor.feature_names_in_
+    return TableEncoder(
+        [NumberColumn(str(name), "number", "number", False, "as in Python", 0.0, ()) for name in names],
+    )

@@ -1,0 +1,102 @@
+"""Parquet files: rows page by page, and what reading them takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..data.naming import check_unique, unknown_column
+from ..errors import DataError
+from .parquet_pages import open_page_bytes
+
+_PARQUET_BUFFER = 1 << 16
+# Measured by benchmarks/reading.py: Parquet takes so much of a chunk, and besides, apart from open pages.
+_CHUNK_COPIES, _PARQUET_BYTES = 4.2, 500_000
+
+
+class ParquetFile:
+    """One Parquet file."""
+
+    def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
+        self.path = path
+        try:
+            with pq.ParquetFile(path) as file:
+                schema = file.schema_arrow
+                self.num_rows = file.metadata.num_rows
+                groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+                self._group_rows = [group.num_rows for group in groups]
+                self._group_bytes = [group.total_byte_size for group in groups]
+                self._page_bytes = open_page_bytes(path, file.metadata)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{path} is not a whole Parquet file ({_sentence(error)}): it may be truncated or still being written; "
+                "fetch or write it again."
+            ) from None
+        check_unique(schema.names, str(path))
+        for name in columns or ():
+            if name not in schema.names:
+                raise DataError(unknown_column(name, schema.names, str(path)))
+        self.types = {name: schema.field(name).type for name in (schema.names if columns is None else columns)}
+
+    def reading_bytes(self, chunk_size: int) -> int:
+        """About how much memory reading takes: for the open pages of all columns, and parts of chunks."""
+        # Text is taken for as long as it is in the file, where equal texts may be written once.
+        sizes = zip(self._group_bytes, self._group_rows, strict=True)
+        row_bytes = max(8.0 * len(self.types), *(size / max(rows, 1) for size, rows in sizes))
+        runs = runs_of_row_groups(self._group_rows, chunk_size)
+        chunk = min(chunk_size, max(sum(self._group_rows[group] for group in run) for run in runs)) * row_bytes
+        return int(_PARQUET_BYTES + self._page_bytes + _CHUNK_COPIES * chunk)
+
+    def batches(self, size: int, start: int, stop: int) -> Iterator[Any]:
+        """The rows from ``start`` to ``stop`` in record batches."""
+        seen = 0
+        try:
+            # A few row groups at a time and without threads: otherwise Arrow's memory grows with the file. Reading
+            # ahead (pre_buffer) would be done by threads, whose heaps keep up to 20 MB of what others free.
+            with pq.ParquetFile(self.path, buffer_size=_PARQUET_BUFFER, pre_buffer=False) as file:
+                for groups in runs_of_row_groups(self._group_rows, size):
+                    rows = sum(self._group_rows[group] for group in groups)
+                    if start < seen + rows and seen < stop:
+                        found = file.iter_batches(
+                            batch_size=size, row_groups=groups, columns=list(self.types), use_threads=False
+                        )
+                        yield from rows_between(found, start - seen, stop - seen)
+                    seen += rows
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{self.path} is damaged after row {seen} ({_sentence(error)}): fetch or write it again."
+            ) from None
+
+
+def rows_between(batches: Iterator[Any], start: int, stop: int) -> Iterator[Any]:
+    """Of the rows of record batches those from ``start`` to ``stop``."""
+    seen = 0
+    for batch in batches:
+        first, last = max(start - seen, 0), min(stop - seen, batch.num_rows)
+        if first < last:
+            yield batch.slice(first, last - first)
+        seen += batch.num_rows
+        if seen >= stop:
+            return
+
+
+def runs_of_row_groups(group_rows: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Numbers of neighbouring row groups that together have at most ``size`` rows, or of one that has more."""
+    run: list[int] = []
+    rows = 0
+    for group, more in enumerate(group_rows):
+        if run and rows + more > size:
+            yield run
+            run, rows = [], 0
+        run.append(group)
+        rows += more
+    if run:
+        yield run
+
+
+def _sentence(error: Exception) -> str:
+    return str(error).split("\n")[0].rstrip(".")[:200]

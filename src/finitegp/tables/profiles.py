@@ -1,0 +1,436 @@
+"""What the one pass of a fit learns about a column, and which encoding follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..data.naming import shortened
+from ..errors import DataError
+from .arrow_values import family, moment_values, number_values, plain, text_values
+from .category_means import CategoryMeans
+from .columns import BOOLEAN_WORDS, CategoryColumn, DateColumn, FittedColumn, LeftOutColumn, NumberColumn, is_blank
+from .dates import PARTS
+from .identifiers import IntegerSketch, is_key
+from .readings import DateReading, DistinctTexts, NumberReading
+from .sketches import MAX_CATEGORIES, CategoryCounter, Gaps, MomentSketch, NumberSketch, WordCounter
+from .text_values import NOT_A_MOMENT, moment_text
+from .written_dates import FOUND_STYLES, STYLES, whole_number_moments
+from .written_numbers import DECIMALS
+
+# Text of which so many values are different names its rows instead of describing them.
+_IDENTIFIER_SHARE = 0.9
+# Text of so many words, of which so many values are different, is written freely.
+_FREE_WORDS, _FREE_SHARE = 4.0, 0.3
+_SHOWN_WORDS = 5
+# How many values stand for a column where a row has none.
+_QUANTILES = 9
+_INTEGER_LIMIT = 2.0**63
+KINDS = ("category", "number", "date")
+
+
+@dataclass(frozen=True)
+class ColumnOptions:
+    """What is known about a column before any of its values was seen.
+
+    Attributes:
+        kind: ``"category"``, ``"number"`` or ``"date"`` if someone said so; None to find it.
+        decimal: What stands before decimals in text, ``"."`` or ``","``; None to find it.
+        day_first: Whether 1/2/2020 is 1 February (True) or 2 January (False); None to find it.
+    """
+
+    kind: str | None = None
+    decimal: str | None = None
+    day_first: bool | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The encoding of a column, the gaps that it has under this encoding, and what a user should hear of it."""
+
+    column: FittedColumn
+    gaps: Gaps
+    notes: tuple[str, ...] = ()
+    absurd_row: int | None = None
+
+
+class ColumnProfile:
+    """What has been seen of one column so far.
+
+    Example:
+        >>> profile = ColumnProfile("size")
+        >>> profile.add(pa.array(["1.5", "n/a", "2"]), first_row=0)
+        >>> verdict = profile.verdict(max_one_hot=16)
+        >>> verdict.column.kind, verdict.gaps.missing, verdict.gaps.first_missing
+        ('number', 1, 1)
+    """
+
+    def __init__(self, name: str, options: ColumnOptions | None = None) -> None:
+        self.name = name
+        self.options = options or ColumnOptions()
+        self.family = "empty"
+        self.type: Any = pa.null()
+        self.rows = 0
+        self._numbers = NumberSketch()
+        self._moments = MomentSketch()
+        self._integers: IntegerSketch | None = IntegerSketch()
+        self._compact: MomentSketch | None = MomentSketch()
+        decimals = DECIMALS if self.options.decimal is None else (self.options.decimal,)
+        plain_decimals = [None] if self.options.decimal in (None, ".") else []
+        self._number_readings = [NumberReading(decimal) for decimal in (*plain_decimals, *decimals)]
+        self._date_readings = [DateReading(style) for style in self._styles()]
+        self._categories = CategoryCounter()
+        self._words = 0
+        self._means: CategoryMeans | None = None
+        self._blank = Gaps()
+
+    def _styles(self) -> list[str]:
+        excluded = {True: "month first", False: "day first", None: ""}[self.options.day_first]
+        styles = STYLES if self.options.kind == "date" else FOUND_STYLES
+        return [style for style in styles if style != excluded]
+
+    def add(self, array: Any, first_row: int, targets: npt.NDArray[np.float64] | None = None) -> None:
+        """The column in one chunk, and the targets of its rows, if categories are to learn from them."""
+        array = plain(array)
+        found = family(array.type)
+        if self.family == "empty" and found != "empty":
+            # Nothing but missing values before: they are missing whatever the column holds.
+            self._count_missing_rows()
+            self.family, self.type = found, array.type
+        elif found not in ("empty", self.family):
+            raise DataError(f"its type is {array.type}, but was {self.type} before; read all chunks with one schema")
+        self.rows += len(array)
+        as_categories = self.options.kind == "category" and self.family not in ("empty", "other")
+        if self.family in ("number", "boolean"):
+            values = number_values(array)
+            self._numbers.add(values, first_row)
+            self._add_integers(array, values, first_row)
+            if self._compact is not None:
+                self._add_compact(values, first_row)
+            # Codes are whole numbers; whether a key names rows or groups, only the last row shows.
+            is_code = self.family == "number" and self._integers is not None and is_key(self.name)
+            as_categories = as_categories or is_code
+        elif self.family in ("date", "time"):
+            self._moments.add(moment_values(array), first_row)
+        elif self.family == "text":
+            as_categories = True
+        if as_categories:
+            self._add_text(array if found == "text" else text_values(array), first_row, targets)
+
+    def _count_missing_rows(self) -> None:
+        if self.rows:
+            sketches: list[NumberSketch | MomentSketch | None] = [self._numbers, self._moments, self._compact]
+            sketches += [reading.sketch for reading in self._number_readings]
+            sketches += [reading.sketch for reading in self._date_readings]
+            for gaps in [self._blank, *(sketch.gaps for sketch in sketches if sketch is not None)]:
+                gaps.missing, gaps.first_missing = self.rows, 0
+
+    def _add_integers(self, array: Any, values: npt.NDArray[np.float64], first_row: int) -> None:
+        if self._integers is None or self.family == "boolean":
+            return
+        if pa.types.is_integer(array.type):
+            # As floats, large keys would lose the digits in which they differ.
+            whole = pc.cast(array.drop_null(), pa.int64(), safe=False).to_numpy(zero_copy_only=False)
+        else:
+            present = values[~np.isnan(values)]
+            if not bool((np.isfinite(present) & (present == np.floor(present)) & (abs(present) < 2.0**53)).all()):
+                self._integers = None
+                return
+            whole = present.astype(np.int64)
+        self._integers.add(whole)
+
+    def _add_compact(self, values: npt.NDArray[np.float64], first_row: int) -> None:
+        assert self._compact is not None
+        style = "yyyymmdd" if self.options.kind != "date" else self._number_style(values)
+        moments = whole_number_moments(values, style)
+        if bool(((moments == NOT_A_MOMENT) & ~np.isnan(values)).any()):
+            self._compact = None
+        else:
+            self._compact.add(moments, first_row)
+
+    @staticmethod
+    def _number_style(values: npt.NDArray[np.float64]) -> str:
+        """How dates are written as whole numbers, in a column that someone says holds dates."""
+        return "year" if np.nanmax(values, initial=0.0) < 10_000 else "yyyymmdd"
+
+    def _add_text(self, texts: Any, first_row: int, targets: npt.NDArray[np.float64] | None) -> None:
+        self._blank.add(is_blank(texts), None, first_row)
+        chunk = DistinctTexts(texts, is_blank)
+        if self.family == "text":
+            for numbers in self._number_readings:
+                numbers.add(chunk, first_row)
+            for dates in self._date_readings:
+                dates.add(chunk, first_row)
+            spaces = [text.count(" ") + 1 for text in chunk.spelled]
+            self._words += int(np.dot(spaces, chunk.counts)) if spaces else 0
+        chunk.count(chunk.filled, self._categories)
+        if targets is not None and not self._categories.overflowed:
+            present = np.append(chunk.filled, False)[chunk.indices] & np.isfinite(targets)
+            rows = np.flatnonzero(present)
+            self._means = self._means or CategoryMeans()
+            self._means.add(chunk.spelled, chunk.indices[rows], targets[rows], rows + first_row)
+
+    def verdict(self, max_one_hot: int, *, row_numbers: bool = False) -> Verdict:
+        """The encoding, once all rows have been seen; with ``row_numbers``, numbers of rows are used too."""
+        if self.family == "empty":
+            return self._left_out("empty", f"all {self.rows} values are missing")
+        if self.family == "other":
+            return self._left_out("other", f"the type {self.type} cannot be used")
+        if self.options.kind == "category":
+            return self._category_verdict(max_one_hot, asked=True)
+        if self.family in ("number", "boolean"):
+            return self._whole_number_verdict(max_one_hot, row_numbers)
+        if self.family in ("date", "time"):
+            return self._date_verdict(self._moments, None)
+        return self._text_verdict(max_one_hot)
+
+    def _whole_number_verdict(self, max_one_hot: int, row_numbers: bool) -> Verdict:
+        wanted, integers, compact = self.options.kind, self._integers, self._compact
+        if wanted == "date" or (wanted is None and self.family == "number" and compact is not None):
+            if compact is not None and compact.count:
+                style = "year" if wanted == "date" and self._numbers.maximum < 10_000 else "yyyymmdd"
+                return self._date_verdict(compact, None, style)
+            if wanted == "date":
+                raise DataError(
+                    f"Column {self.name!r} shall hold dates, but holds numbers such as "
+                    f"{_number_text(self._numbers.maximum)}: write dates as 20201231 or 2020-12-31."
+                )
+        if wanted is None and integers is not None and self.family == "number":
+            if integers.names_rows(self.name) and not row_numbers:
+                return self._left_out(
+                    "identifier",
+                    f"{integers.distinct} different whole numbers in {integers.count} rows",
+                    f"Column {self.name!r} is left out: it numbers or names the rows.",
+                )
+            if integers.names_groups(self.name):
+                return self._category_verdict(max_one_hot, whole=True)
+        return self._number_verdict(self._numbers, None)
+
+    def _text_verdict(self, max_one_hot: int) -> Verdict:
+        wanted = self.options.kind
+        numbers = [reading for reading in self._number_readings if reading.holds]
+        dates = {reading.style: reading for reading in self._date_readings if reading.holds}
+        if numbers and wanted in (None, "number") and (wanted or "yyyymmdd" not in dates):
+            return self._number_verdict(numbers[0].sketch, numbers[0])
+        if dates and wanted in (None, "date"):
+            if {"day first", "month first"} <= set(dates):
+                raise DataError(
+                    f"Column {self.name!r} holds dates such as {shortened(self._example())}, of which no row shows "
+                    "whether the day or the month comes first.",
+                    "Pass day_first=True or day_first=False.",
+                    code="ambiguous_dates",
+                )
+            reading = next(iter(dates.values()))
+            return self._date_verdict(reading.sketch, reading.words, reading.style)
+        if wanted is not None:
+            what = "numbers" if wanted == "number" else "dates"
+            raise DataError(
+                f"Column {self.name!r} shall hold {what}, but too many of its values are none, such as "
+                f"{shortened(self._example())}: correct them, or leave the column out."
+            )
+        return self._category_verdict(max_one_hot)
+
+    def _example(self) -> str:
+        ranked = self._categories.by_frequency()
+        return ranked[0][0] if ranked else "very many different texts"
+
+    def _left_out(self, kind: str, note: str, *notes: str) -> Verdict:
+        return Verdict(LeftOutColumn(self.name, kind, "left out", False, note), Gaps(), notes)
+
+    def _constant(self, value: str) -> Verdict:
+        return self._left_out("constant", f"every value is {value}")
+
+    def _number_verdict(self, sketch: NumberSketch, reading: NumberReading | None) -> Verdict:
+        words = None if reading is None else reading.words
+        if sketch.count == 0:
+            return self._left_out("empty", f"all {self.rows} values are missing or infinite")
+        is_constant = sketch.minimum == sketch.maximum
+        if is_constant and self._integers is not None and self._integers.distinct > 1:
+            return self._left_out("identifier", "whole numbers that differ only beyond their 15th digit")
+        if is_constant and not sketch.gaps.total:
+            return self._constant(_number_text(sketch.minimum))
+        kind = "boolean" if self.family == "boolean" else "number"
+        usual = float(2 * sketch.ones > sketch.count) if kind == "boolean" else sketch.median()
+        if is_constant:
+            notes = [f"every value is {_number_text(sketch.minimum)} or missing"]
+        elif kind == "boolean":
+            notes = [f"{sketch.ones} of {sketch.count} are true"]
+        else:
+            notes = [f"from {_number_text(sketch.minimum)} to {_number_text(sketch.maximum)}"]
+        told = []
+        if reading is not None:
+            notes.append("numbers written as text" + _style_note(reading))
+            if reading.decimal is not None:
+                told.append(f"Column {self.name!r} is read as numbers written as text{_style_note(reading)}.")
+        notes += _word_notes(words)
+        if sketch.gaps.total:
+            what = _number_text(usual) if kind == "number" else str(bool(usual)).lower()
+            notes.append(_gap_note(sketch.gaps, f"{'median' if kind == 'number' else 'usual value'} {what}"))
+            if kind == "number" and not sketch.sample.is_exact:
+                notes[-1] += f" (approximate, from {sketch.sample.size} rows)"
+        column = NumberColumn(
+            self.name,
+            kind,
+            "missing or not" if is_constant else "number",
+            sketch.gaps.total > 0,
+            "; ".join(notes),
+            usual,
+            () if words is None else tuple(words.unknown_words()),
+            gaps=sketch.gaps.total,
+            distinct=sketch.sample.distinct,
+            decimal="" if reading is None else reading.decimal or "",
+            unit="" if reading is None else reading.unit,
+            quantiles=tuple(float(value) for value in sketch.sample.quantiles(_QUANTILES)),
+            span=(sketch.minimum, sketch.maximum),
+        )
+        absurd = sketch.absurd_row() if kind == "number" else None
+        return Verdict(column, sketch.gaps, tuple(told), absurd)
+
+    def _date_verdict(self, sketch: MomentSketch, words: WordCounter | None, style: str = "iso") -> Verdict:
+        if sketch.count == 0:
+            return self._left_out("empty", f"all {self.rows} values are missing")
+        is_constant = sketch.minimum == sketch.maximum
+        if is_constant and not sketch.gaps.total:
+            return self._constant(self._moment_text(sketch.minimum))
+        varies = (
+            not is_constant,
+            np.count_nonzero(sketch.days_of_year) > 1,
+            np.count_nonzero(sketch.weekdays) > 1,
+            sketch.first_time < sketch.last_time,
+        )
+        notes = [f"from {self._moment_text(sketch.minimum)} to {self._moment_text(sketch.maximum)}"]
+        told = []
+        if words is not None or style != "iso":
+            notes.append("ISO dates written as text" if style == "iso" else f"dates written with {style}")
+        if style != "iso":
+            first, last = self._moment_text(sketch.minimum), self._moment_text(sketch.maximum)
+            told.append(f"Column {self.name!r} is read as dates ({style}), from {first} to {last}.")
+        notes += _word_notes(words)
+        if sketch.gaps.total:
+            notes.append(_gap_note(sketch.gaps, f"median {self._moment_text(sketch.median())}"))
+            if not sketch.sample.is_exact:
+                notes[-1] += f" (approximate, from {sketch.sample.size} rows)"
+        column = DateColumn(
+            self.name,
+            "time" if self.family == "time" else "date",
+            "missing or not" if is_constant else "date parts",
+            sketch.gaps.total > 0,
+            "; ".join(notes),
+            sketch.median(),
+            tuple(part for part, used in zip(PARTS, varies, strict=True) if used),
+            () if words is None else tuple(words.unknown_words()),
+            gaps=sketch.gaps.total,
+            distinct=sketch.sample.distinct,
+            style=style,
+            quantiles=tuple(int(value) for value in sketch.sample.quantiles(_QUANTILES)),
+            span=(sketch.minimum, sketch.maximum),
+        )
+        return Verdict(column, sketch.gaps, tuple(told))
+
+    def _moment_text(self, moment: int) -> str:
+        if self.family == "time":
+            seconds = moment // 1_000_000
+            return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        return moment_text(moment)
+
+    def _category_verdict(self, max_one_hot: int, *, asked: bool = False, whole: bool = False) -> Verdict:
+        counter, gaps = self._categories, self._blank
+        ranked = counter.by_frequency()
+        if counter.count == 0:
+            return self._left_out("empty", f"all {self.rows} values are missing")
+        if counter.overflowed:
+            return self._left_out("identifier", f"more than {MAX_CATEGORIES} different texts, or very long ones")
+        many = len(ranked) > max_one_hot and not asked
+        if many and len(ranked) >= _FREE_SHARE * counter.count and self._words >= _FREE_WORDS * counter.count:
+            note = f"{len(ranked)} different texts of {self._words / counter.count:.0f} words on average"
+            return self._left_out("free text", note, f"Column {self.name!r} is left out: it holds free text.")
+        if many and len(ranked) >= _IDENTIFIER_SHARE * counter.count:
+            return self._left_out(
+                "identifier",
+                f"{len(ranked)} different texts in {counter.count} rows",
+                f"Column {self.name!r} is left out: nearly every row has another text.",
+            )
+        if len(ranked) == 1 and not gaps.total:
+            return self._constant(shortened(ranked[0][0]))
+        words = [{text.strip().casefold() for text, _ in ranked}]
+        if len(ranked) > 1 and not asked and any(words[0] == set(pair) for pair in BOOLEAN_WORDS):
+            return self._yes_or_no_verdict(ranked)
+        told = [f"Column {self.name!r} is read as categories: its numbers are codes."] if whole else []
+        means: tuple[float, ...] = ()
+        out_of_fold = None
+        if len(ranked) == 1:
+            encoding, notes = "missing or not", [f"every value is {shortened(ranked[0][0])} or missing"]
+        else:
+            notes = [f"{len(ranked)} categories, most often {shortened(ranked[0][0])} ({ranked[0][1]} times)"]
+            encoding = "one-hot" if len(ranked) <= max_one_hot else "rank"
+            if encoding == "rank" and self._means is not None:
+                encoding = "target mean"
+                shrunk = self._means.shrunk([text for text, _ in ranked])
+                means, out_of_fold = tuple(shrunk.means.tolist()), shrunk.out_of_fold
+        if gaps.total:
+            notes.append(_gap_note(gaps, f"most frequent {shortened(ranked[0][0])}"))
+        categories, counts = zip(*ranked, strict=True)
+        column = CategoryColumn(
+            self.name,
+            "category",
+            encoding,
+            gaps.total > 0,
+            "; ".join(notes),
+            tuple(categories),
+            tuple(counts),
+            gaps=gaps.total,
+            distinct=len(ranked),
+            means=means,
+            out_of_fold=out_of_fold,
+        )
+        return Verdict(column, gaps, tuple(told))
+
+    def _yes_or_no_verdict(self, ranked: list[tuple[str, int]]) -> Verdict:
+        true = next(pair[0] for pair in BOOLEAN_WORDS if ranked[0][0].strip().casefold() in pair)
+        ones = sum(count for text, count in ranked if text.strip().casefold() == true)
+        gaps, usual = self._blank, float(2 * ones > self._categories.count)
+        notes = [f"{ones} of {self._categories.count} are {true}"]
+        if gaps.total:
+            notes.append(_gap_note(gaps, f"usual value {shortened(ranked[0][0])}"))
+        column = NumberColumn(
+            self.name,
+            "boolean",
+            "number",
+            gaps.total > 0,
+            "; ".join(notes),
+            usual,
+            (),
+            gaps=gaps.total,
+            distinct=2,
+            quantiles=(0.0, 1.0),
+        )
+        return Verdict(column, gaps)
+
+
+def _style_note(reading: NumberReading) -> str:
+    notes = [f"with {reading.unit!r}"] * bool(reading.unit) + ["with a decimal comma"] * (reading.decimal == ",")
+    return f" {' and '.join(notes)}" if notes else ""
+
+
+def _number_text(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _word_notes(words: WordCounter | None) -> list[str]:
+    if words is None or not words.words:
+        return []
+    ordered = sorted(words.words.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{shortened(word, 20)} ({count} times)" for word, count in ordered[:_SHOWN_WORDS]]
+    if len(ordered) > _SHOWN_WORDS:
+        shown.append(f"{len(ordered) - _SHOWN_WORDS} more words")
+    return [f"missing where it says {', '.join(shown)}"]
+
+
+def _gap_note(gaps: Gaps, usual: str) -> str:
+    counted = [f"{gaps.missing} missing"] * (gaps.missing > 0) + [f"{gaps.infinite} infinite"] * (gaps.infinite > 0)
+    return f"{' and '.join(counted)}: {usual} put in"

@@ -1,0 +1,423 @@
+"""Tables in files, CSV and Parquet, read as one stream of Arrow record batches of bounded size."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..data.naming import listed, shortened
+from ..errors import DataError
+from .csv_files import CsvFile, CsvOptions
+from .csv_records import Record, line_of_row, open_text, read_chunks
+from .memory_files import ENDINGS as _MEMORY_ENDINGS
+from .memory_files import MemoryFile
+from .parquet_files import ParquetFile, rows_between
+from .text_values import FEW_SHARE, parse_numbers, strange_texts
+
+_CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
+_PARQUET_ENDINGS = (".parquet", ".pq")
+_MAX_CHUNK_ROWS = 65_536
+_MAX_CHUNK_CELLS = 1 << 21
+
+# How files begin that are given a wrong name most often.
+_BEGINNINGS = (
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"\x89PNG", "a PNG image"),
+    (b"GIF8", "a GIF image"),
+    (b"%PDF", "a PDF document"),
+    (b"PK\x03\x04", "a ZIP archive or Excel workbook: unpack it, or rename it so that it ends in .xlsx"),
+    (b"\xd0\xcf\x11\xe0", "an old Excel workbook: save the sheet as CSV"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard archive: unpack it"),
+    (b"BZh", "a bzip2 archive: unpack it"),
+    (b"\xfd7zXZ", "an xz archive: unpack it"),
+    (b"\xff\xfe", "text in UTF-16: save it as UTF-8"),
+    (b"\xfe\xff", "text in UTF-16: save it as UTF-8"),
+    (b"ARROW1", "an Arrow file: rename it so that it ends in .feather"),
+)
+
+
+class TableReader:
+    r"""One table out of one or several files, read chunk by chunk, again and again.
+
+    CSV files are plain or gzipped and separated by commas, tabs, semicolons or bars; Parquet files are read in pieces
+    too; ``.feather`` and ``.arrow`` files and the first sheets of ``.xlsx`` workbooks are read into memory.
+
+    Opening checks everything that can be checked without keeping rows: that the files are what their names say, have
+    rows, and agree in their columns and types. The order of columns may differ between files, and so may harmless
+    details of types (32 or 64 bits, integers or floats); all chunks come with the schema of the whole.
+
+    Types of CSV columns are guessed from the first block (a mebibyte) and then settled in one pass over the file at
+    opening: a column whose later values do not fit becomes text *as a whole*, in all files, and `notes` says because
+    of which value in which row. Such columns are not lost: `TableEncoder` reads numbers written as text and treats the
+    few values that are none as missing. A column that is numbers in one file and mostly other text in another is an
+    error. In columns of numbers the usual words for missing values ("n/a", "-", "?", …) are read as missing.
+
+    Args:
+        paths: A file, a directory (its CSV or its Parquet files, sorted by name; not both), or several files.
+        columns: Read only these.
+        chunk_size: Most rows per chunk; by default 65 536, or fewer in tables of more than 32 columns.
+        delimiter: Of CSV files; by default it is found from the header.
+        encoding: Of CSV files.
+        block_size: Bytes of a CSV file read at once.
+        decimal: What stands before decimals in CSV files, ``"."`` or ``","``.
+        text: Columns of CSV files to read as text, whatever they hold.
+
+    Attributes:
+        paths: The files, in order.
+        schema: Of every chunk.
+        num_rows: Of all files together.
+        notes: What was decided on the way, one sentence each.
+
+    Rows are counted from 0, without the header, over all files; `locate` finds the file of a row.
+
+    Example:
+        >>> import tempfile
+        >>> directory = tempfile.TemporaryDirectory()
+        >>> path = Path(directory.name) / "parts.csv"
+        >>> _ = path.write_text("length,colour\n1,red\n2.5,blue\n3,red\n")
+        >>> table = TableReader(path, chunk_size=2)
+        >>> table.column_names, table.num_rows, [chunk.num_rows for chunk in table]
+        (['length', 'colour'], 3, [2, 1])
+        >>> table.read()["length"].to_pylist()
+        [1.0, 2.5, 3.0]
+        >>> directory.cleanup()
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        columns: Sequence[str] | None = None,
+        chunk_size: int | None = None,
+        delimiter: str | None = None,
+        encoding: str = "utf8",
+        block_size: int = 1 << 20,
+        decimal: str = ".",
+        text: Sequence[str] = (),
+    ) -> None:
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
+        if delimiter is not None and len(delimiter.encode()) != 1:
+            raise ValueError(f"delimiter must be one character, but is {delimiter!r}.")
+        options = CsvOptions(delimiter, encoding, block_size, decimal, tuple(text))
+        self.csv_options = options
+        self.paths = _expand(paths)
+        self.notes = _notes_on_repeats(self.paths)
+        self._files: list[_File] = [_open(path, options, columns) for path in self.paths]
+        self._states = [_state(path) for path in self.paths]
+        self.schema = self._agree()
+        self._starts = list(accumulate((file.num_rows for file in self._files), initial=0))
+        self.num_rows = self._starts[-1]
+        self.chunk_size = chunk_size or max(1, min(_MAX_CHUNK_ROWS, _MAX_CHUNK_CELLS // len(self.schema)))
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns, in the order of the first file."""
+        return list(self.schema.names)
+
+    @property
+    def reading_bytes(self) -> int:
+        """About how much memory reading takes besides the chunk that is given out: does not grow with the rows."""
+        return max(file.reading_bytes(self.chunk_size) for file in self._files)
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.rows(0, self.num_rows)
+
+    def rows(self, start: int, stop: int) -> Iterator[Any]:
+        """Chunks of the rows from ``start`` to ``stop``; row groups of Parquet files before and after are not read."""
+        yield from self._rows(start, stop)
+        # What comes after the pass shall find the memory that reading has used.
+        pa.default_memory_pool().release_unused()
+
+    def _rows(self, start: int, stop: int) -> Iterator[Any]:
+        for file, state, first in zip(self._files, self._states, self._starts, strict=False):
+            if (now := _state(file.path)) != state:
+                what = "is gone" if now is None else "changed"
+                raise DataError(f"{file.path} {what} since it was opened: open the table anew.")
+            own_start, own_stop = max(start - first, 0), min(stop - first, file.num_rows)
+            if own_start >= own_stop:
+                continue
+            if isinstance(file, CsvFile | MemoryFile):
+                batches = rows_between(file.batches(), own_start, own_stop)
+            else:
+                batches = file.batches(self.chunk_size, own_start, own_stop)
+            for batch in batches:
+                batch = _conform(batch, self.schema)
+                for offset in range(0, batch.num_rows, self.chunk_size):
+                    yield batch.slice(offset, self.chunk_size)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether all files are CSV, with the same columns in the same order and the same delimiter."""
+        files = [file for file in self._files if isinstance(file, CsvFile)]
+        alike = {(tuple(file.types), file.options.delimiter_of(file.path)) for file in files}
+        return len(files) == len(self._files) and len(alike) == 1
+
+    def text_files(self) -> Iterator[tuple[list[Record], Any, str]]:
+        """Records of CSV files as they are written, the same as text in Arrow, and the delimiter, some at a time.
+
+        The first chunk of each file is its header, with no rows.
+        """
+        options = self.csv_options
+        for path in self.paths:
+            delimiter = options.delimiter_of(path)
+            with open_text(path, options.encoding) as stream:
+                for records, batch in read_chunks(stream, delimiter, self.chunk_size):
+                    yield records, batch, delimiter
+
+    def read(self) -> Any:
+        """The whole table in memory, a ``pyarrow.Table``."""
+        return pa.Table.from_batches(list(self), schema=self.schema)
+
+    def locate(self, row: int) -> tuple[Path, int]:
+        """The file that holds a row of the table, and the number of the row in that file."""
+        if not 0 <= row < self.num_rows:
+            raise IndexError(f"row must be from 0 to {self.num_rows - 1}, but is {row}.")
+        number = bisect.bisect_right(self._starts, row) - 1
+        return self.paths[number], row - self._starts[number]
+
+    def line_of(self, row: int) -> int | None:
+        """The line of its file on which a row stands, counted from 1; None for rows that are not in a text file.
+
+        Reads the file up to there.
+        """
+        path, number = self.locate(row)
+        file = self._files[bisect.bisect_right(self._starts, row) - 1]
+        if not isinstance(file, CsvFile):
+            return None
+        options = self.csv_options
+        return line_of_row(path, number, delimiter=options.delimiter_of(path), encoding=options.encoding)
+
+    def _agree(self) -> Any:
+        """One type per column over all files; CSV files are told to read their columns so."""
+        first = self._files[0]
+        for file in self._files[1:]:
+            for one, other in ((first, file), (file, first)):
+                absent = [name for name in one.types if name not in other.types]
+                if absent:
+                    raise DataError(
+                        f"{other.path} lacks the column {listed(absent)} that {one.path} has: all files need the same "
+                        "columns;",
+                        "correct the file, or name the columns to read with columns=[…].",
+                        code="absent_columns",
+                    )
+        fields = []
+        for name in first.types:
+            kind = first.types[name]
+            for file in self._files[1:]:
+                kind = _common_type(kind, file.types[name])
+                if kind is None:
+                    kind = self._settle_drift(name)
+                    break
+            fields.append(pa.field(name, kind))
+            for file in self._files:
+                if isinstance(file, CsvFile):
+                    if name in file.reasons:
+                        row, value = file.reasons[name]
+                        place = f"{file.options.place(file.path, row)} of {file.path}"
+                        self.notes.append(f"Column {name!r} is read as text because {place} holds {shortened(value)}.")
+                    file.types[name] = kind
+        return pa.schema(fields)
+
+    def _settle_drift(self, name: str) -> Any:
+        """Text, if a column is numbers in CSV files, in some of them with a few other words; otherwise an error."""
+        kinds = [(file, file.types[name]) for file in self._files if not pa.types.is_null(file.types[name])]
+        first, first_kind = kinds[0]
+        numbers = [(file, kind) for file, kind in kinds if _is_number(kind)]
+        texts = [file for file, kind in kinds if _is_text(kind) and isinstance(file, CsvFile)]
+        if len(numbers) + len(texts) == len(kinds) and all(isinstance(file, CsvFile) for file, _ in numbers):
+            number, number_kind = numbers[0]
+            for text in texts:
+                row, value, share = _first_other_word(text, name)
+                if share > FEW_SHARE:
+                    raise DataError(
+                        f"Column {name!r} is {number_kind} in {number.path} but text in {text.path}: "
+                        f"{text.options.place(text.path, row)} there holds {shortened(value)}.",
+                        "Correct the file, or leave the column out with columns=[…].",
+                        code="text_among_numbers",
+                    )
+                text.reasons.setdefault(name, (row, value))
+            return pa.string()
+        other, kind = next((file, kind) for file, kind in kinds if _common_type(first_kind, kind) is None)
+        raise DataError(
+            f"Column {name!r} is {_type_word(first_kind)} in {first.path} but {_type_word(kind)} in {other.path}:",
+            "convert one of them so that all files agree, or leave the column out with columns=[…].",
+            code="different_types",
+        )
+
+
+_File = CsvFile | ParquetFile | MemoryFile
+
+
+def _expand(paths: Any) -> list[Path]:
+    """The files meant by a path, a directory or a sequence of them."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise DataError("There are no files to read.")
+    files: list[Path] = []
+    for path in map(Path, given):
+        if path.is_dir():
+            # Names that begin so are notes that other programs leave beside their Parquet files.
+            inside = sorted(file for file in path.iterdir() if not file.name.startswith(("_", ".")))
+            # A link to a file that is not there is a part of the table that is missing: opening it says so.
+            inside = [file for file in inside if file.is_file() or (file.is_symlink() and not file.exists())]
+            parquet, text = (
+                [file for file in inside if file.name.lower().endswith(endings)]
+                for endings in (_PARQUET_ENDINGS, _CSV_ENDINGS)
+            )
+            if parquet and text:
+                raise DataError(
+                    f"The directory {path} has Parquet files (such as {parquet[0].name}) and CSV files (such as "
+                    f"{text[0].name}), which may hold the same rows: name the files to read."
+                )
+            if not parquet and not text:
+                raise DataError(
+                    f"The directory {path} has no files that end in {', '.join(_PARQUET_ENDINGS + _CSV_ENDINGS)}; "
+                    "directories inside it are not searched."
+                )
+            files += parquet + text
+        elif path.exists():
+            files.append(path)
+        else:
+            raise DataError(f"There is no file {path}.")
+    return files
+
+
+def _notes_on_repeats(files: Sequence[Path]) -> list[str]:
+    """A sentence on each file that is given more than once, under this or another name."""
+    names: dict[Path, list[str]] = {}
+    for file in files:
+        names.setdefault(file.resolve(), []).append(str(file))
+    return [
+        f"{given[0]} is read {len(given)} times, so that its rows count as often"
+        + (f" (also as {listed(sorted({*given} - {given[0]}))})." if len({*given}) > 1 else ".")
+        for given in names.values()
+        if len(given) > 1
+    ]
+
+
+def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _File:
+    name = path.name.lower()
+    named_parquet, named_memory = name.endswith(_PARQUET_ENDINGS), name.endswith(_MEMORY_ENDINGS)
+    if not named_parquet and not named_memory and not name.endswith(_CSV_ENDINGS):
+        raise DataError(
+            f"{path} does not say by its name what kind of table it is: save it as CSV or Parquet, with a name that "
+            f"ends in {', '.join(_CSV_ENDINGS + _PARQUET_ENDINGS + _MEMORY_ENDINGS)}."
+        )
+    try:
+        with open(path, "rb") as opened:
+            beginning = opened.read(4096)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+    if not beginning:
+        raise DataError(f"{path} is empty (0 bytes): remove it or fetch it again.")
+    if named_memory:
+        file: _File = MemoryFile(path, columns)
+    else:
+        found = "a Parquet file" if beginning.startswith(b"PAR1") else _guess(beginning, options.encoding)
+        if named_parquet:
+            found = None if found == "a Parquet file" else found or "something else"
+        if found is not None:
+            raise DataError(f"{path} is not {'Parquet' if named_parquet else 'CSV'} as its name says, but {found}.")
+        file = ParquetFile(path, columns) if named_parquet else CsvFile.settle(path, options, columns)
+    if not file.types:
+        raise DataError(f"{path} has no columns.")
+    if file.num_rows == 0:
+        raise DataError(f"{path} has a header but no rows: remove it or fetch it again.")
+    return file
+
+
+def _guess(beginning: bytes, encoding: str) -> str | None:
+    """What a file seems to be that should be text, or None if it may well be text."""
+    if encoding.lower().replace("-", "").startswith(("utf16", "utf32")):
+        return None
+    for magic, what in _BEGINNINGS:
+        if beginning.startswith(magic):
+            return what
+    if beginning.startswith(b"\x1f\x8b"):
+        return None
+    start = beginning.lstrip()[:20].lower()
+    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "a web page or XML: the download may need a login"
+    if b"\x00" in beginning:
+        return "binary data"
+    return None
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """Size and time of a file; None if it is not there."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _conform(batch: Any, schema: Any) -> Any:
+    if batch.schema.equals(schema):
+        return batch
+    arrays = []
+    for field in schema:
+        values = batch.column(batch.schema.get_field_index(field.name))
+        if pa.types.is_dictionary(values.type) and not pa.types.is_dictionary(field.type):
+            values = values.dictionary_decode()
+        # Large integers may lose digits as floats, as they do in any column of numbers.
+        arrays.append(values if values.type == field.type else pc.cast(values, field.type, safe=False))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _is_text(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    # Views of text are newer than the oldest Arrow that is supported, so they are known by their name.
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _common_type(one: Any, other: Any) -> Any:
+    """A type that holds the values of both, or None."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if _is_text(one) and _is_text(other):
+        return pa.large_string()
+    if _is_number(one) and _is_number(other):
+        return pa.int64() if pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other) else pa.float64()
+    if all(pa.types.is_date(kind) or pa.types.is_timestamp(kind) for kind in (one, other)):
+        zones = [getattr(kind, "tz", None) for kind in (one, other)]
+        if zones[0] == zones[1]:
+            return pa.timestamp("us", tz=zones[0])
+    if pa.types.is_time(one) and pa.types.is_time(other):
+        return pa.time64("us")
+    return None
+
+
+def _type_word(kind: Any) -> str:
+    return "text" if _is_text(kind) else str(kind)
+
+
+def _first_other_word(file: CsvFile, column: str) -> tuple[int, str, float]:
+    """The first text in a column that is neither a number nor missing (row, value), and the share of such texts."""
+    seen, others, first = 0, 0, (0, "")
+    for texts in file.texts(column):
+        strange = strange_texts(texts, np.isnan(parse_numbers(texts)))
+        if others == 0 and len(strange):
+            first = (seen + int(strange[0]), texts[int(strange[0])].as_py())
+        others += len(strange)
+        seen += len(texts)
+    return *first, others / max(1, seen)

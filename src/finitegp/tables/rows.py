@@ -1,0 +1,157 @@
+"""``TableRows``: a table in memory that knows where its rows came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..data.naming import LineLocator, Locator, listed, locator_of, row_label, unknown_column
+from ..errors import DataError
+from .arrow_values import record_batches
+from .reader import TableReader
+
+_SHOWN_COPIES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows:
+    """Rows of a table in memory.
+
+    Attributes:
+        table: An Arrow table.
+        numbers: The number that each row had in what the table was read from.
+        source: What finds these in files, if they come from files.
+    """
+
+    table: Any
+    numbers: npt.NDArray[np.int64]
+    source: Locator | None = None
+
+    @classmethod
+    def read(cls, data: Any) -> TableRows:
+        """All rows of a data frame, an Arrow table, a mapping, an array, a reader or a file.
+
+        Example:
+            >>> TableRows.read({"size": [1, 2]}).num_rows
+            2
+        """
+        if isinstance(data, TableRows):
+            return data
+        if is_file(data):
+            data = TableReader(data)
+        batches = list(record_batches(data))
+        if not batches:
+            raise DataError("The table has no rows.")
+        try:
+            table = pa.Table.from_batches(batches)
+        except pa.ArrowException as error:
+            raise DataError(f"The chunks of the table do not fit together: {error}.") from None
+        return cls(_without_views(table), np.arange(table.num_rows), locator_of(data))
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.table.num_rows)
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.table.column_names)
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.table.to_batches()
+
+    def take(self, rows: npt.NDArray[Any]) -> TableRows:
+        """Some of the rows: their positions, or true where a row is kept."""
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return TableRows(self.table.take(pa.array(rows)), self.numbers[rows], self.source)
+
+    def without(self, columns: Sequence[str]) -> TableRows:
+        """The same rows without some columns."""
+        kept = [name for name in self.column_names if name not in columns]
+        return TableRows(self.table.select(kept), self.numbers, self.source)
+
+    def column(self, name: str) -> Any:
+        """One column, as an Arrow array."""
+        if name not in self.column_names:
+            raise DataError(unknown_column(name, self.column_names))
+        return self.table.column(name)
+
+    def locate(self, row: int) -> tuple[Path, int] | None:
+        """The file of a row and its number there; None if the rows are in no file."""
+        return None if self.source is None else self.source.locate(int(self.numbers[row]))
+
+    def line_of(self, row: int) -> int | None:
+        """The line of its file on which a row stands; None if it is in no text file."""
+        return self.source.line_of(int(self.numbers[row])) if isinstance(self.source, LineLocator) else None
+
+    def label(self, row: int) -> str:
+        """Where a row is, for messages."""
+        return row_label(row, self) if self.source is not None else f"row {int(self.numbers[row])}"
+
+    def copies(self) -> npt.NDArray[np.int64]:
+        """For each row the first row that is equal to it in all columns.
+
+        Example:
+            >>> TableRows.read({"x": [1, 2, 1], "c": ["a", "b", "a"]}).copies().tolist()
+            [0, 1, 0]
+        """
+        keys = np.zeros(self.num_rows, dtype=np.int64)
+        for array in self.table.columns:
+            if pa.types.is_nested(array.type):
+                continue
+            array = array.combine_chunks()
+            encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode(null_encoding="encode")
+            codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            # Pairs of the group so far and the value here, numbered anew: no overflow, however many columns.
+            keys = np.unique(keys * (int(codes.max(initial=0)) + 2) + codes + 1, return_inverse=True)[1]
+        _, first = np.unique(keys, return_index=True)
+        found: npt.NDArray[np.int64] = first[keys]
+        return found
+
+
+def _without_views(table: Any) -> Any:
+    """The table with views of text as text: Arrow cannot take rows of views."""
+    for number, field in enumerate(table.schema):
+        if str(field.type) == "string_view":
+            table = table.set_column(number, field.name, table.column(number).cast(pa.large_string()))
+    return table
+
+
+def note_on_copies(rows: TableRows, first: npt.NDArray[np.int64]) -> list[str]:
+    """A sentence on rows that are exact copies of others, if there are any."""
+    copies = np.flatnonzero(first != np.arange(len(first)))
+    if len(copies) == 0:
+        return []
+    shown = [f"{rows.label(int(copy))} of {rows.label(int(first[copy]))}" for copy in copies[:_SHOWN_COPIES]]
+    more = f" and {len(copies) - _SHOWN_COPIES} more" if len(copies) > _SHOWN_COPIES else ""
+    verb, noun = ("is a copy", "row") if len(copies) == 1 else ("are copies", "rows")
+    return [
+        f"{len(copies)} {noun} {verb} of another in all columns ({', '.join(shown)}{more}): copies are no new "
+        "evidence. Remove them, unless equal rows were observed several times."
+    ]
+
+
+def is_file(data: object) -> bool:
+    """Whether a table is given by the name of its file, or a list of such names."""
+    if isinstance(data, str | os.PathLike):
+        return True
+    return isinstance(data, list | tuple) and bool(data) and all(isinstance(each, str | os.PathLike) for each in data)
+
+
+def check_columns(names: Sequence[str], columns: Sequence[str]) -> None:
+    """An error if a column that someone named is not there."""
+    absent = [name for name in names if name not in columns]
+    if absent:
+        more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
+        raise DataError(unknown_column(absent[0], columns) + more)

@@ -1,0 +1,38 @@
+"""Scorers for scikit-learn's ``cross_val_score`` and ``GridSearchCV``: density, CRPS and coverage, higher is better."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .scoring import COVERAGES, quantile_crps
+
+
+def nlpd_scorer(model: Any, X: Any, y: Any) -> float:
+    """The mean log predictive density, minus the NLPD, of a fitted `TableRegressor` or `GPRegressor`.
+
+    Example:
+        >>> from sklearn.model_selection import cross_val_score
+        >>> from finitegp import GPRegressor
+        >>> X = np.random.default_rng(0).normal(size=(40, 1))
+        >>> y = X[:, 0] + 0.1 * np.random.default_rng(1).normal(size=40)
+        >>> scores = cross_val_score(GPRegressor(effort="low", random_state=0), X, y, scoring=nlpd_scorer, cv=2)
+        >>> scores.shape
+        (2,)
+    """
+    return float(np.mean(model.log_density(X, y)))
+
+
+def crps_scorer(model: Any, X: Any, y: Any) -> float:
+    """Minus the mean continuous ranked probability score, in the target's units."""
+    ends = [model.predict_interval(X, coverage=coverage) for coverage in COVERAGES]
+    lower, upper = (np.stack(each, axis=1) for each in zip(*ends, strict=True))
+    return -float(quantile_crps(lower, upper, np.asarray(y, dtype=np.float64)).mean())
+
+
+def coverage_scorer(model: Any, X: Any, y: Any) -> float:
+    """Minus the distance of the share of targets in 90 % intervals from 90 %."""
+    lower, upper = model.predict_interval(X, coverage=0.9)
+    targets = np.asarray(y, dtype=np.float64)
+    return -abs(float(((lower <= targets) & (targets <= upper)).mean()) - 0.9)

@@ -1,0 +1,100 @@
+"""Scores of predictive distributions that are known by their quantiles and densities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..metrics import Scores
+
+Array = npt.NDArray[np.float64]
+#: Levels of quantiles above one half, and weights, by which integrals over a distribution are taken (Gauss-Legendre).
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
+COVERAGES: tuple[float, ...] = tuple(float(node) for node in _NODES[_NODES > 0.0])
+NODE_WEIGHTS: tuple[float, ...] = tuple(float(weight) for weight in _WEIGHTS[_NODES > 0.0] / 2.0)
+SCORED_COVERAGES = (0.5, 0.9, 0.95)
+
+
+def quantile_moments(lower: Array, upper: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of distributions from the ends of their intervals at ``COVERAGES``.
+
+    Both are integrals over the quantiles from 0.2 to 99.8 %: a logarithm with heavy-tailed errors has no mean, but what
+    is left of it without the outermost tails is a good prediction.
+
+    Args:
+        lower: ``(rows, len(COVERAGES))``.
+        upper: The same shape.
+    """
+    weights = np.array(NODE_WEIGHTS)
+    mean = (lower + upper) @ weights
+    squares = (np.square(lower - mean[:, None]) + np.square(upper - mean[:, None])) @ weights
+    return mean, np.sqrt(squares)
+
+
+def quantile_crps(lower: Array, upper: Array, targets: Array) -> Array:
+    """The continuous ranked probability score of each row: twice the mean pinball loss over all quantiles."""
+    levels, weights = 0.5 + 0.5 * np.array(COVERAGES), np.array(NODE_WEIGHTS)
+    above, below = targets[:, None] - upper, targets[:, None] - lower
+    losses = np.maximum(levels * above, (levels - 1.0) * above) + np.maximum((1.0 - levels) * below, -levels * below)
+    result: Array = 2.0 * losses @ weights
+    return result
+
+
+class ScoredRows(NamedTuple):
+    """What is predicted for rows whose targets are known.
+
+    Attributes:
+        mean: ``(rows,)``.
+        std: Standard deviations.
+        log_density: Of the observed targets.
+        lower: Ends of intervals at ``(*COVERAGES, *SCORED_COVERAGES)``, ``(rows, coverages)``.
+        upper: The other ends.
+        targets: What was observed.
+    """
+
+    mean: Array
+    std: Array
+    log_density: Array
+    lower: Array
+    upper: Array
+    targets: Array
+
+    @classmethod
+    def joined(cls, parts: Sequence[ScoredRows]) -> ScoredRows:
+        """The rows of several, such as those of folds, one after the other."""
+        return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+    @property
+    def width(self) -> float:
+        """The median width of the 90 % intervals."""
+        place = len(COVERAGES) + SCORED_COVERAGES.index(0.9)
+        return float(np.median(self.upper[:, place] - self.lower[:, place]))
+
+    def scores(self, name: str = "this model") -> Scores:
+        """The scores."""
+        errors, count = self.targets - self.mean, len(COVERAGES)
+        rmse, variance = math.sqrt(float(np.mean(errors**2))), float(self.targets.var())
+        inside = (self.lower <= self.targets[:, None]) & (self.targets[:, None] <= self.upper)
+        shares = inside[:, count:].mean(axis=0).tolist()
+        crps = quantile_crps(self.lower[:, :count], self.upper[:, :count], self.targets)
+        return Scores(
+            name=name,
+            rmse=rmse,
+            mae=float(np.abs(errors).mean()),
+            r_squared=1.0 - rmse**2 / variance if variance > 0.0 else None,
+            nlpd=-float(self.log_density.mean()),
+            crps=float(crps.mean()),
+            coverage=dict(zip(SCORED_COVERAGES, shares, strict=True)),
+            largest_standardized_residual=float(np.abs(errors / self.std).max()),
+            rmse_error=_standard_error(errors**2) / (2.0 * rmse) if rmse > 0.0 else 0.0,
+            mae_error=_standard_error(np.abs(errors)),
+            nlpd_error=_standard_error(self.log_density),
+        )
+
+
+def _standard_error(values: Array) -> float:
+    return float(values.std()) / math.sqrt(len(values))

@@ -1,0 +1,284 @@
+"""What one pass over a column remembers, in bounded memory and whatever the chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.permutation import SPLITMIX64_STEP, splitmix64
+from .dates import calendar
+from .text_values import FEW_SHARE, FEW_SPELLINGS, NOT_A_MOMENT, is_missing_word
+
+RESERVOIR_SIZE = 16_384
+MAX_CATEGORIES = 100_000
+# Of all categories of a column together: long texts are no categories.
+MAX_CATEGORY_BYTES = 1 << 24
+_MAX_WORDS = 1000
+# A value so many times the width of the middle half away from it is no value of a heavy tail.
+_ABSURD = 1000.0
+_FEWEST_FOR_ABSURD = 8
+_MAX_WORD_LENGTH = 100
+
+
+class Reservoir:
+    """A uniform random sample of the values of a column, the same for any chunking.
+
+    Every row number is hashed and the rows with the smallest hashes are kept: up to ``size`` values the sample is all
+    of them, and the median is exact.
+
+    Example:
+        >>> sample = Reservoir(np.float64)
+        >>> sample.add(np.arange(3), np.array([5.0, 1.0, 2.0]))
+        >>> sample.middle()
+        (2.0, 2.0)
+    """
+
+    def __init__(self, kind: type[np.float64] | type[np.int64], size: int = RESERVOIR_SIZE) -> None:
+        self.size = size
+        self.count = 0
+        self._keys = np.empty(0, dtype=np.uint64)
+        self._values = np.empty(0, dtype=kind)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all values are in the sample."""
+        return self.count <= self.size
+
+    def add(self, rows: npt.NDArray[np.int64], values: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> None:
+        """Values and the numbers of their rows."""
+        self.count += len(rows)
+        keys = _hash(rows)
+        if len(self._keys) == self.size:
+            # In a long column nearly all rows are turned away here.
+            low = keys < self._keys.max()
+            keys, values = keys[low], values[low]
+        keys = np.concatenate([self._keys, keys])
+        values = np.concatenate([self._values, values])
+        if len(keys) > self.size:
+            kept = np.argpartition(keys, self.size - 1)[: self.size]
+            keys, values = keys[kept], values[kept]
+        self._keys, self._values = keys, values
+
+    def quantiles(self, count: int) -> list[float | int]:
+        """Values of the sample that stand for equal shares of it, lowest first, each once."""
+        ordered = np.sort(self._values)
+        places = ((np.arange(count) + 0.5) / count * len(ordered)).astype(np.int64)
+        return [each.item() for each in np.unique(ordered[places])] if len(ordered) else []
+
+    def quartiles(self) -> tuple[float, float]:
+        """The ends of the middle half of the sample."""
+        low, high = np.quantile(self._values, [0.25, 0.75])
+        return float(low), float(high)
+
+    @property
+    def distinct(self) -> int:
+        """Different values in the sample."""
+        return len(np.unique(self._values))
+
+    def middle(self) -> tuple[float | int, float | int]:
+        """The two middle values of the sample: equal if their number is odd."""
+        half = len(self._values) // 2
+        ordered = np.sort(self._values)
+        return ordered[half - (len(ordered) % 2 == 0)].item(), ordered[half].item()
+
+
+def _hash(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Different row numbers have different hashes, so there are no ties."""
+    return splitmix64(rows.astype(np.uint64) + np.uint64(SPLITMIX64_STEP))
+
+
+@dataclass
+class Gaps:
+    """How many values cannot be used, and where the first is."""
+
+    missing: int = 0
+    first_missing: int = -1
+    infinite: int = 0
+    first_infinite: int = -1
+
+    def add(
+        self, missing: npt.NDArray[np.bool_], infinite: npt.NDArray[np.bool_] | None = None, first_row: int = 0
+    ) -> None:
+        """Count the marked rows of a chunk."""
+        count = int(np.count_nonzero(missing))
+        if count and not self.missing:
+            self.first_missing = first_row + int(np.argmax(missing))
+        self.missing += count
+        if infinite is None:
+            return
+        count = int(np.count_nonzero(infinite))
+        if count and not self.infinite:
+            self.first_infinite = first_row + int(np.argmax(infinite))
+        self.infinite += count
+
+    @property
+    def total(self) -> int:
+        """Missing and infinite values."""
+        return self.missing + self.infinite
+
+
+class NumberSketch:
+    """Count, range, median and gaps of a column of numbers.
+
+    Example:
+        >>> sketch = NumberSketch()
+        >>> sketch.add(np.array([1.0, np.nan, 4.0, np.inf]), first_row=10)
+        >>> sketch.count, sketch.minimum, sketch.maximum, sketch.median(), sketch.gaps.first_infinite
+        (2, 1.0, 4.0, 2.5, 13)
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ones = 0
+        self.minimum = np.inf
+        self.maximum = -np.inf
+        self.first_minimum = self.first_maximum = -1
+        self.gaps = Gaps()
+        self.sample = Reservoir(np.float64)
+
+    def add(self, values: npt.NDArray[np.float64], first_row: int) -> None:
+        """One chunk: NaN is missing."""
+        finite = np.isfinite(values)
+        if finite.all():
+            chosen = np.arange(first_row, first_row + len(values))
+        else:
+            missing = np.isnan(values)
+            self.gaps.add(missing, ~finite & ~missing, first_row)
+            chosen = np.flatnonzero(finite) + first_row
+            values = values[finite]
+        if len(values) == 0:
+            return
+        self.count += len(values)
+        self.ones += int(np.count_nonzero(values == 1.0))
+        low, high = int(values.argmin()), int(values.argmax())
+        if values[low] < self.minimum:
+            self.minimum, self.first_minimum = float(values[low]), int(chosen[low])
+        if values[high] > self.maximum:
+            self.maximum, self.first_maximum = float(values[high]), int(chosen[high])
+        self.sample.add(chosen, values)
+
+    def absurd_row(self) -> int | None:
+        """The row of a value that is a thousand times as far from the middle half of the values as that is wide."""
+        if self.count < _FEWEST_FOR_ABSURD:
+            return None
+        low, high = self.sample.quartiles()
+        reach = min(_ABSURD * (high - low), 1e300)
+        if reach > 0 and self.maximum > high + reach:
+            return self.first_maximum
+        return self.first_minimum if reach > 0 and self.minimum < low - reach else None
+
+    def median(self) -> float:
+        """Of the sample; halves are added, because the sum of two large values may overflow."""
+        low, high = self.sample.middle()
+        return float(low if low == high else 0.5 * low + 0.5 * high)
+
+
+class MomentSketch:
+    """Count, range, median, gaps and which parts vary of a column of moments in microseconds since 1970."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.minimum = np.iinfo(np.int64).max
+        self.maximum = NOT_A_MOMENT
+        self.days_of_year = np.zeros(367, dtype=bool)
+        self.weekdays = np.zeros(7, dtype=bool)
+        self.first_time, self.last_time = 86_400_000_000, -1
+        self.gaps = Gaps()
+        self.sample = Reservoir(np.int64)
+
+    def add(self, moments: npt.NDArray[np.int64], first_row: int) -> None:
+        """One chunk: ``NOT_A_MOMENT`` is missing."""
+        good = moments != NOT_A_MOMENT
+        self.gaps.add(~good, None, first_row)
+        moments = moments[good]
+        if len(moments) == 0:
+            return
+        self.count += len(moments)
+        self.minimum = min(self.minimum, int(moments.min()))
+        self.maximum = max(self.maximum, int(moments.max()))
+        parts = calendar(moments)
+        self.days_of_year[parts.day_of_year] = True
+        self.weekdays[parts.weekday] = True
+        self.first_time = min(self.first_time, int(parts.time_of_day.min()))
+        self.last_time = max(self.last_time, int(parts.time_of_day.max()))
+        self.sample.add(np.flatnonzero(good) + first_row, moments)
+
+    def median(self) -> int:
+        """The lower middle of the sample."""
+        return int(self.sample.middle()[0])
+
+
+@dataclass
+class CategoryCounter:
+    """How often each text occurs, until there are too many different ones.
+
+    Example:
+        >>> counter = CategoryCounter()
+        >>> counter.add(["b", "a", "c"], [1, 2, 1])
+        >>> counter.by_frequency()
+        [('a', 2), ('b', 1), ('c', 1)]
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    count: int = 0
+    num_bytes: int = 0
+    overflowed: bool = False
+
+    def add(self, texts: Iterable[str], counts: Iterable[int]) -> None:
+        """Different texts with their counts."""
+        for text, count in zip(texts, counts, strict=True):
+            self.count += count
+            if self.overflowed:
+                continue
+            before = self.counts.get(text, 0)
+            self.counts[text] = before + count
+            if before == 0:
+                self.num_bytes += len(text.encode())
+                if len(self.counts) > MAX_CATEGORIES or self.num_bytes > MAX_CATEGORY_BYTES:
+                    self.overflowed = True
+                    self.counts = {}
+
+    def by_frequency(self) -> list[tuple[str, int]]:
+        """Texts and counts, the most frequent first; equal counts in the order of the alphabet."""
+        return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+@dataclass
+class WordCounter:
+    """The texts in a column that are no numbers (or no dates): words for a missing value, known or not."""
+
+    words: dict[str, int] = field(default_factory=dict)
+    unknown: int = 0
+    overflowed: bool = False
+
+    def add(self, texts: Iterable[str], counts: Iterable[int]) -> None:
+        """Different texts, in the order in which they first occur, with their counts."""
+        for text, count in zip(texts, counts, strict=True):
+            word = text.strip()
+            known = is_missing_word(word)
+            self.unknown += 0 if known else count
+            if word in self.words:
+                self.words[word] += count
+            elif len(self.words) < _MAX_WORDS and len(word) <= _MAX_WORD_LENGTH:
+                self.words[word] = count
+            else:
+                self.overflowed = self.overflowed or not known
+
+    def unknown_words(self) -> list[str]:
+        """The words that nobody listed, in alphabetical order."""
+        return sorted(word for word in self.words if not is_missing_word(word))
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether there are too many other words already for the column to be one of numbers (or dates)."""
+        return self.overflowed or len(self.unknown_words()) > FEW_SPELLINGS
+
+    def are_few(self, others: int) -> bool:
+        """Whether a column with so many other values is one of these others, and the words mean that one is missing."""
+        if others == 0 or self.overflowed:
+            return False
+        share = self.unknown / (others + self.unknown)
+        return self.unknown == 0 or (share <= FEW_SHARE and len(self.unknown_words()) <= FEW_SPELLINGS)

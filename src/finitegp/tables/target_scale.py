@@ -1,0 +1,243 @@
+"""``TargetScale``: the scale on which a target is modelled, found by the density of left-out rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError
+
+Array = npt.NDArray[np.float64]
+SCALES = ("identity", "log", "square root", "yeo-johnson")
+# A value that so many of the targets have is an atom: no density describes it.
+ATOM_SHARE = 0.05
+_FOLDS = 4
+_MOST_ROWS = 2000
+_FEWEST_ROWS = 40
+# Another scale than the target's own is taken if it is better by so many standard errors, and by so many nats.
+_CLEAR_ERRORS, _CLEAR_NATS = 2.0, 0.01
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """A rising function of the target, such as its logarithm, that is modelled instead of it.
+
+    Attributes:
+        name: ``"identity"``, ``"log"``, ``"square root"`` or ``"yeo-johnson"``.
+        shift: Added under the root; subtracted before Yeo and Johnson's function.
+        unit: What that function divides by.
+        power: Its exponent, from 0 to 2: then every number is the image of a target.
+        lowest: The smallest possible target; minus infinity if none is known.
+
+    Example:
+        >>> scale = TargetScale.fitted("log", np.array([1.0, 10.0]))
+        >>> scale.forward(np.array([1.0])).tolist(), scale.inverse(np.array([0.0])).tolist()
+        ([0.0], [1.0])
+    """
+
+    name: str = "identity"
+    shift: float = 0.0
+    unit: float = 1.0
+    power: float = 1.0
+    lowest: float = -math.inf
+
+    @classmethod
+    def fitted(cls, name: str, targets: Array) -> TargetScale:
+        """The scale of this name, with numbers that suit some targets.
+
+        Raises:
+            DataError: If the targets cannot have this scale, such as the logarithm of zero.
+        """
+        lowest = 0.0 if targets.min() >= 0.0 else -math.inf
+        if name == "identity":
+            return cls(lowest=lowest)
+        if name == "log":
+            if targets.min() <= 0.0:
+                raise DataError(
+                    f"The scale 'log' needs positive targets, but the smallest is {targets.min():.6g}:",
+                    "choose another target_scale, or leave it 'auto'.",
+                    code="target_scale",
+                )
+            return cls("log", lowest=0.0)
+        if name == "square root":
+            if targets.min() < 0.0:
+                raise DataError(
+                    f"The scale 'square root' needs targets that are not negative, but one is {targets.min():.6g}:",
+                    "choose another target_scale, or leave it 'auto'.",
+                    code="target_scale",
+                )
+            positive = targets[targets > 0.0]
+            # As Anscombe has it for counts, and so that the density at zero is finite.
+            return cls("square root", shift=0.375 * float(positive.min()) if len(positive) else 0.375, lowest=0.0)
+        if name != "yeo-johnson":
+            raise ValueError(f"target_scale must be 'auto' or one of {SCALES}, but is {name!r}.")
+        from scipy import stats
+
+        middle = float(np.median(targets))
+        unit = float(np.subtract(*np.quantile(targets, [0.75, 0.25]))) or float(targets.std()) or 1.0
+        power = float(np.clip(stats.yeojohnson_normmax((targets - middle) / unit), 0.0, 2.0))
+        return cls("yeo-johnson", middle, unit, power, lowest)
+
+    def forward(self, targets: Array) -> Array:
+        """What is modelled; minus infinity or NaN where a target is impossible."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.name == "log":
+                return np.log(targets)
+            if self.name == "square root":
+                return np.sqrt(targets + self.shift)
+        if self.name == "yeo-johnson":
+            return _yeo_johnson((targets - self.shift) / self.unit, self.power)
+        return targets
+
+    def inverse(self, values: Array) -> Array:
+        """Targets; where a value lies beyond the smallest possible target, that."""
+        if self.name == "log":
+            with np.errstate(over="ignore"):
+                targets = np.exp(values)
+        elif self.name == "square root":
+            targets = np.square(np.maximum(values, 0.0)) - self.shift
+        elif self.name == "yeo-johnson":
+            targets = _inverse_yeo_johnson(values, self.power) * self.unit + self.shift
+        else:
+            targets = values
+        return np.maximum(targets, self.lowest)
+
+    def log_derivative(self, targets: Array) -> Array:
+        """The logarithm of the derivative of `forward`, which a density is multiplied by."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.name == "log":
+                return -np.log(targets)
+            if self.name == "square root":
+                return -0.5 * np.log(targets + self.shift) - math.log(2.0)
+        if self.name == "yeo-johnson":
+            standard = (targets - self.shift) / self.unit
+            exponent = np.where(standard >= 0, self.power - 1.0, 1.0 - self.power)
+            return exponent * np.log1p(np.abs(standard)) - math.log(self.unit)
+        return np.zeros_like(targets)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scale in types that JSON has."""
+        lowest = None if math.isinf(self.lowest) else self.lowest
+        return {"name": self.name, "shift": self.shift, "unit": self.unit, "power": self.power, "lowest": lowest}
+
+    @classmethod
+    def from_dict(cls, stored: Any) -> TargetScale:
+        """The scale that `to_dict` described; None is the target's own."""
+        if stored is None:
+            return cls()
+        numbers = [stored.get(key) for key in ("shift", "unit", "power")] if isinstance(stored, Mapping) else []
+        good = len(numbers) == 3 and all(
+            isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each) for each in numbers
+        )
+        if not good or stored.get("name") not in SCALES or stored.get("lowest") not in (None, 0, 0.0):
+            raise DataError("its scale of the target makes no sense.")
+        shift, unit, power = (float(each) for each in numbers if each is not None)
+        if unit <= 0.0 or not 0.0 <= power <= 2.0:
+            raise DataError("its scale of the target makes no sense.")
+        return cls(stored["name"], shift, unit, power, -math.inf if stored["lowest"] is None else 0.0)
+
+
+def atom(targets: Array) -> tuple[float, float] | None:
+    """A value that at least a twentieth of the targets have, and their share, if it is no step of a coarse scale.
+
+    Example:
+        >>> atom(np.array([0.0, 0.0, 0.0, 1.2, 3.4, 2.2, 7.1]))
+        (0.0, 0.42857142857142855)
+    """
+    values, counts = np.unique(targets, return_counts=True)
+    first = int(counts.argmax())
+    others = np.delete(counts, first)
+    typical = float(np.sort(others)[-max(1, len(others) // 20)]) if len(others) else 0.0
+    share = float(counts[first]) / len(targets)
+    return (float(values[first]), share) if share >= ATOM_SHARE and counts[first] > 2.0 * typical else None
+
+
+def choose_scale(inputs: Array, targets: Array, *, seed: int = 0) -> tuple[TargetScale, dict[str, float]]:
+    """The scale on which left-out rows of a stand-in model have the highest density, and the mean densities by scale.
+
+    The stand-in is gradient-boosted trees averaged with ridge regression, with errors of Student's t or Gaussian whose
+    width and shape come from left-out rows: cheap, and what matters is that errors are alike on all rows. Densities are
+    those of the target itself. The target's own scale is kept unless another is clearly better.
+
+    Args:
+        inputs: ``(rows, columns)`` of training rows.
+        targets: ``(rows,)``.
+        seed: Of the rows that are looked at, and of the folds.
+    """
+    own = TargetScale.fitted("identity", targets)
+    if len(targets) < _FEWEST_ROWS:
+        return own, {}
+    random = np.random.default_rng(seed)
+    rows = np.sort(random.permutation(len(targets))[:_MOST_ROWS])
+    inputs, chosen = inputs[rows], targets[rows]
+    folds = random.permutation(len(rows)) % _FOLDS
+    names = ["identity", "yeo-johnson"] + ["log"] * bool(targets.min() > 0.0)
+    names += ["square root"] * bool(targets.min() >= 0.0)
+    scales = {name: TargetScale.fitted(name, targets) for name in names}
+    densities = {name: _left_out_density(inputs, chosen, folds, scale) for name, scale in scales.items()}
+    means = {name: float(each.mean()) for name, each in densities.items()}
+    best = max(means, key=lambda name: means[name])
+    gain = densities[best] - densities["identity"]
+    error = float(gain.std()) / math.sqrt(len(gain))
+    clear = float(gain.mean()) > max(_CLEAR_ERRORS * error, _CLEAR_NATS)
+    return (scales[best] if clear else own), means
+
+
+def _left_out_density(inputs: Array, targets: Array, folds: npt.NDArray[np.int64], scale: TargetScale) -> Array:
+    from scipy import stats
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.linear_model import BayesianRidge
+    from sklearn.preprocessing import StandardScaler
+
+    values = scale.forward(targets)
+    scaler = StandardScaler().fit(inputs)
+    standard = scaler.transform(inputs)
+    predicted = np.empty_like(values)
+    for fold in range(_FOLDS):
+        out = folds == fold
+        trees = HistGradientBoostingRegressor(max_iter=60, max_leaf_nodes=15, early_stopping=False, random_state=0)
+        trees.fit(inputs[~out], values[~out])
+        ridge = BayesianRidge().fit(standard[~out], values[~out])
+        predicted[out] = 0.5 * trees.predict(inputs[out]) + 0.5 * ridge.predict(standard[out])
+    errors = values - predicted
+    found = [np.full(len(errors), -np.inf)]
+    for degrees in (4.0, 10.0, 1e6):
+        width = _width(errors, degrees)
+        found.append(stats.t.logpdf(errors / width, degrees) - math.log(width))
+    return max(found, key=lambda each: float(each.mean())) + scale.log_derivative(targets)
+
+
+def _width(errors: Array, degrees: float) -> float:
+    """The maximum-likelihood width of Student's t around zero, by its fixed-point equation."""
+    square = float(np.mean(errors**2)) or 1e-300
+    for _ in range(50):
+        weights = (degrees + 1.0) / (degrees + errors**2 / square)
+        square = float(np.mean(weights * errors**2)) or 1e-300
+    return math.sqrt(square)
+
+
+def _yeo_johnson(values: Array, power: float) -> Array:
+    above, below = np.log1p(np.maximum(values, 0.0)), np.log1p(np.maximum(-values, 0.0))
+    return np.where(values >= 0.0, _box_cox(above, power), -_box_cox(below, 2.0 - power))
+
+
+def _inverse_yeo_johnson(values: Array, power: float) -> Array:
+    return np.where(
+        values >= 0.0,
+        np.expm1(_inverse_box_cox(np.maximum(values, 0.0), power)),
+        -np.expm1(_inverse_box_cox(np.maximum(-values, 0.0), 2.0 - power)),
+    )
+
+
+def _box_cox(logarithms: Array, power: float) -> Array:
+    """``(exp(power * x) - 1) / power``, and its limit at zero."""
+    return logarithms if power < 1e-9 else np.expm1(power * logarithms) / power
+
+
+def _inverse_box_cox(values: Array, power: float) -> Array:
+    return values if power < 1e-9 else np.log1p(power * values) / power

@@ -1,0 +1,136 @@
+"""The column that is to be predicted, as numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.naming import Locator, locator_of, row_label, shortened, unknown_column
+from ..errors import DataError
+from .arrow_values import family, plain, record_batches
+from .columns import MisfitError, NumberColumn, is_blank
+from .readings import DistinctTexts, NumberReading
+from .sketches import Gaps
+from .text_values import parse_numbers, strange_texts
+from .written_numbers import DECIMALS, read_numbers
+
+
+def fit_target(
+    array: Any, name: str, *, decimal: str | None = None, source: Locator | None = None, first_row: int = 0
+) -> NumberColumn:
+    """How the numbers of a target are written; anything but numbers and words for a missing one is an error.
+
+    Args:
+        array: The whole column, in Arrow.
+        name: Its name.
+        decimal: What stands before decimals in text; None to find it.
+        source: What finds a row in its file, for error messages.
+        first_row: Number of the first row there.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> column = fit_target(pa.array(["$1,200.50", "$900", "n/a"]), "price")
+        >>> column.unit, column.read(pa.array(["$2,000"])).values.tolist()
+        ('$', [2000.0])
+    """
+    array = plain(array)
+    found = family(array.type)
+    if found in ("date", "time"):
+        raise DataError(
+            f"The target {name!r} holds dates or times ({array.type}): turn it into a number first, such as the days "
+            "since a fixed date, in a column of its own."
+        )
+    if found == "other":
+        raise DataError(f"The target {name!r} has the type {array.type}, but must be numbers.")
+    style, unit = "", ""
+    if found == "text":
+        chunk = DistinctTexts(array, is_blank)
+        readings = [NumberReading(each) for each in (None, *DECIMALS) if decimal is None or each == decimal]
+        for reading in readings:
+            reading.add(chunk, 0)
+        good = [reading for reading in readings if reading.holds and reading.words.unknown == 0]
+        if not good and bool(chunk.filled.any()):
+            values = parse_numbers(array)
+            rows = strange_texts(array, np.isnan(values) & np.isnan(read_numbers(array).values))
+            row = int(rows[0]) if len(rows) else int(strange_texts(array, np.isnan(values))[0])
+            raise DataError(
+                f"The target {name!r} must be numbers, but {row_label(first_row + row, source)} holds "
+                f"{shortened(array[row].as_py())}: correct the value, or choose another target."
+            )
+        if good:
+            style, unit = good[0].decimal or "", good[0].unit
+    return NumberColumn(name, "number", "number", False, "the target", 0.0, (), decimal=style, unit=unit)
+
+
+def read_target(column: NumberColumn, array: Any, *, source: Locator | None = None) -> npt.NDArray[np.float64]:
+    """The targets in an Arrow array, written as in the fit; NaN where missing. Infinite ones are an error."""
+    try:
+        cells = column.read(array)
+    except MisfitError as misfit:
+        place = "" if misfit.row is None else f", {row_label(misfit.row, source)}"
+        raise DataError(f"The target {column.name!r}{place} {misfit}: correct it, or choose another target.") from None
+    values = np.asarray(cells.values, dtype=np.float64)
+    if np.isinf(values).any():
+        first = int(np.flatnonzero(np.isinf(values))[0])
+        raise DataError(
+            f"The target {column.name!r} is infinite in {int(np.isinf(values).sum())} of {len(values)} rows, first in "
+            f"{row_label(first, source)}: correct or remove these rows."
+        )
+    return values
+
+
+def target_values(
+    data: Any, name: str, *, first_row: int = 0, source: Locator | None = None, allow_constant: bool = False
+) -> npt.NDArray[np.float64]:
+    """The targets of a chunk or a whole table as float64, ``(rows,)``; anything but finite numbers is an error.
+
+    Args:
+        data: A table or its chunks, as for `TableEncoder`.
+        name: The name of the target column.
+        first_row: Number of the first row, where ``data`` is one chunk of a larger table.
+        source: What finds a row in its file, for error messages; by default ``data``, if it can.
+        allow_constant: Do not check that the targets differ, because they need not within one chunk.
+
+    Example:
+        >>> target_values({"size": [1, 2], "price": ["3.5", "4"]}, "price").tolist()
+        [3.5, 4.0]
+    """
+    source = locator_of(data) if source is None else source
+    parts = []
+    gaps = Gaps()
+    row = first_row
+    for batch in record_batches(data):
+        if name not in batch.schema.names:
+            raise DataError(unknown_column(name, batch.schema.names))
+        array = batch.column(batch.schema.get_field_index(name))
+        column = fit_target(array, name, source=source, first_row=row)
+        values = np.asarray(column.read(array).values, dtype=np.float64)
+        gaps.add(np.isnan(values), np.isinf(values), row)
+        parts.append(values)
+        row += len(values)
+    if row == first_row:
+        raise DataError(f"The table has no rows, so there are no targets {name!r}.")
+    for count, word, first in (
+        (gaps.missing, "missing", gaps.first_missing),
+        (gaps.infinite, "infinite", gaps.first_infinite),
+    ):
+        if count:
+            raise DataError(
+                f"The target {name!r} is {word} in {count} of {row - first_row} rows, first in "
+                f"{row_label(first, source)}: remove these rows, because there is nothing to learn from them."
+            )
+    targets = np.concatenate(parts)
+    if not allow_constant:
+        check_varies(targets, name)
+    return targets
+
+
+def check_varies(targets: npt.NDArray[np.float64], name: str | None) -> None:
+    """An error if all targets are equal."""
+    if targets.min() == targets.max():
+        raise DataError(
+            f"The target {name or 'y'!r} is {targets[0]:.6g} in every row, so there is nothing to predict: choose "
+            "another column."
+        )

@@ -1,0 +1,279 @@
+"""``TableRegressor``: tables in, predictions in the target's units out; what scikit-learn expects; files; rows."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from scipy import stats
+from sklearn.base import clone
+from sklearn.inspection import permutation_importance
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import Pipeline
+
+from finitegp import DataError, GPRegressor, TableRegressor, coverage_scorer, crps_scorer, nlpd_scorer
+from finitegp.features import LinearFeatures
+from finitegp.tables.judging import Judging, fit_and_judge
+from finitegp.tables.splits import make_folds, split_groups, split_last
+
+
+def make_frame(rows=80, *, seed=0):
+    random = np.random.default_rng(seed)
+    size = random.uniform(1, 5, rows)
+    cut = random.choice(["a", "b", "c"], rows)
+    day = pd.Timestamp("2020-01-01") + pd.to_timedelta(random.integers(0, 700, rows), unit="D")
+    price = 100 + 10 * size + 5 * (cut == "a") + random.normal(size=rows)
+    return pd.DataFrame({"size": size, "cut": cut, "day": day.strftime("%d.%m.%Y"), "price": price})
+
+
+def linear(**parameters):
+    """A model that is fitted in no time: linear features, whatever their number."""
+    feature_map = parameters.pop("feature_map", LinearFeatures(9))
+    return TableRegressor(regressor=GPRegressor(feature_map, algorithm="exact", random_state=0), **parameters)
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return make_frame()
+
+
+@pytest.fixture(scope="module")
+def model(frame):
+    return linear(random_state=0, target_scale="identity").fit(frame, target="price")
+
+
+def test_every_kind_of_table_gives_the_same_model(frame, model, tmp_path):
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    pa.feather.write_feather(pa.Table.from_pandas(frame), tmp_path / "t.feather")
+    expected = model.predict(frame)
+    inputs, price = frame.drop(columns="price"), frame["price"]
+    tables = [pl.from_pandas(frame), pa.table(frame), dict(frame), tmp_path / "t.csv", tmp_path / "t.parquet"]
+    for table in [*tables, tmp_path / "t.feather"]:
+        made = clone(model).fit(table, target="price")
+        np.testing.assert_allclose(made.predict(table), expected, rtol=1e-9)
+    given = clone(model).fit(inputs, price)
+    assert given.target_ == "price"
+    np.testing.assert_allclose(given.predict(inputs), expected, rtol=1e-9)
+    assert given.evaluate(frame).rmse == pytest.approx(model.evaluate(frame).rmse)
+    # The target among the inputs is not an input.
+    np.testing.assert_allclose(clone(model).fit(frame, price).predict(inputs), expected, rtol=1e-9)
+
+
+def test_predictions_are_those_of_the_regressor(frame, model):
+    inputs = model.encoder_.transform(frame)
+    for ours, theirs in zip(
+        model.predict(frame, return_std=True), model.regressor_.predict(inputs, return_std=True), strict=True
+    ):
+        assert np.array_equal(ours, theirs)
+    lower, upper = model.predict_interval(frame, coverage=[0.5, 0.9])
+    assert lower.shape == upper.shape == (80, 2)
+    for column, coverage in enumerate((0.5, 0.9)):
+        ends = model.regressor_.predict_interval(inputs, coverage)
+        assert np.array_equal(lower[:, column], ends[0])
+        assert np.array_equal(model.predict_interval(frame, coverage)[1], ends[1])
+    np.testing.assert_allclose(
+        model.log_density(frame), model.regressor_.log_density(inputs, frame["price"].to_numpy()), rtol=1e-12
+    )
+
+
+def test_the_target_on_another_scale_comes_back_in_its_own_units(frame):
+    skewed = frame.assign(price=np.exp(frame["price"] / 10))
+    model = linear(target_scale="log", random_state=0).fit(skewed, target="price")
+    plain = linear(target_scale="identity", random_state=0).fit(
+        skewed.assign(price=np.log(skewed["price"])), target="price"
+    )
+    lower, upper = model.predict_interval(skewed, 0.9)
+    for ours, logarithm in zip((lower, upper), plain.predict_interval(skewed, 0.9), strict=True):
+        np.testing.assert_allclose(ours, np.exp(logarithm), rtol=1e-9)
+    assert (lower > 0.0).all()
+    log_mean, log_std = plain.predict(skewed, return_std=True)
+    mean, std = model.predict(skewed, return_std=True)
+    expected = stats.lognorm(log_std, scale=np.exp(log_mean))
+    np.testing.assert_allclose(mean, expected.mean(), rtol=1e-3)
+    np.testing.assert_allclose(std, expected.std(), rtol=2e-2)
+    price = skewed["price"].to_numpy()
+    np.testing.assert_allclose(model.log_density(skewed), expected.logpdf(price), rtol=1e-6)
+    assert model.log_density(skewed.assign(price=-1.0))[0] == -np.inf
+
+
+def test_lower_ends_of_a_target_that_was_never_negative_are_not(frame):
+    small = frame.assign(price=np.abs(np.random.default_rng(0).normal(size=80)))
+    model = linear(target_scale="identity").fit(small, target="price")
+    assert (model.predict_interval(small, 0.99)[0] >= 0.0).all()
+    negative = linear(target_scale="identity").fit(small.assign(price=small["price"] - 1.0), target="price")
+    assert (negative.predict_interval(small, 0.99)[0] < 0.0).any()
+
+
+def test_rows_without_a_target_are_left_out_and_counted(frame, tmp_path):
+    gaps = frame.copy()
+    gaps.loc[[3, 50], "price"] = np.nan
+    gaps.to_csv(tmp_path / "t.csv", index=False)
+    model = linear(target_scale="identity").fit(tmp_path / "t.csv", target="price")
+    assert model.rows_ == 78
+    assert any("missing in 2 of 80 rows, first in line 5 of" in note for note in model.notes_)
+    expected = linear(target_scale="identity").fit(gaps.dropna(), target="price")
+    np.testing.assert_allclose(model.predict(frame), expected.predict(frame), rtol=1e-9)
+    with pytest.warns(UserWarning, match="missing in 2 of 80 rows, first in row 3: these rows are left out"):
+        scores = model.evaluate(gaps)
+    assert scores.rmse == pytest.approx(model.evaluate(gaps.dropna()).rmse)
+    with pytest.warns(UserWarning, match="left out"):
+        model.update(gaps)
+    assert model.rows_ == 156
+    with pytest.warns(UserWarning, match="left out"):
+        assert model.statistics(gaps).rows == 78
+    assert np.isnan(model.log_density(gaps)[[3, 50]]).all()
+    with pytest.raises(DataError, match="rows_without_target='drop'") as caught:
+        linear(rows_without_target="error").fit(gaps, target="price")
+    assert caught.value.code == "rows_without_target"
+
+
+def test_new_rows_with_gaps_and_new_categories_are_never_better_known(frame, model):
+    new = frame.drop(columns="price")
+    with pytest.warns(UserWarning, match=r"'size': 80 of 80 values were missing"):
+        mean, std = model.predict(new.assign(size=np.nan), return_std=True)
+    # The mixture over sizes that the fit saw: its spread is there, and no single one is less certain.
+    assert np.isfinite(mean).all()
+    for size in (frame["size"].min(), frame["size"].median(), frame["size"].max()):
+        assert (std > 0.99 * model.predict(new.assign(size=size), return_std=True)[1]).all()
+    assert std.min() > 0.5 * 10 * frame["size"].std()
+    with pytest.warns(UserWarning, match=r"'cut': 80 of 80 values are categories .* such as 'z'"):
+        unseen_mean, unseen = model.predict(new.assign(cut="z"), return_std=True)
+    for cut in "abc":
+        assert (unseen >= model.predict(new.assign(cut=cut), return_std=True)[1]).all()
+    # Intervals and densities claim the same.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lower, upper = model.predict_interval(new.assign(cut="z"), 0.9)
+        density = model.log_density(new.assign(cut="z"), unseen_mean)
+    np.testing.assert_allclose((upper + lower) / 2, unseen_mean, rtol=1e-9)
+    np.testing.assert_allclose(density, -np.log(unseen * np.sqrt(2 * np.pi)), rtol=1e-6)
+    np.testing.assert_allclose(upper - lower, 2 * stats.norm.ppf(0.95) * unseen, rtol=1e-6)
+
+
+def test_values_outside_of_the_fit_are_told(frame, model):
+    with pytest.warns(UserWarning, match=r"'size': 1 of 80 values lie outside of what the fit saw, such as 99"):
+        model.predict(frame.assign(size=[99.0, *frame["size"][1:]]))
+    with pytest.warns(UserWarning, match=r"'day': 80 of 80 values lie outside .* such as 2100-01-01"):
+        model.predict(frame.assign(day="1.1.2100"))
+
+
+def test_copies_are_counted_and_stay_on_one_side_of_a_split(frame):
+    twice = pd.concat([frame, frame.iloc[:10]], ignore_index=True)
+    model = linear(target_scale="identity").fit(twice, target="price")
+    assert any(
+        note.startswith("10 rows are copies of another in all columns (row 80 of row 0") for note in model.notes_
+    )
+    fit = fit_and_judge(linear(target_scale="identity"), pd.concat([frame] * 2, ignore_index=True), "price")
+    assert fit.held_out_rows == 32
+    assert fit.model.rows_ == 160
+
+
+def test_scikit_learn_tools_take_it(frame):
+    inputs, price = frame.drop(columns="price"), frame["price"]
+    model = linear(target_scale="identity", random_state=0)
+    assert (cross_val_score(model, inputs, price, cv=3) > 0.9).all()
+    for scorer in (nlpd_scorer, crps_scorer, coverage_scorer):
+        assert np.isfinite(cross_val_score(model, inputs, price, cv=2, scoring=scorer)).all()
+    search = GridSearchCV(model, {"target_scale": ["identity", "log"]}, cv=2).fit(inputs, price)
+    assert search.best_params_["target_scale"] in ("identity", "log")
+    pipeline = Pipeline([("model", model)]).fit(inputs, price)
+    found = permutation_importance(pipeline, inputs, price, n_repeats=2, random_state=0)
+    assert found.importances_mean[0] > found.importances_mean[1] > found.importances_mean[2]
+    assert clone(model).get_params()["target_scale"] == "identity"
+    assert list(pipeline[-1].feature_names_in_) == ["size", "cut", "day"]
+    assert pipeline.predict(pl.from_pandas(inputs)).shape == (80,)
+
+
+def test_files_keep_everything(frame, tmp_path):
+    table = frame.assign(price=[f"$ {value:,.2f}" for value in 1000 * frame["price"]], town=["x", "y"] * 40)
+    model = linear(target_scale="log", categorical=["town"], random_state=0, feature_map=LinearFeatures(11)).fit(
+        table, target="price"
+    )
+    model.save(tmp_path / "m.finitegp")
+    again = TableRegressor.load(tmp_path / "m.finitegp")
+    assert (again.scale_, again.target_, again.categorical) == (model.scale_, "price", ["town"])
+    assert np.array_equal(again.predict(table), model.predict(table))
+    assert again.evaluate(table) == model.evaluate(table)
+    assert again.columns_ == model.columns_
+    assert again.update(table).rows_ == 160
+
+
+def test_weights_drop_and_only(frame):
+    weighted = frame.assign(times=[2.0, *[1.0] * 79])
+    model = linear(weight="times", target_scale="identity").fit(weighted, target="price")
+    assert model.rows_ == 81
+    assert "times" not in [line.column for line in model.columns_]
+    assert [
+        line.column for line in linear(only=["size"], feature_map=LinearFeatures(1)).fit(frame, target="price").columns_
+    ] == ["size"]
+    assert "day" not in [
+        line.column for line in linear(drop=["day"], feature_map=LinearFeatures(4)).fit(frame, target="price").columns_
+    ]
+    with pytest.raises(DataError, match="no column 'sizes'"):
+        linear(drop=["sizes"]).fit(frame, target="price")
+    with pytest.raises(ValueError, match="drop must be a list of columns"):
+        linear(drop="day").fit(frame, target="price")
+
+
+def test_mistakes(frame):
+    with pytest.raises(DataError, match="pass y, or target='NAME'"):
+        linear().fit(frame)
+    with pytest.raises(DataError, match=r"no column 'prise' .*did you mean 'price'"):
+        linear().fit(frame, target="prise")
+    with pytest.raises(DataError, match="'cut' must be numbers, but row 0 holds"):
+        linear().fit(frame, target="cut")
+    with pytest.raises(ValueError, match="y must have one number for each of 80 rows"):
+        linear().fit(frame, [1.0, 2.0])
+    with pytest.raises(ValueError, match="target_scale must be"):
+        linear(target_scale="cube").fit(frame, target="price")
+    for table in (frame, pl.from_pandas(frame)):
+        with pytest.raises(DataError, match=r"'cut' holds text or dates .*TableRegressor takes tables"):
+            GPRegressor().fit(table, frame["price"])
+
+
+def test_a_target_with_many_zeros_is_named(frame):
+    zeros = frame.assign(price=np.where(np.arange(80) % 3 == 0, 0.0, frame["price"]))
+    model = linear(target_scale="auto").fit(zeros, target="price")
+    assert any("is exactly 0 in 34 % of the rows" in note for note in model.notes_)
+    assert np.isfinite(model.log_density(zeros)).all()
+
+
+def test_splits():
+    groups = np.repeat(np.arange(20), 3)
+    split = split_groups(groups, 0.2, seed=0)
+    assert not set(groups[split.training]) & set(groups[split.held_out])
+    assert sorted([*split.training, *split.held_out]) == list(range(60))
+    order = np.random.default_rng(0).permutation(50).astype(float)
+    last = split_last(order, 0.2)
+    assert order[last.training].max() < order[last.held_out].min()
+    assert len(last.held_out) == 10
+    folds = make_folds(groups, 4, seed=0)
+    assert sorted(np.concatenate([fold.held_out for fold in folds])) == list(range(60))
+    assert all(len(fold.held_out) == 15 for fold in folds)
+    with pytest.raises(DataError, match="one group"):
+        split_groups(np.zeros(5, dtype=int), 0.2, seed=0)
+
+
+def test_judging_by_date_by_group_by_folds_and_by_another_table(frame):
+    later = make_frame(40, seed=1)
+    made = {
+        "date": fit_and_judge(linear(target_scale="identity"), frame, "price", Judging(split_by="day")),
+        "group": fit_and_judge(linear(target_scale="identity"), frame, "price", Judging(group="size")),
+        "folds": fit_and_judge(linear(target_scale="identity"), frame, "price", Judging(folds=4)),
+        "small": fit_and_judge(linear(target_scale="identity"), frame[:30], "price"),
+        "test": fit_and_judge(linear(target_scale="identity"), frame, "price", test=later),
+    }
+    assert [fit.held_out_rows for fit in made.values()][2:] == [80, 30, 40]
+    assert [fit.model.rows_ for fit in made.values()] == [80, 80, 80, 30, 80]
+    assert made["folds"].how == "4-fold cross-validation"
+    assert made["small"].how == "5-fold cross-validation"
+    assert all(fit.scores[0].rmse < 8 for fit in made.values())
+    assert any("holds dates, and random rows do not show" in note for note in made["test"].notes)
+    assert not any("random rows do not show" in note for note in made["date"].notes)
+    days = pd.to_datetime(frame["day"], format="%d.%m.%Y")
+    expected = clone(made["date"].model).fit(frame[days <= days.sort_values().iloc[63]], target="price")
+    held_out = frame[days > days.sort_values().iloc[63]]
+    assert made["date"].scores[0].rmse == pytest.approx(expected.evaluate(held_out).rmse, rel=1e-6)

@@ -1,0 +1,80 @@
+"""Scales of targets: derivatives, inverses, the choice, and scores from quantiles, against other computations."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from finitegp import DataError
+from finitegp.metrics import score
+from finitegp.tables.scoring import COVERAGES, SCORED_COVERAGES, ScoredRows, quantile_moments
+from finitegp.tables.target_scale import SCALES, TargetScale, atom, choose_scale
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_inverse_and_derivative(name):
+    targets = np.random.default_rng(0).lognormal(1.0, 0.8, size=200)
+    scale = TargetScale.fitted(name, targets)
+    np.testing.assert_allclose(scale.inverse(scale.forward(targets)), targets, rtol=1e-9)
+    step = 1e-6 * targets
+    slope = (scale.forward(targets + step) - scale.forward(targets - step)) / (2 * step)
+    np.testing.assert_allclose(scale.log_derivative(targets), np.log(slope), atol=1e-7)
+    assert TargetScale.from_dict(scale.to_dict()) == scale
+    assert (scale.inverse(np.array([-1e3])) >= 0.0).all()
+
+
+def test_yeo_johnson_is_that_of_scipy():
+    targets = np.random.default_rng(0).lognormal(size=300)
+    scale = TargetScale.fitted("yeo-johnson", targets)
+    expected = stats.yeojohnson((targets - scale.shift) / scale.unit, scale.power)
+    np.testing.assert_allclose(scale.forward(targets), expected, rtol=1e-12)
+
+
+def test_scales_that_cannot_be():
+    with pytest.raises(DataError, match="'log' needs positive targets, but the smallest is 0"):
+        TargetScale.fitted("log", np.array([0.0, 1.0]))
+    with pytest.raises(DataError, match="'square root' needs targets that are not negative"):
+        TargetScale.fitted("square root", np.array([-1.0, 1.0]))
+    for stored in (3, {}, TargetScale().to_dict() | {"unit": 0.0}, TargetScale().to_dict() | {"name": "exp"}):
+        with pytest.raises(DataError, match="makes no sense"):
+            TargetScale.from_dict(stored)
+
+
+@pytest.mark.parametrize(("name", "make"), [("log", np.exp), ("identity", lambda values: values)])
+def test_the_scale_on_which_errors_are_alike_is_chosen(name, make):
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(600, 2))
+    targets = make(5.0 + inputs[:, 0] + 0.3 * random.normal(size=600))
+    scale, densities = choose_scale(inputs, targets)
+    assert scale.name == name
+    assert max(densities, key=densities.get) == name or name == "identity"
+
+
+def test_atoms_are_found_and_coarse_scales_are_none():
+    random = np.random.default_rng(0)
+    assert atom(np.append(np.zeros(50), random.lognormal(size=200))) == (0.0, 0.2)
+    assert atom(random.integers(0, 10, 1000).astype(float)) is None
+    assert atom(random.normal(size=100)) is None
+
+
+def test_scores_from_quantiles_are_those_in_closed_form():
+    random = np.random.default_rng(0)
+    mean, std, targets = random.normal(size=400), random.uniform(0.5, 2.0, 400), random.normal(size=400)
+    levels = np.array([*COVERAGES, *SCORED_COVERAGES])
+    reach = std[:, None] * stats.norm.ppf(0.5 + levels / 2)
+    found = ScoredRows(
+        mean, std, stats.norm.logpdf(targets, mean, std), mean[:, None] - reach, mean[:, None] + reach, targets
+    )
+    ours, expected = found.scores().to_dict(), score(mean, std, targets).to_dict()
+    assert ours.pop("crps") == pytest.approx(expected.pop("crps"), rel=1e-3)
+    assert ours.pop("coverage") == expected.pop("coverage")
+    assert ours.pop("name") == expected.pop("name")
+    assert ours == pytest.approx(expected, rel=1e-9)
+
+
+def test_moments_of_a_lognormal_from_its_quantiles():
+    levels = 0.5 + np.array(COVERAGES) / 2
+    lower, upper = (np.exp(0.5 * stats.norm.ppf(each))[None] for each in (1 - levels, levels))
+    mean, std = quantile_moments(lower, upper)
+    expected = stats.lognorm(0.5)
+    assert mean[0] == pytest.approx(expected.mean(), rel=2e-3)
+    assert std[0] == pytest.approx(expected.std(), rel=2e-2)

@@ -1,0 +1,204 @@
+"""Numbers and dates as people write them, keys and codes: recognised, or refused with the option that settles it."""
+
+import datetime as dt
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from encoder_summaries import kinds, note, output
+
+from finitegp import DataError
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.text_values import NOT_A_MOMENT
+from finitegp.tables.written_dates import read_moments
+from finitegp.tables.written_numbers import read_numbers
+
+DAYS = [dt.date(2019, 12, 28) + dt.timedelta(days=17 * number) for number in range(30)]
+
+
+def micros(day):
+    return (day - dt.date(1970, 1, 1)).days * 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        ("day first", "%d/%m/%Y"),
+        ("day first", "%d-%m-%y"),
+        ("month first", "%m/%d/%Y"),
+        ("day.month.year", "%d.%m.%Y"),
+        ("year first", "%Y/%m/%d"),
+        ("month name first", "%b %d, %Y"),
+        ("month name first", "%A, %B %d, %Y"),
+        ("day and month name", "%d-%b-%Y"),
+        ("day and month name", "%d %B %Y"),
+        ("yyyymmdd", "%Y%m%d"),
+    ],
+)
+def test_dates_of_every_style_are_those_that_python_wrote(style, text):
+    written = [day.strftime(text) for day in DAYS]
+    assert read_moments(pa.array(written), style).tolist() == [micros(day) for day in DAYS]
+    encoder = TableEncoder.fit({"d": written})
+    assert kinds(encoder) == {"d": ("date", "date parts")}
+    days = output(encoder, {"d": written}, "d days")
+    assert days.tolist() == [micros(day) / 86_400_000_000 for day in DAYS]
+    # Programs that take over from people write ISO.
+    assert output(encoder, {"d": [str(day) for day in DAYS]}, "d days").tolist() == days.tolist()
+    assert len(encoder.notes) == 1
+    assert "read as dates" in encoder.notes[0]
+
+
+def test_times_months_and_halves_of_the_day():
+    found = read_moments(pa.array(["3/1/2020 12:05 AM", "3/1/2020 1:05:07 pm", "3/1/2020 13:05 PM"]), "day first")
+    midnight = micros(dt.date(2020, 1, 3))
+    assert found.tolist() == [midnight + 300_000_000, midnight + 47_107_000_000, NOT_A_MOMENT]
+    assert kinds(TableEncoder.fit({"m": [f"2020-{month:02d}" for month in range(1, 13)]}))["m"][0] == "date"
+    assert read_moments(pa.array(["30/2/2020", "31.4.2020", "29/2/2020"]), "day first").tolist() == [
+        NOT_A_MOMENT,
+        NOT_A_MOMENT,
+        micros(dt.date(2020, 2, 29)),
+    ]
+
+
+def test_the_order_of_day_and_month_is_found_or_asked_for():
+    written = ["01/02/2020", "03/04/2020", "05/06/2021"]
+    with pytest.raises(DataError, match=r"such as '01/02/2020', of which no row shows .*Pass day_first") as caught:
+        TableEncoder.fit({"d": written})
+    assert caught.value.code == "ambiguous_dates"
+    february = micros(dt.date(2020, 2, 1)) / 86_400_000_000
+    assert output(TableEncoder.fit({"d": written}, day_first=True), {"d": written}, "d days")[0] == february
+    january = micros(dt.date(2020, 1, 2)) / 86_400_000_000
+    assert output(TableEncoder.fit({"d": written}, day_first=False), {"d": written}, "d days")[0] == january
+    encoder = TableEncoder.fit({"d": [*written, "31/01/2020"]})
+    assert output(encoder, {"d": written}, "d days")[0] == february
+    assert TableEncoder.fit({"d": written}, categorical=["d"]).columns[0].kind == "category"
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers", "unit"),
+    [
+        (["41,100", "1,234,567", "950"], [41100, 1234567, 950], ""),
+        (["$41.10", "$1,000", "-$3"], [41.10, 1000, -3], "$"),
+        (["17.0 %", "3%", "100 %"], [17, 3, 100], "%"),
+        (["17.0 kg", "3 kg", "0.5kg"], [17, 3, 0.5], "kg"),
+        (["39,1", "40,25", "1.234,5"], [39.1, 40.25, 1234.5], ""),
+        (["€ 12", "€ 1 300", "€ 7.5"], [12, 1300, 7.5], "€"),
+        (["5 °C", "−3 °C", "2.5e1 °C"], [5, -3, 25], "°C"),
+    ],
+)
+def test_numbers_with_separators_and_units(texts, numbers, unit):
+    encoder = TableEncoder.fit({"x": texts})
+    assert kinds(encoder) == {"x": ("number", "number")}
+    assert output(encoder, {"x": texts}, "x").tolist() == pytest.approx(numbers)
+    assert encoder.columns[0].unit == unit
+    assert "read as numbers written as text" in encoder.notes[0]
+    again = TableEncoder.from_dict(encoder.to_dict())
+    assert output(again, {"x": texts}, "x").tolist() == pytest.approx(numbers)
+
+
+def test_a_decimal_comma_can_be_said():
+    texts = ["41,100", "39,250", "12,500"]
+    assert output(TableEncoder.fit({"x": texts}), {"x": texts}, "x").tolist() == [41100, 39250, 12500]
+    assert output(TableEncoder.fit({"x": texts}, decimal=","), {"x": texts}, "x").tolist() == [41.1, 39.25, 12.5]
+
+
+def test_another_unit_in_new_rows_is_an_error():
+    encoder = TableEncoder.fit({"x": ["17.0 kg", "3 kg", "5 kg"]})
+    with pytest.raises(DataError, match="row 1 holds '300 g', but the column was numbers"):
+        encoder.transform({"x": ["4 kg", "300 g"]})
+
+
+def test_texts_that_begin_with_numbers_are_no_numbers():
+    for texts in (["12a", "13b", "14c"], ["12 Main St", "9 Oak Rd"], ["1st", "2nd", "3rd"], ["A1", "A2"]):
+        assert kinds(TableEncoder.fit({"x": texts}))["x"][0] == "category"
+    assert np.isnan(read_numbers(pa.array(["1,23", "1,2345", "12,34,567", "--3", "1.2.3"])).values).all()
+
+
+def test_keys_and_row_numbers_are_left_out():
+    rows = 40
+    random = np.random.default_rng(0)
+    table = {
+        "": range(rows),
+        "customer_id": random.permutation(np.arange(100_000, 100_000 + rows)),
+        "distcod": random.permutation(np.arange(60_000, 60_000 + 97 * rows, 97)),
+        "n": np.arange(1, rows + 1),
+        "big": np.arange(rows) + 2**62,
+        "year": np.arange(1950, 1950 + rows),
+        "trend": np.arange(7, 7 + rows),
+        "amount": random.permutation(np.arange(rows)),
+        "x": random.normal(size=rows),
+    }
+    encoder = TableEncoder.fit(table)
+    left_out = [name for name, kind in kinds(encoder).items() if kind == ("identifier", "left out")]
+    assert left_out == ["", "customer_id", "distcod", "n", "big"]
+    assert sum("numbers or names the rows" in text for text in encoder.notes) == 4
+    assert "15th digit" in note(encoder, "big")
+    # A sample of a row index, in order, still counts rows; where there is nothing else, it stands for time.
+    sample = np.sort(random.permutation(rows)[:30])
+    assert kinds(TableEncoder.fit({"i": sample, "x": table["x"][:30]}))["i"] == ("identifier", "left out")
+    assert kinds(TableEncoder.fit({"i": range(30)}))["i"] == ("number", "number")
+
+
+def test_codes_that_repeat_are_categories():
+    codes = np.arange(60) % 20
+    encoder = TableEncoder.fit({"shop_id": codes, "rooms": codes}, targets=codes.astype(float))
+    assert kinds(encoder) == {"shop_id": ("category", "target mean"), "rooms": ("number", "number")}
+    numbers = encoder.transform({"shop_id": ["3", "3.0"], "rooms": [1, 1]})
+    assert numbers[0].tolist() == numbers[1].tolist() == encoder.transform({"shop_id": [3], "rooms": [1]})[0].tolist()
+
+
+def test_free_text_is_left_out_and_yes_or_no_is_one_column():
+    remarks = [f"the {number} th remark that somebody wrote" for number in range(30)]
+    encoder = TableEncoder.fit({"remark": remarks, "paid": ["Yes", "no", "no"] * 10})
+    assert kinds(encoder) == {"remark": ("free text", "left out"), "paid": ("boolean", "number")}
+    assert encoder.transform({"remark": ["x", "y"], "paid": ["YES", "No"]}).tolist() == [[1.0], [0.0]]
+
+
+def test_columns_can_be_told_what_they_are():
+    table = {"zone": [1, 2, 3, 1], "size": ["1", "2", "x", "4"], "day": [2019, 2020, 2021, 2022]}
+    encoder = TableEncoder.fit(table, categorical=["zone"], date=["day"])
+    assert kinds(encoder)["zone"] == ("category", "one-hot")
+    assert kinds(encoder)["day"] == ("date", "date parts")
+    with pytest.raises(DataError, match="'size' shall hold numbers, but too many of its values are none"):
+        TableEncoder.fit(table, numeric=["size"])
+    with pytest.raises(DataError, match=r"no column 'sizes'.*did you mean 'size'"):
+        TableEncoder.fit(table, numeric=["sizes"])
+
+
+def test_absurd_and_infinite_values_are_named():
+    values = [*np.linspace(0, 1, 30), 1e12]
+    encoder = TableEncoder.fit({"x": values, "z": [*range(30), np.inf]}, missing="impute")
+    assert "Column 'x': row 30 holds a value that is absurdly far from all others" in encoder.notes[0]
+    assert "Column 'z': 1 infinite values count as missing, first in row 30" in encoder.notes[1]
+
+
+def test_means_of_categories_do_not_contain_the_rows_own_target():
+    """With targets of pure noise, no encoding of training rows may tell them: the correlation is not positive."""
+    random = np.random.default_rng(0)
+    towns, targets = [f"town {number}" for number in random.integers(0, 100, 600)], random.normal(size=600)
+    encoder = TableEncoder.fit({"town": towns}, targets=targets, max_one_hot=4)
+    training = encoder.transform_training({"town": towns})[:, 0]
+    seen = encoder.transform({"town": towns})[:, 0]
+    assert np.corrcoef(seen, targets)[0, 1] > 0.1
+    assert np.corrcoef(training, targets)[0, 1] < 0.05
+    # The other way round: with real effects, both tell.
+    effects = random.normal(size=100)
+    codes = np.array([int(town.split()[1]) for town in towns])
+    encoder = TableEncoder.fit({"town": towns}, targets=effects[codes] + 0.1 * targets, max_one_hot=4)
+    assert np.corrcoef(encoder.transform_training({"town": towns})[:, 0], effects[codes])[0, 1] > 0.9
+
+
+def test_shrunk_means_are_those_of_a_random_effect():
+    """Against the textbook: the mean of a group is shrunk by rows / (rows + within / between)."""
+    from finitegp.tables.category_means import CategoryMeans
+
+    random = np.random.default_rng(1)
+    codes = random.integers(0, 200, 20_000)
+    targets = 3.0 + 0.5 * random.normal(size=200)[codes] + 2.0 * random.normal(size=20_000)
+    means = CategoryMeans()
+    names = [str(number) for number in range(200)]
+    means.add(names, codes, targets, np.arange(20_000))
+    found = means.shrunk(names).means
+    counts = np.bincount(codes)
+    plain = np.bincount(codes, targets - targets.mean()) / counts
+    np.testing.assert_allclose(found, plain * counts / (counts + 2.0**2 / 0.5**2), rtol=0.05, atol=0.02)

@@ -432,7 +432,7 @@ def _climb(judge: Callable[[tuple[float, float]], float]) -> tuple[float, float]
 def _cross_fitted(
     judged: Mapping[tuple[float, float], _Judged], few: HeldOut, widened: float, shape: ErrorShape
 ) -> Array:
-    """Absolute normal scores of each half of the rows under the prior and the factor that the other half would choose.
+    """Absolute normal scores of each half of the rows under prior and factor that the other half would choose.
 
     By the shape that was chosen, and not in standard deviations: with heavy tails these depend on the degrees of freedom
     far more than intervals do.

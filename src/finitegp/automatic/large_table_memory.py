@@ -129,7 +129,7 @@ def _chunks(smallest: int, setting: LargeTableSetting) -> Iterator[LargeTableSet
             yield replace(setting, settings=replace(setting.settings, chunk_size=size))
 
 
-_PARTS = (
+_PARTS: tuple[Part[LargeTableSetting], ...] = (
     Part(lambda setting: _chunks(_SMALL_CHUNK, setting)),
     Part(lambda setting: (replace(setting, threads=count) for count in range(setting.threads, 0, -1))),
     Part(lambda setting: _chunks(_SMALLEST_CHUNK, setting)),

@@ -43,8 +43,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     calibration (:func:`~finitegp.automatic.fit_auto`). Inputs are standardised inside. Any ``feature_map`` or
     ``algorithm`` other than ``"auto"`` is trained as given; a closing exact pass takes in all rows.
 
-    The fitted estimator keeps features and row sums, so rows can be added, forgotten and merged exactly. On small tables
-    the features hold the rows themselves, unless ``keep_rows`` is False; otherwise no row is kept.
+    The fitted estimator keeps features and row sums, so rows can be added, forgotten and merged exactly. On small
+    tables the features hold the rows themselves, unless ``keep_rows`` is False; otherwise no row is kept.
 
     Args:
         feature_map: ``"auto"``, ``"mlp"``, ``"fourier"``, or any ``nn.Module`` from ``(rows, columns)`` to

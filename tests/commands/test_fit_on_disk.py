@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from finitegp import fit_source
 from finitegp.automatic import EFFORTS
 from finitegp.cli import app
-from finitegp.data.columns import TableEncoder
 from finitegp.estimator import as_regressor
-from finitegp.table_model import TableModel
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.model import TableRegressor
 
 runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"})
 
@@ -49,12 +49,12 @@ class TestCommands:
             assert word in result.stdout
         assert result.stdout.index("Memory budget") < result.stdout.index("seconds of training")
         assert "<title>Predicting y</title>" in (tmp_path / "m.html").read_text()
-        model = TableModel.load("m.finitegp")
-        assert model.regressor.fits_[0].fitted.posterior.statistics.num_data == 3000  # test rows taken in at the end
-        assert model.regressor.fits_[0].record["path"] == "networks"
-        scores = {row["name"]: row["rmse"] for row in model.summary["scores"]}
+        model = TableRegressor.load("m.finitegp")
+        assert model.regressor_.fits_[0].fitted.posterior.statistics.num_data == 3000  # test rows taken in at the end
+        assert model.regressor_.fits_[0].record["path"] == "networks"
+        scores = {row["name"]: row["rmse"] for row in model.summary_["scores"]}
         assert scores["this model"] < scores["linear"] < scores["mean"]
-        chunk = model.regressor.fits_[0].fitted.chunk_size
+        chunk = model.regressor_.fits_[0].fitted.chunk_size
 
         shown = run("predict", "m.finitegp", "t.parquet", "-o", "a.parquet").stdout
         assert "Memory budget 24.0MB" in shown
@@ -109,7 +109,7 @@ def test_predictions_say_that_the_budget_is_the_models_own(tmp_path, monkeypatch
     fit = fit_source((inputs, targets), effort="low")
     table = {f"x{number}": inputs[:, number] for number in range(3)} | {"y": targets}
     encoder = TableEncoder.fit(table, exclude="y")
-    TableModel(as_regressor(fit, memory_budget="1MB"), encoder, "y").save("m.finitegp")
+    TableRegressor.from_parts(as_regressor(fit, memory_budget="1MB"), encoder, "y").save("m.finitegp")
     pq.write_table(pa.table(table), "t.parquet")
     shown = run("predict", "m.finitegp", "t.parquet", "-o", "a.csv", code=1).stderr
     assert "The model was fitted with a memory budget, which predictions keep to. A budget of 1.0MB is too" in shown

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 from ..extrapolation import CHEAP_FREQUENCIES, CLUSTERED_ROWS, MODELS, MOST_CENTRES, PIECE, TESTED_ROWS
 from ..linalg import GRAM_BLOCK_ROWS
@@ -311,10 +312,10 @@ def _parameters(columns: int, settings: AutoSettings) -> int:
     width, frequencies = embedding_shape(columns, settings)
     embedding = columns * (2 * frequencies + (frequencies + 1) * (width - 1))
     widths = (columns * width, *settings.hidden)
-    return embedding + sum((one + 1) * other for one, other in zip(widths, settings.hidden, strict=False))
+    return embedding + sum((one + 1) * other for one, other in pairwise(widths))
 
 
 def _noise_parameters(columns: int) -> int:
     embedding = columns * (2 * FREQUENCIES + (FREQUENCIES + 1) * (_NOISE_WIDTH - 1))
     widths = (columns * _NOISE_WIDTH, *HIDDEN, 1)
-    return embedding + sum((one + 1) * other for one, other in zip(widths, widths[1:], strict=False))
+    return embedding + sum((one + 1) * other for one, other in pairwise(widths))

@@ -1,4 +1,4 @@
-"""What predictions of a :class:`~finitegp.scaled.ScaledGP` keep in memory, and how many rows at once a budget allows."""
+"""What predictions of a ``ScaledGP`` keep in memory, and how many rows at once a budget allows."""
 
 from __future__ import annotations
 

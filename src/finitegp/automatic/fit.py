@@ -79,6 +79,7 @@ def fit_source(
     seed: int = 0,
     threads: int | None = None,
     memory_budget: str | int | None = None,
+    kept_bytes: int = 0,
     progress: Callable[[str], None] | None = None,
     on_plan: Callable[[MemoryPlan[Any]], object] | None = None,
     ranks: Ranks = ALONE,
@@ -109,6 +110,7 @@ def fit_source(
             are learned from a smaller sample, and only where that is not enough, there are fewer features. A budget
             with room for everything changes nothing. Arrays that are given and rows on disk are not counted. Freed
             memory is given back to the system from then on (:func:`~finitegp.memory.return_freed_memory`).
+        kept_bytes: With a memory budget, what the caller keeps in memory meanwhile at its expense.
         progress: Called with a word on each finished part.
         on_plan: With a memory budget, called with the plan before anything is fitted; ``str(plan)`` is the bill.
         ranks: The processes that share the exact pass; each of them has the budget.
@@ -135,7 +137,8 @@ def fit_source(
     if total < _FEWEST_ROWS:
         raise DataError(f"At least {_FEWEST_ROWS} rows are needed, but there are {total}.")
     record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": total}
-    budgeted = _Budgeted(source, total, chosen, count_processes(4) if threads is None else threads, budget, on_plan)
+    threads = count_processes(4) if threads is None else threads
+    budgeted = _Budgeted(source, total, chosen, threads, budget, kept_bytes, on_plan)
     sample: Table | None = None
     if total <= max(_MOST_TO_MERGE, chosen.small_rows):
         sample = draw_sample(_in_chunks(source, _FEW_AT_ONCE), total, total, seed=seed)
@@ -197,16 +200,18 @@ class _Budgeted:
         settings: AutoSettings,
         threads: int,
         budget: int | None,
+        kept_bytes: int,
         on_plan: Callable[[MemoryPlan[Any]], object] | None,
     ) -> None:
         self._source, self._total, self._settings, self._threads = source, total, settings, threads
-        self._budget, self._on_plan = budget, on_plan
+        self._budget, self._kept_bytes, self._on_plan = budget, kept_bytes, on_plan
         self._refused: MemoryPlan[Any] | None = None
         self.plan: MemoryPlan[Any] | None = None
 
     def plan_small(self, rows: int) -> SmallTableSetting | None:
         """How kernels are fitted to this many different rows; None if the budget has no room for them."""
-        wanted = SmallTableSetting(rows, self._columns(), self._settings.learning_rows, self._threads)
+        learning = self._settings.learning_rows
+        wanted = SmallTableSetting(rows, self._columns(), learning, self._threads, self._kept_bytes)
         if self._budget is None:
             return wanted
         plan = plan_small_table(self._budget, wanted)
@@ -224,6 +229,7 @@ class _Budgeted:
             self._columns(),
             self._threads,
             reading_bytes=self._source.reading_bytes,
+            kept_bytes=self._kept_bytes,
         )
         if self._budget is None:
             return wanted

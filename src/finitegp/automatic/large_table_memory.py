@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 from ..extrapolation import CHEAP_FREQUENCIES, CLUSTERED_ROWS, MODELS, MOST_CENTRES, PIECE, TESTED_ROWS
 from ..linalg import GRAM_BLOCK_ROWS
@@ -43,6 +44,7 @@ class LargeTableSetting:
         threads: How many.
         counted: Whether rows stand for several.
         reading_bytes: Memory that reading takes besides the chunks.
+        kept_bytes: What the caller keeps.
     """
 
     settings: AutoSettings
@@ -52,6 +54,7 @@ class LargeTableSetting:
     threads: int = 1
     counted: bool = False
     reading_bytes: int = 0
+    kept_bytes: int = 0
 
     @property
     def sample(self) -> int:
@@ -137,6 +140,8 @@ _PARTS: tuple[Part[LargeTableSetting], ...] = (
 def memory_bill(fit: LargeTableSetting) -> Iterator[Item]:
     """What is in memory in each stage of :func:`~finitegp.automatic.large_table.fit_large_table`."""
     yield Item("always", "small objects", SMALL_OBJECTS)
+    if fit.kept_bytes:
+        yield Item("always", "rows held out or shown", fit.kept_bytes)
     yield Item("always", "sample", fit.sample * 8 * (fit.columns + (2 if fit.counted else 1)))
     yield from _sampling(fit)
     yield from _training(fit)
@@ -307,10 +312,10 @@ def _parameters(columns: int, settings: AutoSettings) -> int:
     width, frequencies = embedding_shape(columns, settings)
     embedding = columns * (2 * frequencies + (frequencies + 1) * (width - 1))
     widths = (columns * width, *settings.hidden)
-    return embedding + sum((one + 1) * other for one, other in zip(widths, settings.hidden, strict=False))
+    return embedding + sum((one + 1) * other for one, other in pairwise(widths))
 
 
 def _noise_parameters(columns: int) -> int:
     embedding = columns * (2 * FREQUENCIES + (FREQUENCIES + 1) * (_NOISE_WIDTH - 1))
     widths = (columns * _NOISE_WIDTH, *HIDDEN, 1)
-    return embedding + sum((one + 1) * other for one, other in zip(widths, widths[1:], strict=False))
+    return embedding + sum((one + 1) * other for one, other in pairwise(widths))

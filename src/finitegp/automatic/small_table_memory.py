@@ -18,12 +18,14 @@ class SmallTableSetting:
         columns: Input columns.
         learning_rows: Rows that hyperparameters are learned from.
         threads: Kernels that are fitted at once.
+        kept_bytes: What the caller keeps.
     """
 
     rows: int
     columns: int
     learning_rows: int
     threads: int = 1
+    kept_bytes: int = 0
 
     def describe(self) -> str:
         """The setting in a line."""
@@ -42,6 +44,8 @@ def memory_bill(fit: SmallTableSetting) -> Iterator[Item]:
     stationary = sum(form.correlation is not None for form in FORMS.values())
     threads = min(fit.threads, len(FORMS))
     yield Item("always", "small objects", SMALL_OBJECTS)
+    if fit.kept_bytes:
+        yield Item("always", "rows held out or shown", fit.kept_bytes)
     yield Item("always", "rows", 8 * 8 * fit.rows * (fit.columns + 1))
     yield Item("learning", "kernels and their gradients", threads * 10 * learned)
     kept = "landmarks, sums and factor of each kernel"

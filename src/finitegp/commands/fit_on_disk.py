@@ -61,36 +61,45 @@ def fit_on_disk(
     from ..data.permutation import RandomPermutation
     from ..estimator import as_regressor
     from ..estimator.progress import stage_progress
-    from ..memory import parse_bytes
+    from ..memory import MemoryBudgetError, parse_bytes
     from ..tables.source import TableSource
 
     source = TableSource(table, target, encoder=encoder, chunk_size=CHUNK_ROWS)
-    size, row_bytes = parse_bytes(budget), 2 * 8 * (source.input_dim + 1)
-    wanted, room = int(test_fraction * source.num_data), int(_SHARE_OF_ROWS * size) // row_bytes
-    tests = min(wanted, room // 2)
-    sampled = min(_SAMPLE_ROWS, room - tests, source.num_data - tests) if tests else 0
-    if wanted == 0:
-        console.note("No rows are held out, so there are no scores and no report.")
-    if tests < wanted:
-        console.note(f"{tests} rows are held out for the scores instead of {wanted}: they are kept in memory.")
+    row_bytes = 2 * 8 * (source.input_dim + 1)
+    wanted, room = int(test_fraction * source.num_data), int(_SHARE_OF_ROWS * parse_bytes(budget)) // row_bytes
     started = time.perf_counter()
-    order = RandomPermutation(source.num_data, seed + 1)(np.arange(tests + sampled))
-    with ranks.working():  # so that what is wrong on all ranks is reported by one
-        held_out, sample = _take(source, np.sort(order[:tests]), np.sort(order[tests:]))
-    if source.report is not None:
-        console.note(*source.report.lines())
-    with stage_progress("fit", shown=not console.as_json and ranks.is_first) as progress:
-        fit = fit_source(
-            OtherRows(source, held_out.numbers) if tests else source,
-            effort=effort,
-            seed=seed,
-            memory_budget=max(size - row_bytes * (tests + sampled), 1),
-            on_plan=lambda plan: console.print(str(plan)),
-            progress=progress,
-            ranks=ranks,
-        )
-    model = as_regressor(fit, effort=effort, random_state=seed, memory_budget=budget)
-    return DiskFit(model, sample, held_out, time.perf_counter() - started)
+
+    def fit(tests: int, sampled: int) -> DiskFit:
+        order = RandomPermutation(source.num_data, seed + 1)(np.arange(tests + sampled))
+        with ranks.working():  # so that what is wrong on all ranks is reported by one
+            held_out, sample = _take(source, np.sort(order[:tests]), np.sort(order[tests:]))
+        with stage_progress("fit", shown=not console.as_json and ranks.is_first) as progress:
+            found = fit_source(
+                OtherRows(source, held_out.numbers) if tests else source,
+                effort=effort,
+                seed=seed,
+                memory_budget=budget,
+                kept_bytes=row_bytes * (tests + sampled),
+                on_plan=lambda plan: console.print(str(plan)),
+                progress=progress,
+                ranks=ranks,
+            )
+        if source.report is not None:
+            console.note(*source.report.lines())
+        if wanted == 0:
+            console.note("No rows are held out, so there are no scores and no report.")
+        elif tests < wanted:
+            console.note(f"{tests} rows are held out for the scores instead of {wanted}: they are kept in memory.")
+        model = as_regressor(found, effort=effort, random_state=seed, memory_budget=budget)
+        return DiskFit(model, sample, held_out, time.perf_counter() - started)
+
+    tests = min(wanted, room // 2)
+    try:
+        return fit(tests, min(_SAMPLE_ROWS, room - tests, source.num_data - tests) if tests else 0)
+    except MemoryBudgetError:
+        if tests == 0:
+            raise
+        return fit(0, 0)
 
 
 def _take(source: Source, *numbers: npt.NDArray[np.int64]) -> list[SampledRows]:

@@ -54,6 +54,10 @@ class OtherRows(WrappedSource):
                 yield rows.take(torch.from_numpy(kept))
             first = stop
 
+    def take(self, indices: Index) -> Rows:
+        """An error: the rows can only be read in order."""
+        return Source.take(self, indices)
+
     def locate(self, row: int) -> tuple[Path, int] | None:
         """The file that holds a row, and the number of the row in that file."""
         before = np.searchsorted(self._held_out - np.arange(len(self._held_out)), row, side="right")

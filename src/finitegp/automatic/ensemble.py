@@ -119,7 +119,7 @@ def train_ensemble(
         nonlocal finished
         batched = BatchedNetworks(group.networks)
         own_folds = [folds[member] for member in group.members]
-        rows = [_others(len(inputs), fold) for fold in own_folds]
+        rows = [np.delete(np.arange(len(inputs)), fold) for fold in own_folds]
         seeds = [seed * 1000 + member for member in group.members]
         train_lagged(batched, inputs, targets, counts, rows, settings, weight_decay=group.weight_decay, seeds=seeds)
         found = _finish(batched, inputs, training, own_folds, settings.chunk_size)

@@ -215,7 +215,7 @@ class FeatureGP(nn.Module):
 
         Each of several ``ranks`` reads its share of the rows; all of them get the sums over all rows.
         """
-        return ranks.sum_statistics(self.exact_copy().partial_statistics(data, share=ranks.share))
+        return self.exact_copy()._sums_of_all(data, ranks)
 
     def partial_statistics(self, data: Any, *, share: Share = WHOLE) -> Iterator[FeatureStatistics]:
         """The row sums of each chunk in turn, in the model's own float type (:meth:`statistics` uses float64)."""
@@ -234,6 +234,11 @@ class FeatureGP(nn.Module):
             if beat is not None:
                 beat()
         return sums
+
+    def _sums_of_all(self, data: Any, ranks: Ranks) -> FeatureStatistics:
+        with ranks.working() as beat:
+            own = self.sum_rows(data, share=ranks.share, beat=beat)
+        return ranks.sum_statistics(() if own.is_empty else (own.total(),))
 
     def _add_rows(self, sums: RunningSums, rows: Rows) -> None:
         features, log_scale = self.checked_forward(rows)
@@ -254,7 +259,7 @@ class FeatureGP(nn.Module):
         """
         exact = self.exact_copy()
         source = as_source(data)
-        statistics = ranks.sum_statistics(exact.partial_statistics(source, share=ranks.share))
+        statistics = exact._sums_of_all(source, ranks)
         noise_variance = exact.noise_variance
         # A module may cast to a coarser type inside; then the value is only as good as its features.
         coarse = exact.feature_dtype if exact.feature_dtype is not None else torch.float64
@@ -304,7 +309,7 @@ class FeatureGP(nn.Module):
         several ``ranks`` reads its share of the rows; all of them get the posterior of all rows.
         """
         exact = self.exact_copy().requires_grad_(False)
-        statistics = ranks.sum_statistics(exact.partial_statistics(data, share=ranks.share))
+        statistics = exact._sums_of_all(data, ranks)
         if optimize_noise:
             for model in (self, exact):
                 model.noise.set_variance(optimal_noise(statistics).noise_variance)

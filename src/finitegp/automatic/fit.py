@@ -230,6 +230,7 @@ class _Budgeted:
             self._threads,
             reading_bytes=self._source.reading_bytes,
             kept_bytes=self._kept_bytes,
+            in_order=not self._source.can_take,
         )
         if self._budget is None:
             return wanted

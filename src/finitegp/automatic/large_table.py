@@ -16,7 +16,7 @@ from ..distributed import ALONE, Ranks
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
-from ..statistics import FeatureStatistics, RunningSums
+from ..statistics import FeatureStatistics, RunningSums, sum_statistics
 from .ensemble import Ensemble, in_threads, train_ensemble
 from .joined import HeldOut, LeftOut, calibrate, make_joined_model, with_prior
 from .noise_networks import fit_noise_networks, log_noise_scale
@@ -214,13 +214,13 @@ def _look_at(
 @torch.no_grad()
 def _sum_rows(model: FeatureGP, everything: Source, threads: int, ranks: Ranks) -> FeatureStatistics:
     """One pass over everything; rows in memory are read in shares by several threads."""
-    if not everything.can_take:  # shares of it would each read all rows
+    # Shares of what is read in order would each read all rows; and ranks are told of progress by one thread.
+    if not everything.can_take or ranks.world_size > 1:
         return model.statistics(everything, ranks=ranks)
     exact = model.exact_copy()
-    own = ranks.share
 
     def read(number: int) -> RunningSums:
-        return exact.sum_rows(everything, share=Share(own.index * SHARES + number, own.count * SHARES))
+        return exact.sum_rows(everything, share=Share(number, SHARES))
 
     found = [sums for sums in in_threads(read, range(SHARES), threads) if not sums.is_empty]
-    return ranks.sum_statistics(found.pop(0).total() for _ in range(len(found)))
+    return sum_statistics(found.pop(0).total() for _ in range(len(found)))

@@ -19,7 +19,11 @@ PAGE = Path(__file__).parent / "api.md"
 CONTENTS: dict[str, dict[str, list[str]]] = {
     "Estimator": {
         "finitegp": ["GPRegressor"],
-        "finitegp.automatic": ["fit_auto", "AutoFit", "AutoSettings"],
+        "finitegp.automatic": ["fit_auto", "fit_source", "fit_within_memory", "AutoSettings"],
+        "finitegp.scaled": ["ScaledGP", "Component", "row_hashes", "student_component"],
+        "finitegp.spread": ["SpreadModel"],
+        "finitegp.extrapolation": ["ExcessVariance"],
+        "finitegp.conformal": ["ConformalScores"],
         "finitegp.estimator": ["as_regressor"],
     },
     "Tables": {
@@ -42,7 +46,8 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
             "InputNoise",
             "fit_full_batch",
             "FullBatchResult",
-        ]
+        ],
+        "finitegp.predictive": ["StudentMixture"],
     },
     "Feature maps": {"finitegp.features": ["*"]},
     "Training": {

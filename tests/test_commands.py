@@ -179,10 +179,11 @@ def test_evaluate_agrees_with_its_definition(shop):
     found = run_json("evaluate", shop / "price.finitegp", shop / "new.csv")
     model = TableRegressor.load(shop / "price.finitegp")
     table = TableReader(shop / "new.csv")
-    mean, std = model.regressor_.predict(model.encoder_.transform(table), return_std=True)
+    mean = model.regressor_.predict(model.encoder_.transform(table))
     truth = np.asarray(table.read()["price"])
     assert found["scores"][0]["rmse"] == pytest.approx(np.sqrt(np.mean((mean - truth) ** 2)), rel=1e-12)
-    inside = np.mean(np.abs(truth - mean) <= 1.6448536269514722 * std)
+    lower, upper = model.regressor_.predict_interval(model.encoder_.transform(table), coverage=0.9)
+    inside = np.mean((lower <= truth) & (truth <= upper))
     assert found["scores"][0]["coverage"]["0.9"] == pytest.approx(inside)
     shown = run("evaluate", shop / "price.finitegp", shop / "new.csv").stdout
     assert "25 rows" in shown
@@ -230,7 +231,7 @@ def test_missing_values_can_be_put_in(here, shop, quick_effort):
     lines = (shop / "train.csv").read_text().splitlines()
     lines[5] = "," + lines[5].split(",", 1)[1]
     (here / "t.csv").write_text("\n".join(lines) + "\n")
-    found = run_json("fit", "t.csv", "-t", "price", "--effort", "low", "--missing", "impute", "--no-report")
+    found = run_json("fit", "t.csv", "-t", "price", "--effort", "low", "--test-fraction", 0)
     assert any("Gaps were filled with the usual value" in note and "'width (1)'" in note for note in found["notes"])
     (here / "n.csv").write_text("width,colour,sold\n,red,2024-01-01\n")
     found = run_json("predict", "model.finitegp", "n.csv", "-o", "out.csv")

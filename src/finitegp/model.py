@@ -225,13 +225,14 @@ class FeatureGP(nn.Module):
             yield sums.total()
             del rows, sums  # not kept while the next chunk passes
 
-    def sum_rows(self, data: Any, *, share: Share = WHOLE, beat: Callable[[], object] = lambda: None) -> RunningSums:
+    def sum_rows(self, data: Any, *, share: Share = WHOLE, beat: Callable[[], object] | None = None) -> RunningSums:
         """The row sums of a share of the data, added up in one matrix; ``beat`` is called after every chunk."""
         sums = RunningSums()
         for rows in as_source(data).part(share):
             self._add_rows(sums, rows)
             del rows  # not kept while the next chunk passes
-            beat()
+            if beat is not None:
+                beat()
         return sums
 
     def _sums_of_all(self, data: Any, ranks: Ranks) -> FeatureStatistics:

@@ -30,13 +30,14 @@ def test_together_is_the_same_as_alone(counts):
     rows = [np.delete(np.arange(300), fold) for fold in make_folds(300, 2, seed=0)]
     together = [make_network(3, SETTINGS, seed=seed) for seed in (0, 1)]
     batched = BatchedNetworks(together)
-    train_lagged(batched, inputs, targets, weights, rows, SETTINGS, seeds=[5, 6])
+    train_lagged(batched, inputs, targets, weights, rows, SETTINGS, weight_decay=0.1, seeds=[5, 6])
     batched.write_back()
     for member in (0, 1):
         network = make_network(3, SETTINGS, seed=member)
         before = network(inputs).detach()
         alone = BatchedNetworks([network])
-        train_lagged(alone, inputs, targets, weights, rows[member : member + 1], SETTINGS, seeds=[5 + member])
+        own = rows[member : member + 1]
+        train_lagged(alone, inputs, targets, weights, own, SETTINGS, weight_decay=0.1, seeds=[5 + member])
         alone.write_back()
         after = network(inputs).detach()
         assert float((after - before).abs().max()) > 0.1
@@ -96,6 +97,16 @@ def test_weights_are_the_posterior_of_the_members_rows():
     fitted = FeatureGP(found.feature_maps()[1], 0.1).condition(table.take(kept).source(), optimize_noise=True)
     np.testing.assert_allclose(fitted.predict(table.inputs).mean, found.predict(table.inputs)[1], rtol=1e-3, atol=1e-3)
     assert found.noise_variances[1] == pytest.approx(fitted.model.noise_variance, rel=1e-2)
+
+
+def test_the_weight_decay_with_the_smallest_error_wins():
+    table = make_table()
+    decays = 0.0, 100.0  # the latter leaves nothing of a network
+    found = train_ensemble(table, SETTINGS.with_changes({"weight_decays": decays}), seed=0)
+    assert found.race["weight_decay"] == 0.0
+    assert found.race["fold_rmse"][0] < found.race["fold_rmse"][1]
+    alone = train_ensemble(table, SETTINGS.with_changes({"weight_decays": [0.0]}), seed=0)
+    np.testing.assert_array_equal(found.out_of_fold, alone.out_of_fold)
 
 
 def test_clip_ends_one_deviation_outside():

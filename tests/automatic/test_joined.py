@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from torch import nn
 
 from finitegp.automatic.joined import (

@@ -16,7 +16,7 @@ LENGTHS, VARIANCE, NOISE = np.array([0.7, 1.9]), 2.5, 0.05
 KERNELS = {"rbf": RBF(LENGTHS), "matern32": Matern(LENGTHS, nu=1.5), "matern52": Matern(LENGTHS, nu=2.5)}
 
 
-# The landmarks' covariance has a jitter of 1e-10, which interpolation weights multiply: a Gaussian kernel has large ones.
+# The landmarks' covariance has a jitter of 1e-10, which interpolation weights multiply: those of rbf are large.
 TOLERANCES = {"rbf": 2e-5, "matern32": 1e-7, "matern52": 1e-7}
 
 

@@ -20,6 +20,9 @@ def test_inverse_and_derivative(name):
     np.testing.assert_allclose(scale.log_derivative(targets), np.log(slope), atol=1e-7)
     assert TargetScale.from_dict(scale.to_dict()) == scale
     assert (scale.inverse(np.array([-1e3])) >= 0.0).all()
+    low, high = scale.plausible
+    assert low <= targets.min() < targets.max() <= high
+    assert np.isinf(high) == (name == "identity")
 
 
 def test_yeo_johnson_is_that_of_scipy():

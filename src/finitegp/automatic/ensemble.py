@@ -55,6 +55,7 @@ class Ensemble:
         folds: Numbers of the rows that each member was trained without.
         out_of_fold: Each of these rows, fold after fold, as predicted by the member that was trained without it.
         noise_variances: The noise variance of each member.
+        race: What each weight decay scored, and which one won, as JSON.
         chunk_size: Rows that pass through all networks at once.
     """
 
@@ -64,6 +65,7 @@ class Ensemble:
     folds: list[Index]
     out_of_fold: Array
     noise_variances: list[float]
+    race: dict[str, Any]
     chunk_size: int = 4096
 
     @property
@@ -98,41 +100,54 @@ def train_ensemble(
 ) -> Ensemble:
     """Train all members, each on the rows outside of its fold; groups of members run side by side in threads.
 
-    The result depends on the seed alone, not on the number of threads.
+    The first member is trained with every weight decay; the one with the smallest error on its fold is that of all
+    others: between tables, the best decay differs tenfold. The result depends on the seed alone, not on the number of
+    threads.
     """
     clip = fit_clip(training.inputs)
     inputs = clip_rows(clip, training.inputs)
     targets = torch.from_numpy(training.targets).float()
     counts = None if training.counts is None else torch.from_numpy(training.counts / training.counts.mean()).float()
     folds = make_folds(len(training), settings.members, seed=seed)
-    networks = [
-        make_network(inputs.shape[1], settings, seed=seed * 1000 + member) for member in range(settings.members)
-    ]
-    size = group_size(settings)
+    total = settings.members + len(settings.weight_decays) - 1
     finished = 0
 
-    def train(first: int) -> list[_Member]:
+    def make(member: int) -> ComposedFeatures:
+        return make_network(inputs.shape[1], settings, seed=seed * 1000 + member)
+
+    def train(group: _Group) -> list[_Member]:
         nonlocal finished
-        group = slice(first, first + size)
-        batched = BatchedNetworks(networks[group])
-        rows = [_others(len(inputs), fold) for fold in folds[group]]
-        seeds = [seed * 1000 + first + member for member in range(len(rows))]
-        train_lagged(batched, inputs, targets, counts, rows, settings, seeds=seeds)
-        batched.write_back()
-        found = _finish(batched, inputs, training, folds[group], settings.chunk_size)
+        batched = BatchedNetworks(group.networks)
+        own_folds = [folds[member] for member in group.members]
+        rows = [np.delete(np.arange(len(inputs)), fold) for fold in own_folds]
+        seeds = [seed * 1000 + member for member in group.members]
+        train_lagged(batched, inputs, targets, counts, rows, settings, weight_decay=group.weight_decay, seeds=seeds)
+        found = _finish(batched, inputs, training, own_folds, settings.chunk_size)
         finished += len(found)
         if progress is not None:
-            progress(f"network {finished} of {settings.members}")
+            progress(f"network {finished} of {total}")
         return found
 
-    members = [member for group in in_threads(train, range(0, settings.members, size), threads) for member in group]
+    # Networks are made here: the seeds of initial values are set in a generator that threads share.
+    race = [_Group([0], [make(0)], weight_decay) for weight_decay in settings.weight_decays]
+    raced = [found for (found,) in in_threads(train, race, threads)]
+    rows = training.take(folds[0])
+    errors = [rows.mean((each.out_of_fold - rows.targets) ** 2) ** 0.5 for each in raced]
+    best = int(np.argmin(errors))
+    winner = settings.weight_decays[best]
+    others = range(1, settings.members)
+    size = group_size(settings)
+    parts = [list(others)[first : first + size] for first in range(0, len(others), size)]
+    groups = [_Group(part, [make(member) for member in part], winner) for part in parts]
+    members = [raced[best], *(member for group in in_threads(train, groups, threads) for member in group)]
     return Ensemble(
         clip=clip,
-        networks=networks,
+        networks=[member.network for member in members],
         weights=torch.stack([member.weights for member in members]),
         folds=folds,
         out_of_fold=np.concatenate([member.out_of_fold for member in members]),
         noise_variances=[member.noise_variance for member in members],
+        race={"weight_decays": list(settings.weight_decays), "fold_rmse": errors, "weight_decay": winner},
         chunk_size=settings.chunk_size,
     )
 
@@ -204,7 +219,7 @@ def count_steps(rows: int, settings: AutoSettings) -> int:
 
     Example:
         >>> [count_steps(rows, AutoSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]
-        [2500, 4759, 8000, 8000]
+        [1800, 3427, 5966, 6000]
     """
     wanted: float = settings.steps * max(rows / _FEW_ROWS, 1.0) ** _GROWTH
     return min(round(wanted), settings.max_steps)
@@ -234,6 +249,7 @@ def train_lagged(
     rows: Sequence[Index],
     settings: AutoSettings,
     *,
+    weight_decay: float,
     seeds: Sequence[int],
 ) -> None:
     """Train each member by the objective of :class:`~finitegp.algorithms.Lagged` with constant noise.
@@ -245,13 +261,14 @@ def train_lagged(
         counts: ``(all rows,)`` weights of the rows with a mean of about one, or None.
         rows: The numbers of each member's rows.
         settings: Batch size, steps and rates.
+        weight_decay: Decoupled, of all parameters.
         seeds: Of each member's batches.
     """
     fewest = min(len(numbers) for numbers in rows)
     batch_size = min(settings.batch_size, fewest)
     steps = count_steps(fewest, settings)
     factor = cosine_decay(steps, warmup_steps=max(1, int(_WARM_UP * steps)))
-    optimizer = FlatAdamW(batched.parameters, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
+    optimizer = FlatAdamW(batched.parameters, learning_rate=settings.learning_rate, weight_decay=weight_decay)
     heads = LaggedHeads(batched.members, batched.num_features, [len(numbers) for numbers in rows])
     batches = draw_batches(rows, batch_size, seeds)
 
@@ -370,7 +387,17 @@ def _factor(regularized: Tensor, noise: float) -> CholeskyFactor:
 
 
 @dataclass(frozen=True, eq=False)
+class _Group:
+    """Members that are trained together."""
+
+    members: list[int]
+    networks: list[ComposedFeatures]
+    weight_decay: float
+
+
+@dataclass(frozen=True, eq=False)
 class _Member:
+    network: ComposedFeatures
     weights: Tensor
     out_of_fold: Array
     noise_variance: float
@@ -394,6 +421,7 @@ def _finish(
             out = left_out[member, part]
             times = None if counts is None else counts[part][~out]
             sums[member].add(features[member, ~out], targets[part][~out], counts=times)
+    networks = batched.write_back()
     members = []
     for member, fold in enumerate(folds):
         total = sums[member].total()
@@ -405,9 +433,5 @@ def _finish(
             rows = inputs[torch.from_numpy(fold[start : start + chunk_size])]
             features = batched.forward(rows.expand(len(folds), -1, -1))[member]
             out_of_fold[start : start + chunk_size] = (features.double() @ weights)[:, 0].numpy()
-        members.append(_Member(weights[:, 0].float(), out_of_fold, noise_variance))
+        members.append(_Member(networks[member], weights[:, 0].float(), out_of_fold, noise_variance))
     return members
-
-
-def _others(rows: int, fold: Index) -> Index:
-    return np.delete(np.arange(rows), fold)

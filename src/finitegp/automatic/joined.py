@@ -434,8 +434,8 @@ def _cross_fitted(
 ) -> Array:
     """Absolute normal scores of each half of the rows under prior and factor that the other half would choose.
 
-    By the shape that was chosen, and not in standard deviations: with heavy tails these depend on the degrees of freedom
-    far more than intervals do.
+    By the shape that was chosen, and not in standard deviations: with heavy tails these depend on the degrees of
+    freedom far more than intervals do.
     """
     from scipy.special import ndtri
 

@@ -134,6 +134,7 @@ def _fit(
     left_out = training.take(ensemble.left_out)
     record |= calibration.record
     record["out_of_fold_rmse"] = left_out.mean((ensemble.out_of_fold - left_out.targets) ** 2) ** 0.5
+    record["race"] = ensemble.race
     record["effects"] = effects.tolist()
     record["extrapolation_factors"] = factors.tolist()
     record["stages"] = stages.seconds

@@ -22,7 +22,8 @@ class AutoSettings:
         steps: Steps on a table of 2,000 rows; larger ones get more, in proportion to the rows to the power of 0.4 ...
         max_steps: ... but no more than these.
         learning_rate: Of Adam, after a tenth of the steps of linear warm-up, with cosine decay.
-        weight_decay: Decoupled, of all parameters.
+        weight_decays: Decoupled, of all parameters. The first network is trained with each, and the one with the
+            smallest error on rows that it was trained without is that of all other networks.
         max_sample: Rows that features are learned from; the exact pass takes in every row.
         fourier_features: Random Fourier features beside the networks.
         input_noise: Whether the noise depends on the input.
@@ -37,15 +38,15 @@ class AutoSettings:
 
     small_rows: int = 2000
     learning_rows: int = 600
-    members: int = 4
+    members: int = 5
     hidden: tuple[int, ...] = (128, 128, 128)
     num_frequencies: int = 16
     embedding_width: int = 4
     batch_size: int = 128
-    steps: int = 2500
-    max_steps: int = 8000
+    steps: int = 1800
+    max_steps: int = 6000
     learning_rate: float = 5e-3
-    weight_decay: float = 0.03
+    weight_decays: tuple[float, ...] = (0.03, 0.3)
     max_sample: int = 100_000
     fourier_features: int = 512
     input_noise: bool = True
@@ -73,6 +74,8 @@ class AutoSettings:
         for name in ("members", "noise_networks"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name} must be at least 2, but is {getattr(self, name)}: folds show the noise.")
+        if not self.weight_decays:
+            raise ValueError("weight_decays must hold at least one value.")
         if self.fourier_features < 4 or self.fourier_features % 4:
             raise ValueError(f"fourier_features must be a multiple of four, but is {self.fourier_features}.")
         if not 0.0 < self.validation_fraction < 0.5:
@@ -98,6 +101,7 @@ EFFORTS: dict[str, AutoSettings] = {
     "low": AutoSettings(
         learning_rows=300,
         members=2,
+        weight_decays=(0.1,),
         steps=1000,
         max_steps=1200,
         learning_rate=1e-2,
@@ -108,6 +112,12 @@ EFFORTS: dict[str, AutoSettings] = {
     ),
     "medium": AutoSettings(),
     "high": AutoSettings(
-        learning_rows=1000, members=8, steps=5000, max_steps=25_000, noise_networks=4, noise_steps=1500
+        learning_rows=1000,
+        members=9,
+        weight_decays=(0.01, 0.1, 0.3, 1.0),
+        steps=5000,
+        max_steps=25_000,
+        noise_networks=4,
+        noise_steps=1500,
     ),
 }

@@ -130,13 +130,14 @@ def condition_kernel(
         inputs: ``(rows, columns)`` with the columns that do not vary.
         rows: The same rows without these columns.
         keep_rows: Whether the rows are the landmarks; otherwise means of neighbours are, and the posterior is that of
-            a coarser kernel, with what is lost as a variance of its own.
+            a coarser kernel, with a noise of its own, and with what is lost as a variance of its own.
     """
     features = kernel_features(form, parameters, inputs, keep_rows=keep_rows)
     model = FeatureGP(features, noise_variance=noise_of(parameters))
     weights = None if bool((rows.noise_scales == 1.0).all()) else 1.0 / rows.noise_scales
     counts = None if bool((rows.counts == 1.0).all()) else rows.counts
-    return model.condition(ArraySource(inputs, rows.targets, weights, counts=counts))
+    # What coarser features do not see of the rows is noise to them: with the kernel's own noise they would overfit.
+    return model.condition(ArraySource(inputs, rows.targets, weights, counts=counts), optimize_noise=not keep_rows)
 
 
 def fit_small_table(

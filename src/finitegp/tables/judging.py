@@ -130,6 +130,8 @@ def fit_and_judge(
     kept = np.isfinite(values)
     notes = model.notes_on_targets(rows, values, kept)
     rows, values = rows.take(kept), values[kept]
+    if model.missing == "error":
+        model.check_gaps(rows)  # also of rows that are held out, and before anything is fitted
     notes += _time_note(rows, target, judging)
     if test is not None:
         return _judge_with(model, rows, values, model.read(test), "another table", notes, False, report, seed, force)

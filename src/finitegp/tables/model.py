@@ -29,7 +29,7 @@ from .model_files import load_table_model, save_table_model
 from .predictive import EncodedRows, TablePredictor
 from .reader import TableReader
 from .rows import TableRows, check_columns, is_file, note_on_copies
-from .scoring import COVERAGES, SCORED_COVERAGES, ScoredRows, quantile_moments
+from .scoring import COVERAGES, SCORED_COVERAGES, ScoredRows
 from .target_scale import SCALES, TargetScale, atom, choose_scale
 from .targets import check_varies, fit_target, read_target
 
@@ -276,8 +276,12 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             left_out |= set(names) - set(self.only)
         return [name for name in names if name in left_out]
 
-    def _fit_encoded(self, rows: TableRows, values: Array, weights: Array | None, seed: int) -> None:
-        options: dict[str, Any] = {
+    def check_gaps(self, rows: TableRows) -> None:
+        """An error that lists the gaps in the columns that would be used."""
+        TableEncoder.fit(rows, **self._encoder_options(rows) | {"missing": "error"})
+
+    def _encoder_options(self, rows: TableRows) -> dict[str, Any]:
+        return {
             "missing": self.missing,
             "exclude": self._excluded(rows.column_names),
             "categorical": self.categorical,
@@ -287,6 +291,9 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "decimal": self.decimal,
             "max_one_hot": self.max_one_hot,
         }
+
+    def _fit_encoded(self, rows: TableRows, values: Array, weights: Array | None, seed: int) -> None:
+        options = self._encoder_options(rows)
         densities: dict[str, float] = {}
         encoder = None
         if self.target_scale == "auto":
@@ -473,7 +480,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if self.scale_.name == "identity":
             mean, std = predictor.moments(encoded)
         else:
-            mean, std = quantile_moments(lower[:, : len(COVERAGES)], upper[:, : len(COVERAGES)])
+            mean, std = predictor.quantile_moments(lower[:, : len(COVERAGES)], upper[:, : len(COVERAGES)])
         return ScoredRows(mean, std, predictor.log_density(encoded, values), lower, upper, values)
 
     def baseline(self, values: Array) -> Scores | None:

@@ -114,7 +114,17 @@ class TablePredictor:
         if self.scale.name == "identity":
             location = self.locate(rows)
             return location.claimed_mean, location.claimed_std
-        return quantile_moments(*self.intervals(rows, COVERAGES))
+        return self.quantile_moments(*self.intervals(rows, COVERAGES))
+
+    def quantile_moments(self, lower: Array, upper: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation from the ends of intervals at ``COVERAGES``, cut where they are not plausible."""
+        mean, std = quantile_moments(*(np.clip(ends, *self.scale.plausible) for ends in (lower, upper)))
+        cut = (lower[:, -1] < self.scale.plausible[0]) | (upper[:, -1] > self.scale.plausible[1])
+        if cut.any():
+            # What was cut from the mean stays in its error.
+            reach = np.minimum(upper[cut, -1] - lower[cut, -1], np.finfo(np.float64).max / 4)
+            std[cut] = np.maximum(std[cut], 0.25 * reach)
+        return mean, std
 
     def log_density(self, rows: EncodedRows, targets: Array) -> Array:
         """The log density of observed targets, by their own unit; minus infinity where a target is impossible."""

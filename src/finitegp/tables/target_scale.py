@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ class TargetScale:
         unit: What that function divides by.
         power: Its exponent, from 0 to 2: then every number is the image of a target.
         lowest: The smallest possible target; minus infinity if none is known.
+        plausible: The range of the fit's targets with as much again on each side, on this scale. Beyond it, an
+            exponential of an extrapolation is no mean that anyone means: means are taken with quantiles cut there.
 
     Example:
         >>> scale = TargetScale.fitted("log", np.array([1.0, 10.0]))
@@ -45,6 +47,7 @@ class TargetScale:
     unit: float = 1.0
     power: float = 1.0
     lowest: float = -math.inf
+    plausible: tuple[float, float] = (-math.inf, math.inf)
 
     @classmethod
     def fitted(cls, name: str, targets: Array) -> TargetScale:
@@ -53,6 +56,15 @@ class TargetScale:
         Raises:
             DataError: If the targets cannot have this scale, such as the logarithm of zero.
         """
+        scale = cls._fitted(name, targets)
+        if name == "identity":
+            return scale
+        values = scale.forward(np.array([targets.min(), targets.max()]))
+        low, high = scale.inverse(values + (values[1] - values[0]) * np.array([-1.0, 1.0])).tolist()
+        return replace(scale, plausible=(low, high))
+
+    @classmethod
+    def _fitted(cls, name: str, targets: Array) -> TargetScale:
         lowest = 0.0 if targets.min() >= 0.0 else -math.inf
         if name == "identity":
             return cls(lowest=lowest)
@@ -122,8 +134,9 @@ class TargetScale:
 
     def to_dict(self) -> dict[str, Any]:
         """The scale in types that JSON has."""
-        lowest = None if math.isinf(self.lowest) else self.lowest
-        return {"name": self.name, "shift": self.shift, "unit": self.unit, "power": self.power, "lowest": lowest}
+        lowest, *plausible = (None if math.isinf(end) else end for end in (self.lowest, *self.plausible))
+        numbers = {"shift": self.shift, "unit": self.unit, "power": self.power}
+        return {"name": self.name, **numbers, "lowest": lowest, "plausible": plausible}
 
     @classmethod
     def from_dict(cls, stored: Any) -> TargetScale:
@@ -137,9 +150,15 @@ class TargetScale:
         if not good or stored.get("name") not in SCALES or stored.get("lowest") not in (None, 0, 0.0):
             raise DataError("its scale of the target makes no sense.")
         shift, unit, power = (float(each) for each in numbers if each is not None)
-        if unit <= 0.0 or not 0.0 <= power <= 2.0:
+        ends = stored.get("plausible")
+        good = isinstance(ends, list) and len(ends) == 2
+        good = good and all(each is None or type(each) in (int, float) for each in ends)
+        if unit <= 0.0 or not 0.0 <= power <= 2.0 or not good:
             raise DataError("its scale of the target makes no sense.")
-        return cls(stored["name"], shift, unit, power, -math.inf if stored["lowest"] is None else 0.0)
+        low, high = (
+            end if each is None else float(each) for each, end in zip(ends, (-math.inf, math.inf), strict=True)
+        )
+        return cls(stored["name"], shift, unit, power, -math.inf if stored["lowest"] is None else 0.0, (low, high))
 
 
 def atom(targets: Array) -> tuple[float, float] | None:

@@ -578,15 +578,19 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             warnings.warn(f"{problem}, first in {first}: these rows are left out.", stacklevel=3)
         return rows.take(known), values[known]
 
+    def _scaled_targets(self, rows: TableRows, values: Array) -> Array:
+        scaled = self.scale_.forward(values)
+        if not np.isfinite(scaled).all():
+            first = rows.label(int(np.flatnonzero(~np.isfinite(scaled))[0]))
+            raise DataError(f"The target of {first} is impossible on the scale {self.scale_.name!r}: correct the row.")
+        return scaled
+
     # Rows that come later
 
     def update(self, X: Any, y: Any = None, report: TransformReport | None = None) -> TableRegressor:
         """Take up more rows: the exact posterior of all rows, with features, noise, scaling and encoding kept."""
         rows, values = self._with_target_only(X, y)
-        scaled = self.scale_.forward(values)
-        if not np.isfinite(scaled).all():
-            first = rows.label(int(np.flatnonzero(~np.isfinite(scaled))[0]))
-            raise DataError(f"The target of {first} is impossible on the scale {self.scale_.name!r}: correct the row.")
+        scaled = self._scaled_targets(rows, values)
         report = _report_on(rows, report)
         self.regressor_.partial_fit(self.encoder_.transform(rows, report), scaled)
         return self
@@ -609,7 +613,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             60.0
         """
         rows, values = self._with_target_only(X, None)
-        scaled = self.scale_.forward(values)
+        scaled = self._scaled_targets(rows, values)
 
         def targets(batch: Any, report: TransformReport, first_row: int) -> Array:
             return scaled[first_row : first_row + batch.num_rows]

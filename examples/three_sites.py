@@ -35,7 +35,7 @@ def make_readings(rows: int, seed: int, *, flow: tuple[float, float] = (10, 60))
 
 def fit_model(table: dict[str, np.ndarray], effort: str, seed: int = 0) -> TableRegressor:
     """A model of the power."""
-    return TableRegressor(effort=effort, random_state=seed).fit(table, target="power")
+    return TableRegressor(target_scale="identity", effort=effort, random_state=seed).fit(table, target="power")
 
 
 def main(small: bool = False) -> None:

@@ -136,7 +136,7 @@ def test_a_model_of_a_table_comes_back(table_model, path):
     before = again.regressor_.fits_[0].fitted.posterior.statistics.num_data
     again.update(table)
     assert again.regressor_.fits_[0].fitted.posterior.statistics.num_data == before + 40
-    with pytest.raises(ModelFileError, match=r"encoding of a table: load it with finitegp.table_model"):
+    with pytest.raises(ModelFileError, match=r"encoding of a table: load it with finitegp.TableRegressor"):
         GPRegressor.load(path)
     with pytest.raises(ModelFileError, match="'table', not a single fit"):
         load_fit(path)

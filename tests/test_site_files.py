@@ -51,7 +51,7 @@ def path(tmp_path, small_bytes):
 def test_a_file_comes_back_to_the_bit(sites, tmp_path):
     sites[0].save(tmp_path / "north.statistics")
     again = SiteStatistics.load(tmp_path / "north.statistics")
-    assert (again.name, again.target_, again.rows) == ("north.statistics", "price", COUNTS[0])
+    assert (again.name, again.target, again.rows) == ("north.statistics", "price", COUNTS[0])
     assert again.columns == sites[0].columns == ("size", "cut")
     assert (again.fingerprint, again.digest, again.version) == (
         sites[0].fingerprint,

@@ -254,8 +254,8 @@ def test_wrong_arguments(model, sites):
     unnamed = copy.copy(model)
     unnamed.target_ = None
     with pytest.raises(DataError, match="does not know the name of its target"):
-        unnamed.statistics(make_table(30, 0))
-    with pytest.raises(DataError, match="no rows"):
+        TableRegressor.from_parts(model.regressor_, model.encoder_).statistics(make_table(30, 0))
+    with pytest.raises(DataError, match="empty"):
         model.statistics(iter([]))
 
 

@@ -21,7 +21,7 @@ def neighbour_means(inputs: Array, length_scales: Array, size: int = 3) -> Array
     Example:
         >>> rows = np.array([[0.0], [0.1], [0.5], [8.0], [8.1], [8.5], [9.0]])
         >>> neighbour_means(rows, np.ones(1)).round(1).tolist()
-        [[8.4], [0.2]]
+        [[0.2], [8.4]]
     """
     different = np.unique(inputs, axis=0)
     places = different / length_scales

@@ -103,8 +103,8 @@ def measure(table: str, split: int, recipe: str, effort: str, most_rows: int | N
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     row = {"table": table, "split": split, "recipe": recipe, "effort": effort, "rows": len(kept), "dev": dev}
     scored = fit.scores(test_inputs, test_targets)
-    stages = fit.fit.record.get("stages")
-    return row | scored | {"seconds": seconds, "cpu_seconds": cpu, "stages": stages}
+    chosen = {name: fit.fit.record.get(name) for name in ("race", "stages")}
+    return row | scored | {"seconds": seconds, "cpu_seconds": cpu} | chosen
 
 
 def main() -> None:

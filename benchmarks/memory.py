@@ -12,7 +12,7 @@ memory budget asks for; ``measured_default`` is without.
 
 Whole fits within a budget (``fit_source``) are made with few steps: memory does not depend on their number. Up to two
 megabytes of what the libraries have freed, more or less by chance, are used again: the peak is the largest of three
-runs.
+runs (``--runs``).
 
 Writes ``benchmarks/results/memory.jsonl``, ``benchmarks/results/memory_fits.jsonl`` and their tables in
 ``docs/memory.md``; with ``--directory`` the results go there, and the page stays as it is.
@@ -250,6 +250,7 @@ def main() -> None:
     parser.add_argument("--fit-worker", help="one whole fit, as JSON; used by the above")
     parser.add_argument("--fits", action="store_true", help="only whole fits")
     parser.add_argument("--file", choices=("npy", "parquet", "csv"), help="only whole fits from files of this kind")
+    parser.add_argument("--runs", type=int, default=RUNS, help="of each whole fit; the largest peak counts")
     parser.add_argument("--tables", action="store_true", help="only write the tables of the results into the page")
     parser.add_argument("--quick", action="store_true", help="only two settings")
     parser.add_argument("--directory", type=Path, help="where the results go, instead of the repository")
@@ -268,7 +269,7 @@ def main() -> None:
     for case in FITS[:1] if arguments.quick else FITS:
         if arguments.file not in (None, case[-1]):
             continue
-        runs = [run_worker("--fit-worker", list(case)) for _ in range(RUNS)]
+        runs = [run_worker("--fit-worker", list(case)) for _ in range(arguments.runs)]
         row = max(runs, key=lambda run: run["measured_total"]) | dict(zip(names, case, strict=True))
         row["measured_totals"] = [run["measured_total"] for run in runs]
         written = record("memory_fits", [row], same=names, **options)

@@ -34,14 +34,12 @@ ROWS, BATCH, EPOCHS = 301, 25, 2  # parts of a batch differ, and the last one ha
 # A fit of two small networks in a second.
 QUICK = {
     "members": 2,
+    "small_rows": 100,
+    "steps": 60,
+    "max_steps": 60,
     "hidden": (16, 16),
-    "epochs": 2,
-    "min_steps": 60,
-    "max_steps": 80,
-    "weight_decays": (0.01,),
-    "noise_epochs": 2,
-    "noise_min_steps": 20,
-    "noise_networks": 2,
+    "fourier_features": 16,
+    "noise_steps": 20,
 }
 ALGORITHMS = {
     "lagged": (Lagged, {"block": 4, "window": 20}),

@@ -156,14 +156,15 @@ def fit_source(
                     fit = fit.with_chunks(plan_prediction(budget, PredictionSetting.of(fit)).setting.chunk_size)
                 return _closed(fit, budgeted.plan, chosen, started)
             record["why"] = "the memory budget has no room for kernels"
-    large = budgeted.plan_large()
-    source = _in_chunks(source, large.settings.chunk_size)
-    if sample is not None:
-        # Networks set the first rows aside: they have to be in random order.
-        sample = sample.take(np.random.default_rng(seed).permutation(len(sample))[: large.settings.max_sample])
-    else:
-        sample = draw_sample(source, total, large.settings.max_sample, seed=seed)
-        _check_targets(sample)
+    with ranks.working():  # what is wrong on all ranks is reported by one
+        large = budgeted.plan_large()
+        source = _in_chunks(source, large.settings.chunk_size)
+        if sample is not None:
+            # Networks set the first rows aside: they have to be in random order.
+            sample = sample.take(np.random.default_rng(seed).permutation(len(sample))[: large.settings.max_sample])
+        else:
+            sample = draw_sample(source, total, large.settings.max_sample, seed=seed)
+            _check_targets(sample)
     record = {"path": "networks", "why": f"more than {chosen.small_rows} different rows"} | record
     options = {"seed": seed, "threads": large.threads, "progress": progress, "ranks": ranks}
     fit = _fit_large(sample, source, large.settings, record, center=center, **options)

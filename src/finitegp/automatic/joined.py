@@ -41,7 +41,7 @@ _SETTLED, _SETTLING = 0.02, 3
 _ITERATIONS = 20
 # Factors on the variance of rows far from what was seen together, and what a larger one may cost in nats per row.
 _NEARNESS = (0.0, *(10.0 ** (0.5 * power) for power in range(-8, 1)))
-_PRICE_OF_NEARNESS = 0.01
+_PRICE_OF_NEARNESS = 0.003
 # Shapes of errors that the search tries, and those that the end of it chooses from.
 _SHAPES = (GAUSSIAN, *(ErrorShape(nu) for nu in (8.0, 4.0, 2.6)))
 _FINE_SHAPES = tuple(ErrorShape(nu) for nu in (2.3, 2.6, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 25.0, 50.0))

@@ -50,7 +50,7 @@ class AutoSettings:
     max_sample: int = 100_000
     fourier_features: int = 512
     input_noise: bool = True
-    noise_networks: int = 2
+    noise_networks: int = 4
     noise_steps: int = 600
     validation_fraction: float = 0.1
     max_validation_rows: int = 4000
@@ -106,6 +106,7 @@ EFFORTS: dict[str, AutoSettings] = {
         max_steps=1200,
         learning_rate=1e-2,
         fourier_features=256,
+        noise_networks=2,
         noise_steps=300,
         max_sample=40_000,
         max_validation_rows=2000,
@@ -117,7 +118,6 @@ EFFORTS: dict[str, AutoSettings] = {
         weight_decays=(0.01, 0.1, 0.3, 1.0),
         steps=5000,
         max_steps=25_000,
-        noise_networks=4,
         noise_steps=1500,
     ),
 }

@@ -97,7 +97,7 @@ def fit_on_disk(
     try:
         return fit(tests, min(_SAMPLE_ROWS, room - tests, source.num_data - tests) if tests else 0)
     except MemoryBudgetError:
-        if tests == 0:
+        if tests == 0 or ranks.world_size > 1:  # other ranks have heard of it, and stop
             raise
         return fit(0, 0)
 

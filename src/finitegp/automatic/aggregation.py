@@ -20,8 +20,8 @@ def neighbour_means(inputs: Array, length_scales: Array, size: int = 3) -> Array
 
     Example:
         >>> rows = np.array([[0.0], [0.1], [0.5], [8.0], [8.1], [8.5], [9.0]])
-        >>> sorted(neighbour_means(rows, np.ones(1)).round(1).ravel().tolist())
-        [0.2, 8.4]
+        >>> neighbour_means(rows, np.ones(1)).round(1).tolist()
+        [[0.2], [8.4]]
     """
     different = np.unique(inputs, axis=0)
     places = different / length_scales

@@ -19,7 +19,7 @@ from conftest import write_shop_table
 from pyarrow import csv
 from typer.testing import CliRunner
 
-from finitegp import DataError, ScaledGP
+from finitegp import DataError
 from finitegp.cli import app
 from finitegp.metrics import Scores
 from finitegp.report import evaluation
@@ -87,7 +87,6 @@ def test_the_linear_baseline_is_fitted_once_and_page_and_terminal_agree(here, sh
         return call
 
     monkeypatch.setattr(evaluation, "predict_linear", counted("linear", evaluation.predict_linear))
-    monkeypatch.setattr(ScaledGP, "predict", counted("predict", ScaledGP.predict))
     found = run_json("fit", shop / "train.csv", "-t", "price", "--effort", "low", "-o", "m.finitegp")
     assert counts == {"linear": 1}
     # The page shows what the command prints, to its digits.

@@ -255,7 +255,7 @@ def test_wrong_arguments(model, sites):
     unnamed.target_ = None
     with pytest.raises(DataError, match="does not know the name of its target"):
         unnamed.statistics(make_table(30, 0))
-    with pytest.raises(DataError, match="empty"):
+    with pytest.raises(DataError, match="has no rows"):
         model.statistics(iter([]))
 
 

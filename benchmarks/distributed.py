@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from finitegp.automatic.members import make_network
 from torch import nn
 
 from finitegp import FeatureGP, Lagged, train
 from finitegp.automatic import EFFORTS
+from finitegp.automatic.ensemble import make_network
 from finitegp.data import open_spool, spool
 from finitegp.distributed import ALONE, Ranks, join_ranks
 from finitegp.features import FourierFeatures, MLPFeatures

@@ -137,7 +137,7 @@ def test_rows_without_a_target_in_every_command(here, shop, quick_effort):
     lines = (shop / "train.csv").read_text().splitlines()
     lines[4] = lines[4].rsplit(",", 1)[0] + ","
     (here / "t.csv").write_text("\n".join(lines) + "\n")
-    found = fit("--no-rows")  # so that it takes statistics
+    found = fit("--no-rows")
     assert (found["rows"], found["held_out_rows"]) == (59, 11)
     told = "'price' is missing in 1 of 60 rows, first in line 5 of t.csv: these rows are left out."
     assert any(told in note for note in found["notes"])

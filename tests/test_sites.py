@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -168,6 +169,34 @@ def test_how_a_table_is_cut_makes_no_difference(model, tmp_path):
     assert cut.rows == whole.rows == 60
 
 
+def test_rows_are_let_go_while_a_table_is_read(model):
+    """Memory that does not depend on the number of rows: of many chunks, no more than a few are alive at once."""
+    alive, most = weakref.WeakSet(), 0
+
+    class Column(np.ndarray):
+        pass
+
+    def chunks():
+        nonlocal most
+        for seed in range(30):
+            table = make_table(50, seed)
+            for name in ("size", "price"):
+                table[name] = table[name].view(Column)
+                alive.add(_Kept(table[name]))
+            most = max(most, len(alive))
+            yield table
+            del table
+
+    class _Kept:
+        """Lives as long as the array it is hung onto."""
+
+        def __init__(self, array):
+            array.kept = self
+
+    assert model.statistics(chunks()).rows == 1500
+    assert most <= 3 * 2
+
+
 def test_the_fingerprint_is_that_of_what_the_sums_depend_on(model, tmp_path):
     expected = model.statistics(make_table(30, seed=0)).fingerprint
     assert len(expected) == 64
@@ -251,11 +280,9 @@ def test_wrong_arguments(model, sites):
         model.statistics({"size": [1.0], "cut": ["fair"]})
     with pytest.raises(DataError, match="no column 'cut'"):
         model.statistics({"size": [1.0], "price": [1.0]})
-    unnamed = copy.copy(model)
-    unnamed.target_ = None
     with pytest.raises(DataError, match="does not know the name of its target"):
-        unnamed.statistics(make_table(30, 0))
-    with pytest.raises(DataError, match="has no rows"):
+        TableRegressor.from_parts(model.regressor_, model.encoder_).statistics(make_table(30, 0))
+    with pytest.raises(DataError, match="empty"):
         model.statistics(iter([]))
 
 

@@ -105,7 +105,7 @@ def test_a_worker_stores_what_its_scores_were_computed_from(uci_dir, tmp_path, m
     errors = found.mean - load_split("yacht", 0, uci_dir).test_targets
     assert math.sqrt(np.mean(errors**2)) == pytest.approx(row["rmse"], rel=1e-5)
     assert np.abs(errors / found.std).max() == pytest.approx(row["largest_standardized_residual"], rel=1e-4)
-    assert (found.degrees_of_freedom is None) == ("gaussian_nlpd" not in row)
+    assert (found.degrees_of_freedom is None and found.crps is None) == ("gaussian_nlpd" not in row)
     assert -found.log_density.mean() == pytest.approx(row["nlpd"], rel=1e-5)
 
 
@@ -130,7 +130,7 @@ def test_contributions_of_rows_have_the_scores_as_their_means(shape):
     generator = np.random.default_rng(0)
     mean, targets = generator.normal(size=(2, 200))
     outcome = Outcome(mean, generator.uniform(0.5, 2.0, size=200), 1.0, error_shape=shape)
-    found, scores = Predictions.of(outcome, targets), score(mean, outcome.std, targets, error_shape=shape)
+    found, scores = Predictions.of(outcome, targets), score(mean, outcome.std, targets, mixture=outcome.distribution)
     for metric in PAIRED_METRICS:
         assert found.contributions(metric).mean() == pytest.approx(getattr(scores, metric), rel=1e-5)
     # The standard error of the RMSE is that of the delta method.

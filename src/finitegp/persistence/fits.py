@@ -72,7 +72,7 @@ def save_fit(fit: ScaledGP, path: str | os.PathLike[str]) -> None:
 def load_fit(
     path: str | os.PathLike[str], *, feature_map: nn.Module | None = None, noise_model: NoiseModel | None = None
 ) -> ScaledGP:
-    """Read a fit that :func:`save_fit` wrote; its predictions are the same to the last bit on the same machine.
+    """Read a fit that :func:`save_fit` wrote; its predictions are the same, on small tables to rounding.
 
     Of a small table with counts or outliers they are the same to rounding: row sums are taken anew from the landmarks.
 

@@ -333,6 +333,8 @@ class TableEncoder:
         result = np.empty((batch.num_rows, len(self.feature_names_out)))
         folds = None if first_row is None else fold_of(np.arange(first_row, first_row + batch.num_rows))
         unknown = np.stack([column.is_unknown(read[column.name]) for column in self._used], axis=1)
+        # Files of earlier versions do not tell, and predict as they did.
+        unknown &= np.array([column.distinct > 0 for column in self._used])
         report.unknown = unknown if first_row is None and unknown.any() else None
         start = 0
         for column in self._used:

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ..data.naming import listed, locator_of
+from ..data.naming import listed, locator_of, row_label
 from ..errors import DataError
 from ..estimator import GPRegressor
 from ..metrics import Scores, score
@@ -28,7 +28,7 @@ from .encoder import ColumnSummary, TableEncoder, TransformReport
 from .model_files import load_table_model, save_table_model
 from .predictive import EncodedRows, TablePredictor
 from .reader import TableReader
-from .rows import TableRows, check_columns, is_file, note_on_copies
+from .rows import RowsWithTarget, TableRows, check_columns, is_file, note_on_copies
 from .scoring import COVERAGES, SCORED_COVERAGES, ScoredRows
 from .target_scale import SCALES, TargetScale, atom, choose_scale
 from .targets import check_varies, fit_target, read_target
@@ -582,20 +582,59 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def update(self, X: Any, y: Any = None, report: TransformReport | None = None) -> TableRegressor:
         """Take up more rows: the exact posterior of all rows, with features, noise, scaling and encoding kept."""
-        rows, values = self._with_target_only(X, y)
+        if y is not None:
+            rows, values = self._with_target_only(X, y)
+            inputs = self.encoder_.transform(rows, _report_on(rows, report))
+            self.regressor_.partial_fit(inputs, self._scaled(values))
+            return self
+        streamed = self._streamed(X)
+        report = _report_on(streamed, report)
+        for batch in streamed:
+            self.regressor_.partial_fit(self.encoder_.transform(batch, report), self._scaled(streamed.targets))
+        self._check_streamed(streamed)
+        return self
+
+    def _scaled(self, values: Array) -> Array:
+        """Targets on the scale of the model."""
         scaled = self.scale_.forward(values)
         if not np.isfinite(scaled).all():
-            first = rows.label(int(np.flatnonzero(~np.isfinite(scaled))[0]))
-            raise DataError(f"The target of {first} is impossible on the scale {self.scale_.name!r}: correct the row.")
-        report = _report_on(rows, report)
-        self.regressor_.partial_fit(self.encoder_.transform(rows, report), scaled)
-        return self
+            wrong = values[~np.isfinite(scaled)][0]
+            raise DataError(f"A target of {wrong:g} is impossible on the scale {self.scale_.name!r}: correct the row.")
+        return scaled
+
+    def _streamed(self, X: Any) -> RowsWithTarget:
+        check_is_fitted(self)
+        if self.target_ is None:
+            raise DataError(
+                "The model does not know the name of its target:", "say which column it is.", code="unknown_target"
+            )
+        table = TableReader(X, **self.reading_options) if is_file(X) else X
+        source = locator_of(table)
+
+        def read(array: Any, first_row: int) -> Array:
+            return read_target(self._target_column, array, source=source, first_row=first_row)
+
+        return RowsWithTarget(table, self.target_, read)
+
+    def _check_streamed(self, rows: RowsWithTarget) -> None:
+        """After a pass: an error if there were no targets, a warning if some were missing."""
+        missing = len(rows.dropped)
+        if rows.rows and missing == rows.rows:
+            raise DataError(f"The target {rows.name!r} is missing in all {rows.rows} rows.")
+        if missing:
+            first = row_label(rows.dropped[0], rows.source)
+            warnings.warn(
+                f"The target {rows.name!r} is missing in {missing} of {rows.rows} rows, first in {first}: these rows "
+                "are left out.",
+                stacklevel=3,
+            )
 
     def statistics(self, X: Any, report: TransformReport | None = None) -> SiteStatistics:
         """The sums of a table's rows for this model's features: what a site can give away that may not share rows.
 
-        Rows that the model has seen are not in the sums, unless they are in the table. With fewer rows than features
-        there is a warning, because rows may then be computed from the sums.
+        The table is read once, chunk by chunk, in memory that does not depend on the number of rows. Rows that the
+        model has seen are not in the sums, unless they are in the table. With fewer rows than features there is a
+        warning, because rows may then be computed from the sums.
 
         Example:
             >>> from finitegp.features import LinearFeatures
@@ -608,14 +647,17 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             >>> model.merge(*sites).rows_
             60.0
         """
-        rows, values = self._with_target_only(X, None)
-        scaled = self.scale_.forward(values)
+        streamed = self._streamed(X)
 
         def targets(batch: Any, report: TransformReport, first_row: int) -> Array:
-            return scaled[first_row : first_row + batch.num_rows]
+            return self._scaled(streamed.targets)
+
+        def rows() -> Iterator[Any]:
+            yield from streamed
+            self._check_streamed(streamed)
 
         return site_statistics(
-            self.regressor_.fits_[0], self.encoder_, self.target_, targets, rows, _report_on(rows, report)
+            self.regressor_.fits_[0], self.encoder_, self.target_, targets, rows(), _report_on(streamed, report)
         )
 
     def merge(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,54 @@ def _without_views(table: Any) -> Any:
         if str(field.type) == "string_view":
             table = table.set_column(number, field.name, table.column(number).cast(pa.large_string()))
     return table
+
+
+class RowsWithTarget:
+    """Chunks of a table without the rows that have no target, read one after the other and let go.
+
+    Args:
+        data: The table.
+        name: The column of the target.
+        read: The targets in an Arrow array, NaN where missing, for the number of its first row in the table.
+
+    Attributes:
+        targets: Those of the last chunk.
+        rows: Rows of the table so far.
+        dropped: The numbers of those without a target.
+    """
+
+    def __init__(self, data: Any, name: str, read: Callable[[Any, int], npt.NDArray[np.float64]]) -> None:
+        self.data, self.name, self.read = data, name, read
+        self.source = locator_of(data)
+        self.targets = np.empty(0)
+        self.rows = 0
+        self.dropped: list[int] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in record_batches(self.data):
+            if self.name not in batch.schema.names:
+                raise DataError(unknown_column(self.name, batch.schema.names))
+            values = self.read(batch.column(batch.schema.get_field_index(self.name)), self.rows)
+            kept = np.isfinite(values)
+            self.dropped += (np.flatnonzero(~kept) + self.rows).tolist()
+            self.rows += batch.num_rows
+            self.targets = values[kept]
+            if len(self.targets):
+                yield batch if kept.all() else batch.filter(pa.array(kept))
+
+    def original(self, row: int) -> int:
+        """The number that a row has with those that were dropped before it."""
+        for dropped in self.dropped:
+            row += dropped <= row
+        return row
+
+    def locate(self, row: int) -> tuple[Path, int] | None:
+        """The file of a row and its number there; None if the rows are in no file."""
+        return None if self.source is None else self.source.locate(self.original(row))
+
+    def line_of(self, row: int) -> int | None:
+        """The line of its file on which a row stands; None if it is in no text file."""
+        return self.source.line_of(self.original(row)) if isinstance(self.source, LineLocator) else None
 
 
 def note_on_copies(rows: TableRows, first: npt.NDArray[np.int64]) -> list[str]:

@@ -64,19 +64,21 @@ def fit_target(
     return NumberColumn(name, "number", "number", False, "the target", 0.0, (), decimal=style, unit=unit)
 
 
-def read_target(column: NumberColumn, array: Any, *, source: Locator | None = None) -> npt.NDArray[np.float64]:
+def read_target(
+    column: NumberColumn, array: Any, *, source: Locator | None = None, first_row: int = 0
+) -> npt.NDArray[np.float64]:
     """The targets in an Arrow array, written as in the fit; NaN where missing. Infinite ones are an error."""
     try:
         cells = column.read(array)
     except MisfitError as misfit:
-        place = "" if misfit.row is None else f", {row_label(misfit.row, source)}"
+        place = "" if misfit.row is None else f", {row_label(first_row + misfit.row, source)}"
         raise DataError(f"The target {column.name!r}{place} {misfit}: correct it, or choose another target.") from None
     values = np.asarray(cells.values, dtype=np.float64)
     if np.isinf(values).any():
         first = int(np.flatnonzero(np.isinf(values))[0])
         raise DataError(
             f"The target {column.name!r} is infinite in {int(np.isinf(values).sum())} of {len(values)} rows, first in "
-            f"{row_label(first, source)}: correct or remove these rows."
+            f"{row_label(first_row + first, source)}: correct or remove these rows."
         )
     return values
 

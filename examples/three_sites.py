@@ -45,7 +45,7 @@ def fit_model(table: dict[str, np.ndarray], effort: str) -> TableRegressor:
 def main(small: bool = False) -> None:
     """Run the example."""
     effort, rows = ("low", 300) if small else ("medium", 2000)
-    bench = make_readings(80 if small else 300, seed=0)
+    bench = make_readings(150 if small else 300, seed=0)
     check = make_readings(500, seed=1)
     # Each plant runs its pumps in a range of its own, so that none of them could fit a model for all.
     plants = {

@@ -705,7 +705,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     # Files
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
-        """Write everything into one file, without training rows and without pickle.
+        """Write everything into one file, without pickle; training rows are in it only as ``keep_rows`` says.
 
         Args:
             path: The file.

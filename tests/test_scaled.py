@@ -378,3 +378,16 @@ def test_widened_adds_the_variance_and_thins_the_tails():
         np.testing.assert_allclose(
             quantiles, np.quantile(total, [0.005, 0.05, 0.5, 0.95, 0.995]), atol=0.03 * total.std()
         )
+
+
+def test_rows_far_outside_have_numbers_and_absurd_targets_are_refused():
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(40, 2))
+    targets = np.sin(inputs[:, 0]) + 0.1 * random.normal(size=40)
+    fit = fit_auto(inputs, targets, effort="low")
+    far = fit.predict(np.full((2, 2), 1e300))
+    assert bool(torch.isfinite(far.mean).all())
+    assert float(far.std.min()) > float(fit.predict(inputs).std.max())
+    for size in (1e290, 1e-290):
+        with np.errstate(all="ignore"), pytest.raises(DataError, match="divide them by a power of ten"):
+            fit_auto(inputs, size * targets, effort="low")

@@ -16,7 +16,7 @@ from torch import Tensor
 from .conformal import ConformalScores
 from .data import ArraySource, ScaledSource, Scaling
 from .data.scaling import Standardizer
-from .errors import DataError
+from .errors import DataError, NumericalError
 from .extrapolation import ExcessVariance
 from .likelihood import MarginalLikelihood, negative_log_marginal_likelihood
 from .model import FittedGP
@@ -25,6 +25,7 @@ from .spread import SpreadModel
 
 Array = npt.NDArray[np.float64]
 
+_FARTHEST = 1e8  # in standard deviations
 #: Where intervals come from; see :meth:`ScaledGP.interval`.
 INTERVAL_METHODS = ("predictive", "gaussian", "conformal")
 
@@ -177,17 +178,24 @@ class ScaledGP:
     def _predict_parts(self, inputs: Any, size: int, *, return_covariance: bool) -> Iterator[Prediction]:
         # At least one part, so that no rows are refused by who can name what is wrong.
         for start in range(0, max(len(inputs), 1), size):
-            scaled = self.inputs_scaler.transform(inputs[start : start + size])
+            scaled = self._scaled_inputs(inputs[start : start + size])
             predicted = [
                 component.fitted.predict(scaled, return_covariance=return_covariance) for component in self.components
             ]
-            yield self._in_target_units(self._combine(scaled, predicted))
+            found = self._in_target_units(self._combine(scaled, predicted))
+            wrong = ~(torch.isfinite(found.mean.reshape(len(scaled), -1)).all(dim=1) & torch.isfinite(found.variance))
+            if bool(wrong.any()):
+                raise NumericalError(
+                    f"The prediction for row {start + int(wrong.nonzero()[0])} is no number in floating point: its "
+                    "inputs lie too far from those of the training rows, or the targets are too large."
+                )
+            yield found
 
     def predict_mean(self, inputs: Any) -> Tensor:
         """Only the mean in the target's units, at a fraction of the cost."""
         parts = []
         for start in range(0, max(len(inputs), 1), self.chunk_size):
-            scaled = self.inputs_scaler.transform(inputs[start : start + self.chunk_size])
+            scaled = self._scaled_inputs(inputs[start : start + self.chunk_size])
             means = [component.weight * component.fitted.predict_mean(scaled) for component in self.components]
             parts.append(torch.stack(means).sum(dim=0))
         return torch.cat(parts) * float(self.target_scaler.scale) + float(self.target_scaler.mean)
@@ -250,7 +258,7 @@ class ScaledGP:
         Each row by itself is distributed as :meth:`predict` says; rows are correlated as those of the GP are.
         """
         random = np.random.default_rng(seed)
-        scaled = self.inputs_scaler.transform(inputs)
+        scaled = self._scaled_inputs(inputs)
         predicted = [component.fitted.predict(scaled) for component in self.components]
         together = self._combine(scaled, predicted)
         weights = [component.weight for component in self.components]
@@ -329,6 +337,10 @@ class ScaledGP:
         pairs = zip(self.components, fitted, strict=True)
         changed = [replace(component, fitted=each, landmark_weights=None) for component, each in pairs]
         return replace(self, components=tuple(changed))
+
+    def _scaled_inputs(self, inputs: Any) -> Array:
+        # Farther out there is nothing more to know, and squares would overflow.
+        return np.clip(self.inputs_scaler.transform(inputs), -_FARTHEST, _FARTHEST)
 
     def _change(self, change: Callable[[FittedGP, ScaledSource], FittedGP], data: ScaledSource) -> ScaledGP:
         return self.with_fitted([change(component.fitted, data) for component in self.components])

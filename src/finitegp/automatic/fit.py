@@ -31,6 +31,7 @@ from .small_table_memory import SmallTableSetting, plan_small_table
 from .table import Array, Index, Table, merge_equal_rows
 
 _FEWEST_ROWS = 2
+_LARGEST = 1e152
 # Sorting so many rows takes no time.
 _MOST_TO_MERGE = 10_000
 # Rows of a table that may be small that are read at once.
@@ -283,6 +284,7 @@ def _in_chunks(source: Source, most: int) -> Source:
 
 
 def _check_targets(sample: Table) -> None:
+    _check_magnitude(sample.targets)
     if float(np.ptp(sample.targets)) == 0.0:
         raise DataError(f"All targets are {sample.targets[0]}: there is nothing to learn.")
 
@@ -397,6 +399,17 @@ def _fit_large(
         conformal=ConformalScores.of(found.scores, "rows set aside"),
         record=record | found.record,
     )
+
+
+def _check_magnitude(targets: Array) -> None:
+    """Refuse targets whose variance would be no number."""
+    largest, spread = float(np.abs(targets).max()), float(np.ptp(targets))
+    if largest > _LARGEST or 0.0 < spread < 1.0 / _LARGEST:
+        value = largest if largest > _LARGEST else spread
+        raise DataError(
+            f"The targets are of the size {value:.0e}, whose square is no number in floating point: divide them by a "
+            "power of ten first."
+        )
 
 
 def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bool = True) -> Standardizer:

@@ -192,11 +192,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             return mean, _join([_observation_covariance(prediction) for prediction in predictions])
         if not return_std:
             return _join([fit.predict_mean(inputs) for fit in self.fits_])
-        # Of each chunk only what is returned is kept.
-        found = [[(part.mean, part.std) for part in fit.predict_chunks(inputs)] for fit in self.fits_]
-        means, deviations = zip(
-            *([torch.cat(each) for each in zip(*parts, strict=True)] for parts in found), strict=True
-        )
+        # Of each chunk only what is returned is kept, in its place: many small tensors take more than their numbers.
+        means = torch.empty(len(self.fits_), len(inputs), dtype=torch.float64)
+        deviations = torch.empty_like(means)
+        for number, fit in enumerate(self.fits_):
+            start = 0
+            for part in fit.predict_chunks(inputs):
+                stop = start + len(part.mean)
+                means[number, start:stop], deviations[number, start:stop] = part.mean, part.std
+                start = stop
         return _join(list(means)), _join(list(deviations))
 
     def predict_interval(self, X: Any, coverage: float = 0.9, method: str = "predictive") -> tuple[Array, Array]:

@@ -148,3 +148,15 @@ def test_draws_per_row(per_row):
     for probability in (0.05, 0.5, 0.95):
         below = (draws <= per_row.quantile(probability)).mean(axis=0)
         np.testing.assert_allclose(below, probability, atol=0.012)
+
+
+def test_crps_of_components_of_very_different_scales():
+    """A narrow component beside one a thousand times as wide, and a target in the middle of the narrow one."""
+    means, freedom = np.zeros((2, 1)), np.full((2, 1), np.inf)
+    mixture = StudentMixture(np.array([0.99, 0.01]), means, np.array([[1.0], [1000.0]]), freedom)
+    # Of two Gaussians around zero, E|X - X'| is the mean of sqrt(2 / pi) times the root of the sum of variances.
+    pairs = {(0, 0): 0.99**2, (0, 1): 2 * 0.99 * 0.01, (1, 1): 0.01**2}
+    scales = (1.0, 1000.0)
+    apart = sum(w * np.sqrt(2 / np.pi * (scales[a] ** 2 + scales[b] ** 2)) for (a, b), w in pairs.items())
+    away = np.sqrt(2 / np.pi) * (0.99 * 1.0 + 0.01 * 1000.0)
+    assert float(mixture.crps(np.zeros(1))[0]) == pytest.approx(away - 0.5 * apart, rel=1e-4)

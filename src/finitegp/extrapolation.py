@@ -241,7 +241,7 @@ def left_out_factors(inputs: Array, targets: Array, effects: Array, *, seed: int
             units, starts, ends = (torch.from_numpy(each) for each in _seen(inputs[~outer]))
             rows = torch.from_numpy(inputs[outer]) / units
             said = (growth(_distance(rows.t().contiguous(), starts, ends)).t() @ torch.from_numpy(effects)).numpy()
-            asked = [_factor_needed(model.squared_errors(outer), model.mean_square, said) for model in models]
+            asked = [factor_needed(model.squared_errors(outer), model.mean_square, said) for model in models]
             factors[column, side] = np.clip(_SAFETY * np.exp(np.mean(np.log(asked))), *_FACTOR_LIMITS)
     return factors
 
@@ -303,7 +303,7 @@ class _CheapModel:
         return np.concatenate([waves, rows, np.ones((len(rows), 1))], axis=1)
 
 
-def _factor_needed(squares: Array, variance: float, said: Array) -> float:
+def factor_needed(squares: Array, variance: float | Array, said: Array) -> float:
     """On what is said, so that the mean of squares over variances is one; between 1e-3 and 1e3."""
     low, high = -3.0, 3.0
     for _ in range(30):

@@ -65,6 +65,8 @@ def fit_auto(
         >>> fit.record["path"], abs(float(prediction.mean) - 108.4) < 3
         ('kernel', True)
     """
+    # Counts that are given are meant as they are.
+    options.setdefault("may_be_copies", counts is None)
     return fit_source(ArraySource(inputs, targets, counts=counts), **options)
 
 

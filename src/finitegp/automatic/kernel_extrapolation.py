@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..data import ArraySource
-from ..extrapolation import ExcessVariance, total_effects
+from ..extrapolation import ExcessVariance, factor_needed, total_effects
 from ..kernel_gp import KernelRows
 from ..scaled import Component
 from .small_table import LINEAR
@@ -61,7 +61,7 @@ def excess_of_kernels(
             seen = ArraySource(inputs[outer], part.targets, trust, counts=part.counts)
             left = heaviest.fitted.forget(seen).predict(inputs[outer])
             squares = trust * np.square(part.targets - left.mean.numpy())
-            asked = _SAFETY * _factor_needed(squares, heaviest.variance_factor * left.variance.numpy(), said)
+            asked = _SAFETY * factor_needed(squares, heaviest.variance_factor * left.variance.numpy(), said)
             share = count / (count + _PRIOR_ROWS)
             factors[column, side] = np.exp(share * np.log(asked) + (1.0 - share) * np.log(_USUAL))
     linear = sum(component.weight for component in components if component.name == LINEAR)
@@ -86,13 +86,3 @@ def _range_only(inputs: Array, effects: Array, factors: Array | None = None) -> 
         threshold=0.0,
         nearness=0.0,
     )
-
-
-def _factor_needed(squares: Array, variance: Array, said: Array) -> float:
-    """On what is said, so that the mean of squares over variances is one; between 1e-3 and 1e3."""
-    low, high = -3.0, 3.0
-    for _ in range(30):
-        middle = 0.5 * (low + high)
-        wide = np.mean(squares / (variance + 10.0**middle * said)) < 1.0
-        low, high = (low, middle) if wide else (middle, high)
-    return float(10.0**high)

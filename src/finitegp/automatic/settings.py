@@ -12,7 +12,7 @@ class AutoSettings:
     """The choices of :func:`~finitegp.automatic.fit_auto`.
 
     Attributes:
-        small_rows: Tables of at most so many rows are fitted by exact kernels, larger ones by networks.
+        small_rows: The most different rows that are fitted by exact kernels; larger tables are fitted by networks.
         learning_rows: Rows that the kernels' hyperparameters are learned from; the posterior takes in every row.
         members: Networks, each trained without one fold of the rows.
         hidden: Widths of each network.

@@ -39,7 +39,7 @@ class Judging:
         test_fraction: The share that is held out; 0 for none.
         split_by: A column: the rows with its highest values, such as the latest dates, are held out.
         group: A column: rows with the same value stay together.
-        folds: Judge all rows by cross-validation with so many folds; 0 for a single split.
+        folds: The number of folds of a cross-validation that judges all rows; 0 for a single split.
     """
 
     test_fraction: float = 0.2

@@ -73,7 +73,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         missing: ``"impute"`` puts the usual value into gaps of the inputs and tells the model where; ``"error"``
             refuses them.
         rows_without_target: ``"drop"`` leaves them out; ``"error"`` refuses them.
-        max_one_hot: Columns of up to so many categories become one column for each.
+        max_one_hot: The most categories of a column that becomes one column for each.
         effort: ``"low"``, ``"medium"`` or ``"high"``: how much time to spend.
         random_state: A number makes the fit reproducible.
         verbose: Draw a progress bar.

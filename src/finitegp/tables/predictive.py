@@ -121,8 +121,8 @@ class TablePredictor:
         mean, std = quantile_moments(*(np.clip(ends, *self.scale.plausible) for ends in (lower, upper)))
         cut = (lower[:, -1] < self.scale.plausible[0]) | (upper[:, -1] > self.scale.plausible[1])
         if cut.any():
-            # The mean of a distribution as wide as this is that of its tail: the median is the better prediction. What was cut
-            # stays in its error.
+            # The mean of a distribution as wide as this is that of its tail: the median is the better prediction.
+            # What was cut stays in its error.
             mean[cut] = np.clip(0.5 * (lower[cut, 0] + upper[cut, 0]), *self.scale.plausible)
             reach = np.minimum(upper[cut, -1] - lower[cut, -1], np.finfo(np.float64).max / 4)
             std[cut] = np.maximum(std[cut], 0.25 * reach)

@@ -22,7 +22,7 @@ from ..conformal import ConformalScores
 from ..data.scaling import Standardizer
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
-from ..features.landmarks import landmarks_of
+from ..features.landmarks import landmark_parts, landmarks_of
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
@@ -183,6 +183,7 @@ def encode_gp(fitted: FittedGP, columns: int, landmark_weights: Tensor | None = 
     if landmark_weights is not None:
         del tensors["statistics.gram"]
         tensors["landmark_weights"] = landmark_weights
+        tensors["landmark_targets"] = _weighted_targets(model, posterior.statistics)
     header: Header = {
         "feature_map": _describe(model.feature_map),
         "noise": _describe(model.noise),
@@ -280,7 +281,7 @@ def _decode_gp(
     _check_probe(model, tensors, columns)
     weights = tensors.get("landmark_weights")
     if weights is not None:
-        tensors = tensors | {"statistics.gram": _gram_of_landmarks(model, tensors)}
+        tensors = tensors | _sums_of_landmarks(model, tensors)
     statistics = decode_statistics(header["num_data"], tensors)
     posterior = WeightPosterior(statistics, positive_number("noise_variance", header["noise_variance"]))
     chunk_size = header.get("chunk_size", 4096)  # files of older releases do not say
@@ -290,7 +291,25 @@ def _decode_gp(
 
 
 @torch.no_grad()
-def _gram_of_landmarks(model: FeatureGP, tensors: Tensors) -> Tensor:
+def _weighted_targets(model: FeatureGP, statistics: FeatureStatistics) -> Tensor:
+    """``(landmarks, targets)`` what each landmark's features are multiplied by in the products with the target.
+
+    Features of a kernel whose covariance is all but singular are known to seven digits only, and come out otherwise on
+    another processor; the sums of a file must then be made of the features as they come out there.
+    """
+    landmarks = landmarks_of(model.feature_map)
+    assert landmarks is not None
+    # The same columns of both: those of the kernel, one for each landmark.
+    features, projected = (
+        next(landmark_parts(model.feature_map, each))[1]
+        for each in (model(landmarks)[0], statistics.projected_targets.mT)
+    )
+    solved: Tensor = torch.linalg.solve(features.mT, projected.mT)
+    return solved
+
+
+@torch.no_grad()
+def _sums_of_landmarks(model: FeatureGP, tensors: Tensors) -> Tensors:
     """The row sums of landmarks with their weights."""
     landmarks = landmarks_of(model.feature_map)
     if landmarks is None:
@@ -301,8 +320,12 @@ def _gram_of_landmarks(model: FeatureGP, tensors: Tensors) -> Tensor:
     features, log_scale = model(landmarks)
     if log_scale is not None:
         weights = weights * torch.exp(-log_scale)
-    gram: Tensor = FeatureStatistics.from_batch(features, features.new_zeros(len(features)), -weights.log()).gram
-    return gram
+    sums = FeatureStatistics.from_batch(features, features.new_zeros(len(features)), -weights.log())
+    found = {"statistics.gram": sums.gram}
+    if "landmark_targets" in tensors:  # older files hold the products themselves
+        shape = (len(landmarks), tensors["statistics.projected_targets"].shape[1])
+        found["statistics.projected_targets"] = features.mT @ checked_tensor(tensors, "landmark_targets", shape)
+    return found
 
 
 def _decode_spread(header: Any, tensors: Tensors, columns: int) -> SpreadModel:

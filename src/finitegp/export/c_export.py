@@ -1,0 +1,110 @@
+"""``export_c``: a model as one C99 header, if need be with fewer features so that it fits."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import __version__
+from ..atomic import complete_or_absent
+from ..errors import DataError
+from ..lite import LiteModel
+from ..lite.model import _predict
+from ..memory.byte_sizes import parse_bytes
+from .c_header import CHeader, print_header
+from .compression import compressed
+from .described import check_numbers, described, deviations
+
+
+class CExport(NamedTuple):
+    """What a header costs, and what fewer features lost.
+
+    Attributes:
+        constant_bytes: Of all constant arrays, which go into read-only memory; code is not counted.
+        stack_bytes: Of the numbers that one prediction works with.
+        operations: Additions, multiplications, divisions and comparisons of one prediction.
+        calls: Calls of ``math.h`` in one prediction.
+        features: In the header.
+        features_before: In the model.
+        lost: Nats per row: of the density of given rows (NLPD), or else of the evidence of the rows seen.
+        lost_of: ``"NLPD"``, ``"evidence"``, or None where nothing was left out.
+    """
+
+    constant_bytes: int
+    stack_bytes: int
+    operations: int
+    calls: int
+    features: int
+    features_before: int
+    lost: float
+    lost_of: str | None
+
+
+def export_c(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    name: str = "model",
+    real: str = "float",
+    max_bytes: int | str | None = None,
+    rows: Any = None,
+    targets: Any = None,
+    overwrite: bool = True,
+) -> CExport:
+    """Write a model as one C99 header without allocation: mean and standard deviations (epistemic, noise, all).
+
+    Args:
+        model: A model file, a fitted ``GPRegressor`` or ``TableRegressor``, or a ``ScaledGP``.
+        path: The header.
+        name: What its names begin with.
+        real: ``"float"`` or ``"double"``: the type of all numbers.
+        max_bytes: The most bytes of constant arrays, such as ``"32kB"``. Features are left out until they fit, those
+            first that the evidence misses least; the posterior is the exact one of the features that stay.
+        rows: Rows on which the loss of leaving features out is measured; None gives the loss of evidence instead.
+        targets: Their targets.
+        overwrite: Whether to replace a file that is there.
+
+    Raises:
+        DataError: If the model takes text, dates or gaps, or its target has another scale, or nothing fits.
+    """
+    whole = described(model)
+    check_numbers(whole, "a C header")
+    printed, kept = _print(whole, name, real), whole
+    if max_bytes is not None and printed.constant_bytes > (limit := parse_bytes(max_bytes)):
+        kept = compressed(whole, lambda candidate: _print(candidate, name, real).constant_bytes, limit)
+        printed = _print(kept, name, real)
+    lost, lost_of = 0.0, None
+    if kept is not whole:
+        if rows is not None:
+            lost, lost_of = _nlpd(kept, rows, targets) - _nlpd(whole, rows, targets), "NLPD"
+        else:
+            pairs = zip(whole.fits, kept.fits, strict=True)
+            lost = sum((a.gps[0].evidence - b.gps[0].evidence) / a.gps[0].sums.rows for a, b in pairs)
+            lost_of = "evidence"
+    with complete_or_absent(path, overwrite=overwrite) as temporary:
+        temporary.write_text(printed.text, encoding="ascii")
+    counts = [sum(len(gp.sums.gram) for fit in each.fits for gp in fit.gps) for each in (kept, whole)]
+    return CExport(*printed[1:], counts[0], counts[1], lost, lost_of)
+
+
+def _print(model: LiteModel, name: str, real: str) -> CHeader:
+    columns = check_numbers(model, "a C header")
+    target = (model.header.get("table") or {}).get("target")
+    about = [
+        f"A Gaussian-process regression of finitegp {__version__}, {model.rows:g} rows"
+        + (f", target {target!r}." if target else "."),
+        "Inputs are finite numbers in the units of the table that the model was fitted to.",
+    ]
+    formulas = [deviations(fit.outputs) for fit in model.fits]
+    return print_header(formulas, name=name, columns=columns, about=about, real=real)
+
+
+def _nlpd(model: LiteModel, rows: Any, targets: Any) -> float:
+    inputs, _ = model._inputs(rows)
+    values = np.asarray(targets, dtype=np.float64).reshape(len(inputs), -1)
+    if values.shape[1] != len(model.fits):
+        raise DataError(f"targets must have {len(model.fits)} columns, but have {values.shape[1]}.")
+    densities = [_predict(fit, inputs).mixture.log_density(values[:, k]) for k, fit in enumerate(model.fits)]
+    return -float(np.mean(np.sum(densities, axis=0)))

@@ -1,0 +1,63 @@
+"""A fitted model as formulas of numbers, or a refusal that says what stands in the way and what to do instead."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from ..lite import LiteError, LiteModel, load
+from ..lite.program import Value, apply
+
+
+def described(model: Any) -> LiteModel:
+    """The formulas of a model file, a fitted estimator or a ``ScaledGP``."""
+    try:
+        if isinstance(model, LiteModel):
+            return model
+        if isinstance(model, str | os.PathLike):
+            return load(model)
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "model.finitegp"
+            if hasattr(model, "save"):
+                model.save(path)
+            else:
+                from ..persistence import save_fit
+
+                save_fit(model, path)
+            return load(path)
+    except LiteError as error:
+        raise DataError(f"The model cannot be exported: {error}") from None
+
+
+def check_numbers(model: LiteModel, target: str) -> list[str]:
+    """The names of a model's inputs, all of which must be numbers; text, dates and gaps are refused by name."""
+    if model.encoder is not None:
+        for column in model.encoder.used:
+            what = {"category": "text", "date": "dates"}.get(column["type"])
+            what = what or ("gaps, which count as information" if column["indicator"] else None)
+            if what is not None:
+                raise DataError(
+                    f"Column {column['name']!r} holds {what}, which {target} cannot be given: fit without it "
+                    "(drop), or to numbers (GPRegressor), or predict with finitegp-lite."
+                )
+        if model.scale.name != "identity":
+            raise DataError(
+                f"The target is modelled on the scale {model.scale.name!r}, whose means {target} does not compute: fit "
+                "with target_scale='identity', or predict with finitegp-lite."
+            )
+    return model.column_names or [f"column {number}" for number in range(model.fits[0].columns)]
+
+
+def deviations(outputs: Mapping[str, Value]) -> dict[str, Value]:
+    """Mean and standard deviations of a fit's formulas."""
+    epistemic, noise = outputs["epistemic_variance"], outputs["noise_variance"]
+    return {
+        "mean": outputs["mean"],
+        "epistemic_std": apply("sqrt", epistemic),
+        "noise_std": apply("sqrt", noise),
+        "std": apply("sqrt", epistemic + noise),
+    }

@@ -1,0 +1,273 @@
+"""Feature maps and noise of a model file as formulas: what each module of the file's description computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .linear_algebra import cholesky, inverse_of_lower
+from .program import (
+    Array,
+    LiteError,
+    Value,
+    affine,
+    apply,
+    beside,
+    clipped,
+    constant,
+    evaluate,
+    largest,
+    least,
+    less,
+    lower,
+    smallest,
+    squared_distances,
+    take,
+    total,
+)
+
+Tensors = Mapping[str, Array]
+_JITTER = 1e-10
+_MOST_GRID_NUMBERS = 1 << 26
+
+
+class Root(NamedTuple):
+    """The lower factor of a covariance of landmarks, and its inverse."""
+
+    lower: Array
+    inverse: Array
+
+
+#: Roots that were computed already, by the identity of the landmarks' array.
+Roots = dict[int, Root]
+
+
+class Block(NamedTuple):
+    """Features of one map: ``raw`` columns, which a kernel on landmarks multiplies by the inverse of ``root``.
+
+    Attributes:
+        raw: The columns.
+        root: ``L`` with ``LL' = k(Z, Z)``; None where the columns are the features.
+        variance: Of the kernel, of which what features lack is added to what is not known; zero where nothing is.
+    """
+
+    raw: Value
+    root: Root | None = None
+    variance: float = 0.0
+
+    @property
+    def features(self) -> Value:
+        """The features."""
+        return self.raw if self.root is None else lower(self.raw, self.root.inverse)
+
+
+def feature_blocks(description: Any, tensors: Tensors, x: Value, roots: Roots, depth: int = 0) -> list[Block]:
+    """The blocks of features side by side that a described module makes of ``x``."""
+    if "custom" in description:
+        raise LiteError(
+            f"the feature map or noise is a module of its own, {str(description['custom'])[:200]}, of which the file "
+            "holds no code: use the library finitegp, and pass the module when loading"
+        )
+    kind, arguments = description["type"], dict(description["arguments"])
+    children = list(description["children"].items())
+    if depth > 50:
+        raise LiteError("modules are nested too deeply")
+    if kind == "ConcatenatedFeatures":
+        parts = [
+            feature_blocks(child, _inside(tensors, f"maps.{name}."), x, roots, depth + 1) for name, child in children
+        ]
+        return [block for part in parts for block in part]
+    if kind == "LandmarkFeatures":
+        return [_landmarks(x, arguments["kernel"], tensors, roots)]
+    if kind in ("ComposedFeatures", "Sequential"):
+        value = x
+        for name, child in children:
+            value = features_of(child, _inside(tensors, f"{name}."), value, roots, depth + 1)
+        return [Block(value)]
+    if kind == "MeanVariance":
+        inner = [
+            features_of(child, _inside(tensors, f"networks.{name}."), x, roots, depth + 1) for name, child in children
+        ]
+        return [Block(_log_of_mean(inner))]
+    if kind not in _MAPS:
+        raise LiteError(f"a module of the type {str(kind)[:60]!r} is not known here: use the library finitegp")
+    return [Block(_MAPS[kind](x, arguments, tensors))]
+
+
+def features_of(description: Any, tensors: Tensors, x: Value, roots: Roots, depth: int = 0) -> Value:
+    """All features that a described module makes of ``x``, or what any other module gives."""
+    return beside([block.features for block in feature_blocks(description, tensors, x, roots, depth)])
+
+
+def log_noise_scale(description: Any, tensors: Tensors, x: Value, features: Value, roots: Roots) -> Value | None:
+    """The logarithm of a row's noise scale, one column; None if it is one for all rows."""
+    if description.get("type") == "ConstantNoise":
+        return None
+    if description.get("type") != "InputNoise":
+        feature_blocks(description, tensors, x, roots)  # says what it is
+        raise LiteError(f"noise of the type {str(description.get('type'))[:60]!r} is not known here")
+    arguments = description["arguments"]
+    inputs = x if arguments["reads"] == "inputs" else features
+    (name, child), *_ = description["children"].items()
+    bound = float(arguments["max_log_scale"])
+    found = features_of(child, _inside(tensors, f"{name}."), inputs, roots)
+    scale = bound * apply("tanh", found * (1.0 / bound))
+    return clipped(scale, *map(float, arguments["bounds"])) if "bounds" in arguments else scale
+
+
+def _inside(tensors: Tensors, prefix: str) -> dict[str, Array]:
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _activation(name: str, x: Value) -> Value:
+    if name == "relu":
+        return largest(x, 0.0)
+    if name == "tanh":
+        return apply("tanh", x)
+    if name == "silu":
+        return x / (1.0 + apply("exp", 0.0 - x))
+    if name == "gelu":
+        return 0.5 * x * (1.0 + apply("erf", x * math.sqrt(0.5)))
+    if name == "gelu tanh":
+        return 0.5 * x * (1.0 + apply("tanh", math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+    if name != "mish":
+        raise LiteError(f"the activation {name[:60]!r} is not known here")
+    growth = apply("exp", smallest(x, 20.0))  # beyond, the tangent is one, and squares overflow
+    growth = growth * (growth + 2.0)
+    return x * growth / (growth + 2.0)
+
+
+def _linear(x: Value, arguments: Any, tensors: Tensors) -> Value:
+    return affine(x, tensors["weight"].T, tensors.get("bias"))
+
+
+def _network(x: Value, arguments: Any, tensors: Tensors) -> Value:
+    layers = len(arguments["hidden"])
+    for layer in range(layers):
+        x = _linear(x, {}, _inside(tensors, f"layers.{2 * layer}."))
+        if layer < layers - 1 or arguments["final_activation"]:
+            x = _activation(arguments["activation"], x)
+    return x
+
+
+def _line(x: Value, arguments: Any, tensors: Tensors) -> Value:
+    features = x * np.exp(0.5 * tensors["log_magnitude"])
+    if "log_bias_magnitude" not in tensors:
+        return features
+    return beside([features, constant(np.exp(0.5 * tensors["log_bias_magnitude"]))])
+
+
+def _waves(x: Value, frequencies: Array, tensors: Tensors, amplitudes: Any) -> Value:
+    scaled = frequencies / np.exp(tensors["log_length_scales"])
+    angles = affine(x, scaled.T)
+    sizes: Array = np.exp(0.5 * tensors["log_magnitude"]) * amplitudes
+    return beside([apply("cos", angles), apply("sin", angles)]) * sizes
+
+
+def _fourier(x: Value, arguments: Any, tensors: Tensors) -> Value:
+    frequencies = tensors["frequencies"]
+    return _waves(x, frequencies, tensors, 1.0 / math.sqrt(len(frequencies)))
+
+
+def _quadrature(x: Value, arguments: Any, tensors: Tensors) -> Value:
+    count, columns = int(arguments["nodes_per_dimension"]), int(arguments["input_dim"])
+    cutoff = float(arguments["frequency_cutoff"])
+    if not (0 < columns <= 3 and count > 0 and 2.0 * columns * float(count) ** columns <= _MOST_GRID_NUMBERS):
+        raise LiteError("its quadrature makes no sense")
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    nodes = nodes * cutoff
+    weights = weights * cutoff * np.exp(-0.5 * nodes**2) / math.sqrt(2.0 * math.pi)
+    # Nodes in pairs w, -w: one half of the first axis, with twice the weight.
+    axes = [nodes[count // 2 :], *[nodes] * (columns - 1)]
+    factors = [2.0 * weights[count // 2 :], *[weights] * (columns - 1)]
+    grid, heavy = (
+        np.stack(np.meshgrid(*each, indexing="ij"), axis=-1).reshape(-1, columns) for each in (axes, factors)
+    )
+    products = heavy.prod(axis=1)
+    lightest = np.argsort(products, kind="stable")
+    dropped = int(np.searchsorted(np.cumsum(products[lightest]), float(arguments["tolerance"]) / 4, side="right"))
+    kept = np.sort(lightest[dropped:])
+    return _waves(x, grid[kept], tensors, np.tile(np.sqrt(products[kept]), 2))
+
+
+def _soft_clip(x: Value, arguments: Any, tensors: Tensors) -> Value:
+    limit = float(arguments["limit"])
+    beyond = apply("log1p", largest(apply("abs", x) - limit, 0.0))
+    return clipped(clipped(x, -limit, limit) + apply("sign", x) * beyond, tensors["low"], tensors["high"])
+
+
+def _embedding(x: Value, arguments: Any, tensors: Tensors) -> Value:
+    frequencies, weights = tensors["frequencies"], tensors["weights"]
+    columns, _, count = frequencies.shape
+    outputs = weights.shape[2]
+    repeated = take(x, np.repeat(np.arange(columns), count))
+    cosines = apply("cos", repeated * (2.0 * math.pi * frequencies.reshape(-1)) + tensors["phases"].reshape(-1))
+    together = beside([x, affine(cosines, weights, tensors["offsets"])])
+    # Each column before what its own cosines give.
+    order = [[column, *(columns + column * outputs + np.arange(outputs))] for column in range(columns)]
+    return take(together, np.array(order))
+
+
+def _floor(x: Value, arguments: Any, tensors: Tensors) -> Value:
+    floor = float(arguments["floor"])
+    above = x - floor
+    soft = apply("log1p", apply("exp", smallest(above, 20.0)))
+    return floor + soft + less(20.0, above) * (above - soft)  # as torch has it: linear beyond twenty
+
+
+def _log_of_mean(values: list[Value]) -> Value:
+    together = beside(values)
+    if together.width != len(values):
+        raise LiteError("a mean of variances takes one column of each network")
+    highest = 0.0 - least(0.0 - together)
+    return highest + apply("log", total(apply("exp", together - highest))) - math.log(len(values))
+
+
+def _landmarks(x: Value, kind: str, tensors: Tensors, roots: Roots) -> Block:
+    scales = np.exp(-tensors["log_length_scales"])
+    variance = float(np.exp(tensors["log_variance"]))
+    places = tensors["landmarks"] * scales
+
+    def covariance(value: Value) -> Value:
+        return variance * _correlation(squared_distances(value * scales, places), kind)
+
+    key = id(tensors["landmarks"])
+    if key not in roots:
+        own = {"covariance": covariance(Value("input", x.width))}
+        among = evaluate(own, tensors["landmarks"])["covariance"].copy()
+        np.fill_diagonal(among, variance * (1.0 + _JITTER))
+        root = cholesky(among)
+        roots[key] = Root(root, inverse_of_lower(root))
+    return Block(covariance(x), roots[key], variance)
+
+
+def _correlation(squares: Value, kind: str) -> Value:
+    if kind == "rbf":
+        return apply("exp", -0.5 * squares)
+    if kind not in ("matern32", "matern52"):
+        raise LiteError(f"the kernel {str(kind)[:60]!r} is not known here")
+    distances = math.sqrt(3.0 if kind == "matern32" else 5.0) * apply("sqrt", squares)
+    more = 1.0 + distances if kind == "matern32" else 1.0 + distances + distances * distances * (1.0 / 3.0)
+    return more * apply("exp", 0.0 - distances)
+
+
+_MAPS: dict[str, Callable[[Value, Any, Tensors], Value]] = {
+    "ConstantFeatures": lambda x, _, tensors: constant(np.exp(0.5 * tensors["log_magnitude"])),
+    "FourierFeatures": _fourier,
+    "GELU": lambda x, arguments, _: _activation("gelu tanh" if arguments["approximate"] == "tanh" else "gelu", x),
+    "GaussLegendreFeatures": _quadrature,
+    "Identity": lambda x, arguments, _: x,
+    "Linear": _linear,
+    "LinearFeatures": _line,
+    "MLPFeatures": _network,
+    "Mish": lambda x, arguments, _: _activation("mish", x),
+    "PeriodicEmbedding": _embedding,
+    "ReLU": lambda x, arguments, _: _activation("relu", x),
+    "SiLU": lambda x, arguments, _: _activation("silu", x),
+    "SmoothFloor": _floor,
+    "SoftClip": _soft_clip,
+    "Tanh": lambda x, arguments, _: _activation("tanh", x),
+}

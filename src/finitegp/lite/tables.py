@@ -1,0 +1,354 @@
+"""Tables without Arrow: the columns of a model file's encoder, and the scale of its target."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .program import Array, LiteError
+
+_DAY = 86_400_000_000
+_NOT_A_MOMENT = np.iinfo(np.int64).min
+_COMBINATIONS, _MOST_REPRESENTATIVES = 24, 24
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
+_ISO = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]([0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.][0-9]{1,9})?)?)(Z|[+-].*)?)?"
+)
+_TRUE, _FALSE = ("true", "yes", "y", "t"), ("false", "no", "n", "f")
+_MISSING = {
+    *("", "-", "--", "---", "–", "—", ".", "..", "?", "*", "n/a", "na", "n.a.", "n.a", "#n/a", "#na", "<na>", "nan"),
+    *("-nan", "null", "none", "nil", "(null)", "missing", "not available", "nat", "#value!", "#div/0!", "#ref!"),
+}
+
+
+def read_table(rows: Any) -> dict[str, list[Any] | npt.NDArray[Any]]:
+    """Columns by name of a mapping or a data frame."""
+    names = list(rows.keys()) if hasattr(rows, "keys") else list(getattr(rows, "columns", []))
+    if not names:
+        raise LiteError("The model takes tables: pass a mapping of names to columns, or a data frame.")
+    found = {str(name): rows[name] for name in names}
+    return {name: each if isinstance(each, np.ndarray) else _plain(each) for name, each in found.items()}
+
+
+def _plain(column: Any) -> list[Any] | npt.NDArray[Any]:
+    return column.to_numpy() if hasattr(column, "to_numpy") else list(column)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """Turns the columns of a table into numbers, as the library's ``TableEncoder`` does.
+
+    Attributes:
+        used: The stored columns that give numbers.
+        imputes: Whether gaps are filled; if not, they are an error.
+    """
+
+    used: Sequence[Mapping[str, Any]]
+    imputes: bool
+
+    @classmethod
+    def read(cls, stored: Any) -> Encoder:
+        """The encoder of a file."""
+        if stored.get("format") != "finitegp table encoder" or stored.get("version") not in (1, 2):
+            raise LiteError("its encoding of tables is of a version that is not known here")
+        return cls([each for each in stored["columns"] if _width(each)], stored["missing"] == "impute")
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row becomes."""
+        return sum(map(_width, self.used))
+
+    def encode(self, table: Mapping[str, Any]) -> tuple[Array, npt.NDArray[np.bool_] | None]:
+        """Numbers ``(rows, width)``, and for each column where a row holds what no fit has seen; None if nowhere."""
+        blocks, unknown = [], []
+        for column in self.used:
+            if column["name"] not in table:
+                raise LiteError(f"There is no column {column['name']!r}; there are {', '.join(map(repr, table))}.")
+            values, gaps = _READERS[column["type"]](column, table[column["name"]])
+            if gaps.any() and not self.imputes:
+                raise LiteError(
+                    f"Column {column['name']!r} has no value in row {int(np.argmax(gaps))}: remove such rows."
+                )
+            new = gaps.copy() if column["type"] != "category" else values < 0
+            unknown.append(new & ~(gaps & column["indicator"]) & (column.get("distinct", 0) > 0))
+            values = np.where(gaps, 0 if column["type"] == "category" else column["usual"], values)
+            encoded = _encode(column, values)
+            blocks += [encoded, gaps[:, None].astype(np.float64)] if column["indicator"] else [encoded]
+        if len({len(each) for each in blocks}) > 1 or len(blocks[0]) == 0:
+            raise LiteError("The columns must have equally many rows, and at least one.")
+        where = np.stack(unknown, axis=1)
+        return np.hstack(blocks), where if where.any() else None
+
+    def combinations(self, inputs: Array, unknown: npt.NDArray[np.bool_]) -> list[Array]:
+        """The rows with known values put in where something is new, in several ways."""
+        random = np.random.default_rng(0)
+        filled = [inputs.copy() for _ in range(_COMBINATIONS)]
+        start = 0
+        for number, column in enumerate(self.used):
+            rows, known = np.flatnonzero(unknown[:, number]), _representatives(column)
+            place = slice(start, start := start + _width(column))
+            if len(rows) == 0 or len(known) == 0:
+                continue
+            order = random.permutation(_COMBINATIONS) % len(known)
+            for each, value in zip(filled, order, strict=True):
+                each[rows, place] = known[value]
+        return filled
+
+
+def _width(column: Mapping[str, Any]) -> int:
+    kind, encoding = column["type"], column["encoding"]
+    width = 0
+    if kind == "number" and encoding == "number":
+        width = 1
+    elif kind == "date" and encoding == "date parts":
+        width = sum(1 if part == "days" else 2 for part in column["parts"])
+    elif kind == "category" and encoding == "one-hot":
+        width = len(column["categories"])
+    elif kind == "category" and encoding in ("rank", "target mean"):
+        width = 1 + (column["counts"][0] > column["counts"][-1])
+    return width + bool(column["indicator"])
+
+
+def _encode(column: Mapping[str, Any], values: npt.NDArray[Any]) -> Array:
+    if column["encoding"] == "missing or not":
+        return np.empty((len(values), 0))
+    if column["type"] == "number":
+        return values[:, None].astype(np.float64)
+    if column["type"] == "date":
+        return _date_parts(values.astype(np.int64), column["parts"])
+    if column["encoding"] == "one-hot":
+        return np.asarray(values[:, None] == np.arange(len(column["categories"])), dtype=np.float64)
+    counts = column["counts"]
+    if column["encoding"] == "rank":
+        first = np.where(values < 0, len(counts), values).astype(np.float64)
+    else:
+        first = np.array([*column["means"], 0.0])[values]  # the last is that of new categories: index -1 finds it
+    frequencies = np.log1p(np.array([*counts, 0], dtype=np.float64))[values]
+    return np.stack([first, *([frequencies] if counts[0] > counts[-1] else [])], axis=1)
+
+
+def _representatives(column: Mapping[str, Any]) -> Array:
+    """Encodings of values that the fit saw, each for an equal share of rows or so."""
+    if column["type"] == "category":
+        count = len(column["categories"])
+        order = np.argsort(column["means"]) if column.get("means") else np.arange(count)
+        places = np.linspace(0, count - 1, min(count, _MOST_REPRESENTATIVES - 2)).astype(np.int64)
+        values: npt.NDArray[Any] = np.unique(np.append(order[places], [0, count - 1]))
+    else:
+        values = np.array(column.get("quantiles") or [column["usual"]])
+    encoded = _encode(column, values)
+    return np.column_stack([encoded, np.zeros(len(encoded))]) if column["indicator"] else encoded
+
+
+def _is_gap(value: Any) -> bool:
+    return value is None or value != value or str(value) in ("<NA>", "NaT")
+
+
+def _numbers(column: Mapping[str, Any], cells: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "fiub":
+        values = cells.astype(np.float64)
+    else:
+        values = np.array([_number(column, cell, row) for row, cell in enumerate(cells)], dtype=np.float64)
+    return values, ~np.isfinite(values)
+
+
+def _number(column: Mapping[str, Any], cell: Any, row: int) -> float:
+    if _is_gap(cell):
+        return math.nan
+    if isinstance(cell, datetime.timedelta | np.timedelta64):
+        return float(np.timedelta64(cell) / np.timedelta64(1, "s"))
+    if not isinstance(cell, str):
+        return float(cell)
+    text = cell.strip()
+    decimal = column.get("decimal", "")
+    if decimal in ("", ".") and _NUMBER.fullmatch(text):
+        return float(text)
+    if column["kind"] == "boolean" and text.lower() in (*_TRUE, *_FALSE):
+        return float(text.lower() in _TRUE)
+    if text.casefold() in _MISSING or text in column["words"]:
+        return math.nan
+    found = _written_number(text, decimal, column.get("unit", "")) if decimal else None
+    if found is None:
+        raise LiteError(f"Column {column['name']!r}, row {row} holds {text[:60]!r}, but the column holds numbers.")
+    return found
+
+
+def _written_number(text: str, decimal: str, unit: str) -> float | None:
+    """A number with thousands apart, and the column's unit or currency beside it."""
+    text = re.sub("[\u00a0\u202f\u2009]", " ", text)
+    if unit:
+        text = text.replace(unit, "", 1)
+    text = text.replace(" ", "").replace("−", "-")
+    group = "[,'’]" if decimal == "." else "[.'’]"
+    point = re.escape(decimal)
+    body = rf"([0-9]+({point}[0-9]*)?|{point}[0-9]+|[1-9][0-9]{{0,2}}({group}[0-9]{{3}})+({point}[0-9]*)?)"
+    if not re.fullmatch(rf"[+-]?{body}([eE][+-]?[0-9]+)?", text):
+        return None
+    return float(re.sub(group, "", text).replace(",", "."))
+
+
+def _moments(column: Mapping[str, Any], cells: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
+        values = cells.astype("datetime64[us]").astype(np.int64)  # which has the same number where there is none
+    else:
+        values = np.array([_moment(column, cell, row) for row, cell in enumerate(cells)], dtype=np.int64)
+    return values, values == _NOT_A_MOMENT
+
+
+def _moment(column: Mapping[str, Any], cell: Any, row: int) -> int:
+    if _is_gap(cell):
+        return int(_NOT_A_MOMENT)
+    if isinstance(cell, np.datetime64):
+        return int(cell.astype("datetime64[us]").astype(np.int64))
+    if isinstance(cell, datetime.time):
+        return ((cell.hour * 60 + cell.minute) * 60 + cell.second) * 1_000_000 + cell.microsecond
+    if isinstance(cell, datetime.datetime) and cell.tzinfo is not None:
+        cell = cell.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    if isinstance(cell, datetime.date):
+        return int(np.datetime64(cell, "us").astype(np.int64))
+    text = str(cell).strip()
+    if isinstance(cell, str) and (text.casefold() in _MISSING or text in column["words"]):
+        return int(_NOT_A_MOMENT)
+    match = _ISO.fullmatch(f"1970-01-01 {text}" if column["kind"] == "time" else text)
+    if match is None or not isinstance(cell, str):
+        raise LiteError(
+            f"Column {column['name']!r}, row {row} holds {text[:60]!r}: pass dates as datetime64, datetime.date or ISO "
+            f"text; the style {column.get('style', 'iso')!r} is read by the library finitegp."
+        )
+    day, clock, zone = match.groups()
+    try:
+        moment = int(np.datetime64(f"{day}T{(clock or '00:00')[:15]}", "us").astype(np.int64))
+        offset = datetime.datetime.strptime(zone, "%z").utcoffset() if zone else None
+    except ValueError:
+        raise LiteError(f"Column {column['name']!r}, row {row} holds {text[:60]!r}, which is no date.") from None
+    return moment - (offset // datetime.timedelta(microseconds=1) if offset else 0)
+
+
+def _codes(column: Mapping[str, Any], cells: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    known = {category: code for code, category in enumerate(column["categories"])}
+    values = np.full(len(cells), -1, dtype=np.int64)
+    gaps = np.zeros(len(cells), dtype=bool)
+    for row, cell in enumerate(cells):
+        text = _text(cell)
+        gaps[row] = text is None or not text.strip()
+        if text is not None and not gaps[row]:
+            code = known.get(text, -1)
+            if code < 0 and isinstance(cell, str) and _NUMBER.fullmatch(text.strip()):
+                number = float(text)  # codes that were whole numbers in the fit may come as text, such as 7.0
+                code = known.get(f"{number:.0f}", -1) if math.isfinite(number) and number == math.floor(number) else -1
+            values[row] = code
+    return values, gaps
+
+
+def _text(cell: Any) -> str | None:
+    if _is_gap(cell):
+        return None
+    if isinstance(cell, bool | np.bool_):
+        return "true" if cell else "false"
+    if isinstance(cell, float | np.floating):
+        return repr(float(cell)).removesuffix(".0")
+    return str(cell)
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any], Any], tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]]] = {
+    "number": _numbers,
+    "date": _moments,
+    "category": _codes,
+}
+
+
+def _date_parts(moments: npt.NDArray[np.int64], parts: Sequence[str]) -> Array:
+    days = moments // _DAY
+    year = days.astype("datetime64[D]").astype("datetime64[Y]")
+    start = year.astype("datetime64[D]").astype(np.int64)
+    end = (year + np.timedelta64(1, "Y")).astype("datetime64[D]").astype(np.int64)
+    time = (moments - days * _DAY) / _DAY
+    turns = {"day of year": (days - start) / (end - start), "weekday": (days + 3) % 7 / 7, "time of day": time}
+    columns: list[Array] = []
+    for part in parts:
+        angle = 2.0 * np.pi * turns[part] if part != "days" else time
+        columns += [days + time] if part == "days" else [np.sin(angle), np.cos(angle)]
+    return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale on which the target is modelled, as the library's ``TargetScale``."""
+
+    name: str = "identity"
+    shift: float = 0.0
+    unit: float = 1.0
+    power: float = 1.0
+    lowest: float = -math.inf
+    plausible: tuple[float, float] = (-math.inf, math.inf)
+
+    @classmethod
+    def read(cls, stored: Any) -> Scale:
+        """The scale of a file; None is the target's own."""
+        if stored is None:
+            return cls()
+        shift, unit, power = (float(stored[name]) for name in ("shift", "unit", "power"))
+        low, high = stored["plausible"]
+        good = stored["name"] in ("identity", "log", "square root", "yeo-johnson") and math.isfinite(shift)
+        if not good or not 0.0 < unit < math.inf or not 0.0 <= power <= 2.0:
+            raise LiteError("its scale of the target makes no sense")
+        ends = (-math.inf if low is None else float(low), math.inf if high is None else float(high))
+        return cls(stored["name"], shift, unit, power, -math.inf if stored["lowest"] is None else 0.0, ends)
+
+    def forward(self, targets: Array) -> Array:
+        """What is modelled; not finite where a target is impossible."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.name == "log":
+                return np.log(targets)
+            if self.name == "square root":
+                return np.sqrt(targets + self.shift)
+        if self.name == "identity":
+            return targets
+        values = (targets - self.shift) / self.unit
+        above, below = np.log1p(np.maximum(values, 0.0)), np.log1p(np.maximum(-values, 0.0))
+        return np.where(values >= 0.0, _box_cox(above, self.power), -_box_cox(below, 2.0 - self.power))
+
+    def inverse(self, values: Array) -> Array:
+        """Targets, none below the smallest possible one."""
+        targets = values
+        if self.name == "log":
+            with np.errstate(over="ignore"):
+                targets = np.exp(values)
+        elif self.name == "square root":
+            targets = np.square(np.maximum(values, 0.0)) - self.shift
+        elif self.name == "yeo-johnson":
+            above = np.expm1(_inverse_box_cox(np.maximum(values, 0.0), self.power))
+            below = -np.expm1(_inverse_box_cox(np.maximum(-values, 0.0), 2.0 - self.power))
+            targets = np.where(values >= 0.0, above, below) * self.unit + self.shift
+        return np.maximum(targets, self.lowest)
+
+    def moments(self, interval: Callable[[float], tuple[Array, Array]]) -> tuple[Array, Array]:
+        """Mean and standard deviation from the ends of intervals at the nodes of a quadrature."""
+        nodes, weights = np.polynomial.legendre.leggauss(24)
+        weights = weights[nodes > 0.0] / 2.0
+        ends = [interval(float(node)) for node in nodes[nodes > 0.0]]
+        lower, upper = (np.stack(each, axis=1) for each in zip(*ends, strict=True))
+        low, high = (np.clip(each, *self.plausible) for each in (lower, upper))
+        mean = (low + high) @ weights
+        std = np.sqrt((np.square(low - mean[:, None]) + np.square(high - mean[:, None])) @ weights)
+        cut = (lower[:, -1] < self.plausible[0]) | (upper[:, -1] > self.plausible[1])
+        if cut.any():
+            mean[cut] = np.clip(0.5 * (lower[cut, 0] + upper[cut, 0]), *self.plausible)
+            reach = np.minimum(upper[cut, -1] - lower[cut, -1], np.finfo(np.float64).max / 4)
+            std[cut] = np.maximum(std[cut], 0.25 * reach)
+        return mean, std
+
+
+def _box_cox(logarithms: Array, power: float) -> Array:
+    return logarithms if power < 1e-9 else np.expm1(power * logarithms) / power
+
+
+def _inverse_box_cox(values: Array, power: float) -> Array:
+    return values if power < 1e-9 else np.log1p(power * values) / power

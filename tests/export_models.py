@@ -1,0 +1,207 @@
+"""One small fitted model of every kind that the library saves, with rows to predict: for the tests of all exports."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from finitegp import FeatureGP, GPRegressor, InputNoise, TableRegressor
+from finitegp.automatic import fit_auto
+from finitegp.data.scaling import Standardizer
+from finitegp.features import (
+    ComposedFeatures,
+    ConcatenatedFeatures,
+    ConstantFeatures,
+    FourierFeatures,
+    GaussLegendreFeatures,
+    LandmarkFeatures,
+    LinearFeatures,
+    MLPFeatures,
+    PeriodicEmbedding,
+    SoftClip,
+)
+from finitegp.noise import MeanVariance, SmoothFloor
+from finitegp.scaled import ScaledGP, student_component
+
+QUICK = {"small_rows": 40, "members": 2, "hidden": [12, 8], "steps": 60, "fourier_features": 16, "noise_steps": 30}
+ACTIVATIONS = ("relu", "tanh", "gelu", "silu", "mish")
+
+
+@dataclass
+class Kept:
+    """A fitted object, its inputs for new rows, and rows that come later with their targets."""
+
+    fitted: Any
+    new: Any
+    later: tuple[Any, Any]
+
+
+def rows(count, seed=0, columns=2):
+    random = np.random.default_rng(seed)
+    inputs = random.normal(size=(count, columns)) * 3 + 1
+    return inputs, 50 + 10 * np.sin(inputs[:, 0]) + random.normal(size=count)
+
+
+def table(count, seed=0):
+    random = np.random.default_rng(seed)
+    size = random.uniform(1, 5, size=count).round(3)
+    cut = random.choice(["fair", "good", "ideal"], size=count)
+    shop = random.integers(0, 30, size=count)
+    day = np.datetime64("2024-01-01") + random.integers(0, 700, size=count)
+    made = {
+        "size": [None if number % 40 == 3 else value for number, value in enumerate(size.tolist())],
+        "cut": cut.tolist(),
+        "shop": [f"shop {number}" for number in shop],
+        "sold": [str(each) for each in day],
+        "open": random.choice(["yes", "no"], size=count).tolist(),
+        "weight": [f"{value:,.2f} kg" for value in random.uniform(500, 5000, size=count)],
+    }
+    return made, np.exp(0.4 * size + 0.3 * (cut == "ideal") + 0.1 * random.normal(size=count)).round(3)
+
+
+NEW_TABLE = {
+    "size": [2.5, None, 4.0, 9.0],
+    "cut": ["ideal", "new", "fair", None],
+    "shop": ["shop 1", "elsewhere", "shop 3", "shop 29"],
+    "sold": ["2024-05-05", None, "2025-01-01", "2024-02-29T12:30+02:00"],
+    "open": ["yes", "no", "N", None],
+    "weight": ["1,234.50 kg", "700", "900 kg", "-"],
+}
+
+
+def scaled(feature_map, *, freedom=None, noise_model=None, count=50):
+    """A fit of a feature map as it is, without training: one exact pass."""
+    inputs, targets = rows(count)
+    torch.manual_seed(0)
+    scalers = Standardizer.fit(inputs), Standardizer.fit(targets)
+    gp = FeatureGP(feature_map, None if noise_model else 0.05, noise_model=noise_model, output_scale=1.7).double()
+    data = torch.from_numpy(scalers[0].transform(inputs)), torch.from_numpy(scalers[1].transform(targets))
+    return ScaledGP((student_component(gp.condition(data), freedom),), *scalers)
+
+
+def all_modules():
+    """Every module that a file may name, one way or another."""
+    layers = [nn.Linear(2, 5), nn.GELU("tanh"), nn.Linear(5, 4, bias=False), nn.SiLU(), nn.Identity()]
+    networks = [MLPFeatures(8, (6, 3), name, index % 2 == 0, seed=index) for index, name in enumerate(ACTIVATIONS)]
+    clip = SoftClip(2, 0.8, low=[-1.2, -1.1], high=[1.1, 1.3])
+    return ConcatenatedFeatures(
+        nn.Sequential(*layers),
+        *(ComposedFeatures(PeriodicEmbedding(2, 5, 4, seed=3), network) for network in networks),
+        ComposedFeatures(clip, FourierFeatures(2, 6, "matern32", ard=False, learn_frequencies=True)),
+        LinearFeatures(2, magnitude=[0.5, 2.0], ard=True),
+        ConstantFeatures(2.0),
+        GaussLegendreFeatures(2, 6, tolerance=0.5),
+        input_dim=2,
+    )
+
+
+def noise(reads="inputs", width=2):
+    def network(seed):
+        return nn.Sequential(MLPFeatures(width, (5,), "relu", seed=seed), nn.Linear(5, 1), SmoothFloor(-1.0))
+
+    torch.manual_seed(1)
+    return InputNoise(MeanVariance(network(0), network(1)), reads=reads, variance=0.05, bounds=(-0.9, 2.0))
+
+
+def landmarks(kernel):
+    places = rows(30, seed=5)[0] / 3 - 0.3
+    return LandmarkFeatures.at(places, kernel=kernel, length_scales=[0.7, 1.1], variance=1.3)
+
+
+def _large(heavy):
+    inputs, targets = rows(200)
+    targets = targets + (np.random.default_rng(3).standard_t(2.2, size=200) * 3 if heavy else 0.0)
+    return fit_auto(inputs, targets, settings=QUICK)
+
+
+def _given(feature_map, **options):
+    return GPRegressor(feature_map, algorithm="exact", epochs=3, random_state=0, **options).fit(*rows(60))
+
+
+def _several():
+    inputs, targets = rows(60)
+    both = np.column_stack([targets, inputs[:, 1] ** 2])
+    return GPRegressor(FourierFeatures(2, 20), algorithm="exact", epochs=3, random_state=0).fit(inputs, both)
+
+
+def _tables(scale, automatic):
+    made, targets = table(120)
+    regressor = None if automatic else GPRegressor("fourier", algorithm="exact", epochs=3, random_state=0)
+    model = TableRegressor(effort="low", random_state=0, target_scale=scale, regressor=regressor)
+    return model.fit(made, targets)
+
+
+def _named():
+    inputs, targets = rows(60)
+    named = {"length": inputs[:, 0], "width": inputs[:, 1]}
+    regressor = GPRegressor("fourier", algorithm="exact", epochs=3, random_state=0)
+    return TableRegressor(target_scale="identity", regressor=regressor).fit(named, targets)
+
+
+KINDS = {
+    "automatic small": lambda: fit_auto(*rows(60), effort="low"),
+    "automatic small without rows": lambda: fit_auto(*rows(60), effort="low", keep_rows=False),
+    "automatic large": lambda: _large(False),
+    "automatic large, heavy tails": lambda: _large(True),
+    "every module": lambda: scaled(all_modules()),
+    "noise from inputs": lambda: scaled(LinearFeatures(2), noise_model=noise(), freedom=4.0),
+    "noise from features": lambda: scaled(LinearFeatures(2), noise_model=noise("features", 3)),
+    **{f"{kernel} on landmarks": lambda kernel=kernel: scaled(landmarks(kernel)) for kernel in ("rbf", "matern32")},
+    "given network": lambda: _given("mlp", noise="input"),
+    "Fourier": lambda: _given("fourier"),
+    "Gauss-Legendre": lambda: _given(GaussLegendreFeatures(2, 8, tolerance=0.3)),
+    "several targets": _several,
+    "table of numbers": _named,
+    "table": lambda: _tables("identity", True),
+    **{f"table, {name}": lambda name=name: _tables(name, False) for name in ("log", "square root", "yeo-johnson")},
+}
+
+
+@cache
+def kept(kind):
+    """The model of a kind, made once."""
+    torch.manual_seed(0)
+    fitted = KINDS[kind]()
+    if kind == "table of numbers":
+        names = ("length", "width")
+        new, (later, targets) = rows(9, seed=1)[0] * 1.5, rows(12, seed=2)
+        tables = [dict(zip(names, each.T, strict=True)) for each in (new, later)]
+        return Kept(fitted, tables[0], (tables[1], targets))
+    if kind.startswith("table"):
+        later, targets = table(20, seed=2)
+        return Kept(fitted, NEW_TABLE, (later, targets))
+    new, (inputs, targets) = rows(9, seed=1)[0] * 1.5, rows(12, seed=2)
+    return Kept(fitted, new, (inputs, np.column_stack([targets] * 2) if kind == "several targets" else targets))
+
+
+@cache
+def file_of(kind, directory):
+    """The file of a model."""
+    from finitegp.persistence import save_fit
+
+    path = f"{directory}/{kind}.finitegp"
+    fitted = kept(kind).fitted
+    fitted.save(path) if hasattr(fitted, "save") else save_fit(fitted, path)
+    return path
+
+
+def library(fitted, new):
+    """Mean, standard deviation, and of models of arrays the epistemic and noise deviations, by the library."""
+    if isinstance(fitted, TableRegressor):
+        return *fitted.predict(new, return_std=True), None, None
+    fits = fitted.fits_ if isinstance(fitted, GPRegressor) else [fitted]
+    found = [fit.predict(new) for fit in fits]
+    parts = [
+        [each.mean, each.std, each.epistemic_variance.sqrt(), each.noise_variance.sqrt()] for each in found
+    ]
+    return tuple(np.stack([part.numpy() for part in each], axis=-1).squeeze() for each in zip(*parts, strict=True))
+
+
+def intervals(fitted, new, coverage, method):
+    """Ends of intervals by the library."""
+    if isinstance(fitted, ScaledGP):
+        return tuple(end.numpy() for end in fitted.interval(new, coverage, method=method))
+    return fitted.predict_interval(new, coverage, method)

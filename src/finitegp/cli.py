@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .commands import evaluate, fit, info, merge, predict, report, statistics, update
+from .commands import evaluate, export, fit, info, merge, predict, report, statistics, update
 
 app = typer.Typer(
     help="Exact Gaussian-process regression on finite features.",
@@ -39,6 +39,7 @@ for command, epilog in (
     (update.update, update.EXAMPLES),
     (statistics.statistics, statistics.EXAMPLES),
     (merge.merge, merge.EXAMPLES),
+    (export.export, export.EXAMPLES),
     (info.info, info.EXAMPLES),
     (report.report, report.EXAMPLES),
 ):

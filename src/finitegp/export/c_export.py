@@ -11,11 +11,15 @@ from .. import __version__
 from ..atomic import complete_or_absent
 from ..errors import DataError
 from ..lite import LiteModel
-from ..lite.model import _predict
+from ..lite.model import predict_fit
+from ..lite.program import evaluate
 from ..memory.byte_sizes import parse_bytes
 from .c_header import CHeader, print_header
 from .compression import compressed
 from .described import check_numbers, described, deviations
+
+
+_MADE_ROWS = 256
 
 
 class CExport(NamedTuple):
@@ -30,6 +34,8 @@ class CExport(NamedTuple):
         features_before: In the model.
         lost: Nats per row: of the density of given rows (NLPD), or else of the evidence of the rows seen.
         lost_of: ``"NLPD"``, ``"evidence"``, or None where nothing was left out.
+        rounding: The largest error of mean and standard deviation by the header's type, in standard deviations: on given
+            rows, or else on made ones that are spread like those of the fit.
     """
 
     constant_bytes: int
@@ -40,6 +46,7 @@ class CExport(NamedTuple):
     features_before: int
     lost: float
     lost_of: str | None
+    rounding: float
 
 
 def export_c(
@@ -86,7 +93,7 @@ def export_c(
     with complete_or_absent(path, overwrite=overwrite) as temporary:
         temporary.write_text(printed.text, encoding="ascii")
     counts = [sum(len(gp.sums.gram) for fit in each.fits for gp in fit.gps) for each in (kept, whole)]
-    return CExport(*printed[1:], counts[0], counts[1], lost, lost_of)
+    return CExport(*printed[1:], counts[0], counts[1], lost, lost_of, _rounding(kept, rows, real))
 
 
 def _print(model: LiteModel, name: str, real: str) -> CHeader:
@@ -101,10 +108,29 @@ def _print(model: LiteModel, name: str, real: str) -> CHeader:
     return print_header(formulas, name=name, columns=columns, about=about, real=real)
 
 
+def _rounding(model: LiteModel, rows: Any, real: str) -> float:
+    if real == "double":
+        return 0.0
+    if rows is None:
+        scaler = {name: model.fits[0].arrays[f"inputs_scaler.{name}"] for name in ("mean", "scale")}
+        made = np.random.default_rng(0).normal(size=(_MADE_ROWS, len(scaler["mean"])))
+        inputs = scaler["mean"] + np.where(np.isfinite(scaler["scale"]), scaler["scale"], 0.0) * made
+    else:
+        inputs, _ = model.inputs(rows)
+    worst = 0.0
+    for fit in model.fits:
+        formulas = deviations(fit.outputs)
+        exact = evaluate(formulas, inputs)
+        rounded = evaluate(formulas, inputs.astype(np.float32), np.float32)
+        errors = [np.abs(rounded[name] - exact[name]) / exact["std"] for name in ("mean", "std")]
+        worst = max(worst, *(float(np.max(each)) for each in errors))
+    return worst
+
+
 def _nlpd(model: LiteModel, rows: Any, targets: Any) -> float:
-    inputs, _ = model._inputs(rows)
+    inputs, _ = model.inputs(rows)
     values = np.asarray(targets, dtype=np.float64).reshape(len(inputs), -1)
     if values.shape[1] != len(model.fits):
         raise DataError(f"targets must have {len(model.fits)} columns, but have {values.shape[1]}.")
-    densities = [_predict(fit, inputs).mixture.log_density(values[:, k]) for k, fit in enumerate(model.fits)]
+    densities = [predict_fit(fit, inputs).mixture.log_density(values[:, k]) for k, fit in enumerate(model.fits)]
     return -float(np.mean(np.sum(densities, axis=0)))

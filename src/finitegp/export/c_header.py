@@ -212,10 +212,13 @@ class _Printer:
             begin = self.array(bias) + f"[{row}]" if bias.any() else self.literal(0.0)
             inner = self._loop(inputs, "j", f"t += {pointer}[{column}] * {weights}[{row} * {inputs} + j];")
             return [self._loop(count, "k", self._loop(outputs, "i", f"{{ t = {begin}; {inner} {at(row)} = t; }}"))]
-        if value.op == "lower":
-            triangle = self.array(value.arrays[0][np.tril_indices(value.width)])
-            inner = f"for (j = 0; j <= i; j++) t += {pointer}[j] * {triangle}[k++];"
-            return ["k = 0;", self._loop(value.width, "i", f"{{ t = {self.literal(0.0)}; {inner} {at('i')} = t; }}")]
+        if value.op == "solve":
+            triangle = value.arrays[0].copy()
+            np.fill_diagonal(triangle, 1.0 / np.diagonal(triangle))
+            packed, last = self.array(triangle[np.tril_indices(value.width)]), at("i")
+            inner = f"for (j = 0; j < i; j++) t -= w[{start} + j] * {packed}[k++];"
+            statement = f"{{ t = {pointer}[i]; {inner} {last} = t * {packed}[k++]; }}"
+            return ["k = 0;", f"for (i = 0; i < {value.width}; i++) {statement}"]
         places, columns = self.array(value.arrays[0]), given.width
         inner = self._loop(columns, "j", f"{{ u = {pointer}[j] - {places}[i * {columns} + j]; t += u * u; }}")
         return [self._loop(value.width, "i", f"{{ t = {self.literal(0.0)}; {inner} {at('i')} = t; }}")]
@@ -263,7 +266,7 @@ class _Printer:
             self.calls += value.width
         elif value.op == "affine":
             self.operations += 2 * value.arrays[0].size
-        elif value.op == "lower":
+        elif value.op == "solve":
             self.operations += value.width * (value.width + 1)
         elif value.op == "distances":
             self.operations += 3 * value.arrays[0].size

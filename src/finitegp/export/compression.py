@@ -11,9 +11,9 @@ import numpy.typing as npt
 from ..errors import DataError
 from ..lite import LiteModel
 from ..lite.fits import GP, Sums
-from ..lite.linear_algebra import cholesky, inverse_of_lower
-from ..lite.modules import Block, Root
-from ..lite.program import Array, Value, affine, beside, constant, squared_distances, take
+from ..lite.linear_algebra import cholesky
+from ..lite.modules import Block
+from ..lite.program import Array, Value, affine, beside, constant, solve_lower, squared_distances, take
 
 Columns = npt.NDArray[np.int64]
 # A kernel value that others determine but for this share of its variance adds nothing.
@@ -113,7 +113,7 @@ def _raw_sums(gp: GP, blocks: Sequence[Block]) -> tuple[Sums, Array]:
     for block in blocks:
         stop = start + block.raw.width
         if block.root is not None:
-            change[start:stop, start:stop] = block.root.lower
+            change[start:stop, start:stop] = block.root
         start = stop
     gram = change @ gp.sums.gram @ change.T
     return gp.sums._replace(gram=gram, projected=change @ gp.sums.projected), change @ change.T
@@ -158,20 +158,19 @@ def _narrow(gp: GP, blocks: Sequence[Block], raw: Sums, columns: Columns) -> Nar
         chosen.append(columns[mine] - start)
         root = _root_of(block, chosen[-1]) if mine.any() else None
         if root is not None:
-            change[np.ix_(mine, mine)] = root.inverse
+            change[np.ix_(mine, mine)] = solve_lower(root, np.eye(len(root)))
         start = stop
     gram = change @ raw.gram[np.ix_(columns, columns)] @ change.T
     sums = raw._replace(gram=0.5 * (gram + gram.T), projected=change @ raw.projected[columns])
     return NarrowGP(gp.header, gp.arrays, sums, gp.roots, tuple(chosen))
 
 
-def _root_of(block: Block, columns: Columns) -> Root | None:
+def _root_of(block: Block, columns: Columns) -> Array | None:
     """The factor of the covariance of some landmarks."""
     if block.root is None:
         return None
-    rows = block.root.lower[columns]
-    lower = cholesky(rows @ rows.T)
-    return Root(lower, inverse_of_lower(lower))
+    rows = block.root[columns]
+    return cholesky(rows @ rows.T)
 
 
 def narrowed(value: Value, columns: Columns) -> Value:
@@ -189,7 +188,7 @@ def narrowed(value: Value, columns: Columns) -> Value:
         return affine(value.inputs[0], value.arrays[0][0][:, columns], value.arrays[1][columns])
     if value.op == "distances":
         return squared_distances(value.inputs[0], value.arrays[0][columns])
-    if value.op in ("input", "take", "lower", "sum", "least", "affine"):
+    if value.op in ("input", "take", "solve", "sum", "least", "affine"):
         return take(value, columns)
     inner = tuple(each if each.width == 1 else narrowed(each, columns) for each in value.inputs)
     return Value(value.op, len(columns), inner)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .linear_algebra import cholesky, inverse_of_lower
+from .linear_algebra import cholesky
 from .modules import Block, Roots, feature_blocks, log_noise_scale
 from .program import (
     Array,
@@ -27,8 +27,9 @@ from .program import (
     largest,
     least,
     less,
-    lower,
     smallest,
+    solve_lower,
+    solved,
     squared_distances,
     take,
     total,
@@ -81,25 +82,21 @@ class GP:
         return float(self.header["noise_variance"])
 
     @cached_property
-    def _factor(self) -> Array:
+    def factor(self) -> Array:
+        """The lower factor of ``Z'Z + s I``."""
         return cholesky(self.sums.gram + self.noise * np.eye(len(self.sums.gram)))
-
-    @cached_property
-    def inverse_root(self) -> Array:
-        """The inverse of the lower factor of ``Z'Z + s I``."""
-        return inverse_of_lower(self._factor)
 
     @cached_property
     def weights(self) -> Array:
         """``(features, targets)`` posterior means."""
-        half = np.linalg.solve(self._factor, self.sums.projected)
-        return np.asarray(np.linalg.solve(self._factor.T, half))
+        half = solve_lower(self.factor, self.sums.projected)
+        return np.asarray(np.linalg.solve(self.factor.T, half))
 
     @property
     def evidence(self) -> float:
         """The log marginal likelihood, but for what does not depend on the features."""
-        half = np.linalg.solve(self._factor, self.sums.projected)
-        volume = 2.0 * float(np.log(np.diagonal(self._factor)).sum()) - len(self._factor) * math.log(self.noise)
+        half = solve_lower(self.factor, self.sums.projected)
+        volume = 2.0 * float(np.log(np.diagonal(self.factor)).sum()) - len(self.factor) * math.log(self.noise)
         return 0.5 * (float(np.square(half).sum()) / self.noise - float(half.shape[1]) * volume)
 
     def parts(self, x: Value) -> tuple[list[Block], Value | None]:
@@ -125,7 +122,7 @@ class GP:
         blocks, log_scale = self.parts(x)
         plain = [block.features for block in blocks]
         features = math.sqrt(self.output_scale) * beside(plain)
-        unknown = self.noise * total(lower(features, self.inverse_root).squared)
+        unknown = self.noise * total(solved(features, self.factor).squared)
         for block, mine in zip(blocks, plain, strict=True):
             if block.variance:
                 unknown = unknown + self.output_scale * largest(block.variance - total(mine.squared), 0.0)

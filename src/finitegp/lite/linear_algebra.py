@@ -1,4 +1,4 @@
-"""Cholesky factors and their inverses with NumPy alone."""
+"""Cholesky factors with NumPy alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from .program import Array, LiteError
 
 # Relative to the mean diagonal, in the order tried, as in the library.
 _JITTERS = (0.0, 1e-14, 1e-12, 1e-10)
-_ROWS = 64
 
 
 def cholesky(matrix: Array) -> Array:
@@ -23,18 +22,3 @@ def cholesky(matrix: Array) -> Array:
         if np.isfinite(found).all():
             return found
     raise LiteError("the sums of its rows are not positive definite in floating point: more noise is needed")
-
-
-def inverse_of_lower(lower: Array) -> Array:
-    """The inverse of a lower triangular matrix, by forward substitution in blocks.
-
-    Example:
-        >>> inverse_of_lower(np.array([[2.0, 0.0], [1.0, 4.0]])).tolist()
-        [[0.5, 0.0], [-0.125, 0.25]]
-    """
-    inverse = np.eye(len(lower))
-    for start in range(0, len(lower), _ROWS):
-        rows = slice(start, start + _ROWS)
-        inverse[rows] -= lower[rows, :start] @ inverse[:start]
-        inverse[rows] = np.linalg.solve(lower[rows, rows], inverse[rows])
-    return np.tril(inverse)

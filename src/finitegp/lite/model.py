@@ -113,8 +113,8 @@ class LiteModel:
             rows: ``(rows, columns)`` numbers, or for models of tables (and of arrays with names) a mapping of names to
                 columns or a data frame.
         """
-        inputs, unknown = self._inputs(rows)
-        found = [_predict(fit, inputs) for fit in self.fits]
+        inputs, unknown = self.inputs(rows)
+        found = [predict_fit(fit, inputs) for fit in self.fits]
         if self.encoder is not None:
             return self._of_table(found[0], inputs, unknown)
 
@@ -136,7 +136,9 @@ class LiteModel:
             # What the fit never saw is replaced by what it saw, in several ways: never surer than any of them.
             assert self.encoder is not None
             which = np.flatnonzero(unknown.any(axis=1))
-            tried = [_predict(self.fits[0], each) for each in self.encoder.combinations(inputs[which], unknown[which])]
+            tried = [
+                predict_fit(self.fits[0], each) for each in self.encoder.combinations(inputs[which], unknown[which])
+            ]
             means, stds = [each.mean for each in tried], [each.std for each in tried]
             together = np.sqrt(np.mean(np.square(stds), axis=0) + np.var(means, axis=0))
             mean[which] = np.mean(means, axis=0)
@@ -172,7 +174,7 @@ class LiteModel:
         return replace(self, fits=tuple(mine.merged(theirs) for mine, theirs in pairs))
 
     def _changed(self, rows: Any, targets: Any, counts: Any, sign: float) -> LiteModel:
-        inputs, _ = self._inputs(rows)
+        inputs, _ = self.inputs(rows)
         values = np.asarray(targets, dtype=np.float64)
         values = values.reshape(len(inputs), -1) if values.size == len(inputs) * len(self.fits) else values
         if values.shape != (len(inputs), len(self.fits)):
@@ -196,7 +198,8 @@ class LiteModel:
             raise LiteError("Files of version 1 are read but not written: save the model with the library first.")
         write_file(path, header | {"fits": entries}, arrays)
 
-    def _inputs(self, rows: Any) -> tuple[Array, Any]:
+    def inputs(self, rows: Any) -> tuple[Array, Any]:
+        """Rows as numbers, every one checked; and of a table what in it is new, or None."""
         if self.encoder is not None:
             return self.encoder.encode(read_table(rows))
         if self.column_names is not None and (hasattr(rows, "keys") or hasattr(rows, "columns")):
@@ -252,7 +255,8 @@ def read_model(name: str, header: Mapping[str, Any], arrays: Mapping[str, Any]) 
     return LiteModel(header, fits, encoder, scale, names)
 
 
-def _predict(fit: Fit, inputs: Array) -> _Rows:
+def predict_fit(fit: Fit, inputs: Array) -> _Rows:
+    """Predictions of one fit for inputs that have been checked."""
     parts = [evaluate(fit.outputs, inputs[start : start + _ROWS]) for start in range(0, len(inputs), _ROWS)]
     found = {name: np.concatenate([part[name] for part in parts]) for name in fit.outputs}
     mean, epistemic, noise = (found[name][:, 0] for name in ("mean", "epistemic_variance", "noise_variance"))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .linear_algebra import cholesky, inverse_of_lower
+from .linear_algebra import cholesky
 from .program import (
     Array,
     LiteError,
@@ -22,8 +22,8 @@ from .program import (
     largest,
     least,
     less,
-    lower,
     smallest,
+    solved,
     squared_distances,
     take,
     total,
@@ -34,15 +34,8 @@ _JITTER = 1e-10
 _MOST_GRID_NUMBERS = 1 << 26
 
 
-class Root(NamedTuple):
-    """The lower factor of a covariance of landmarks, and its inverse."""
-
-    lower: Array
-    inverse: Array
-
-
-#: Roots that were computed already, by the identity of the landmarks' array.
-Roots = dict[int, Root]
+#: Lower factors of covariances of landmarks that were computed already, by the identity of the landmarks' array.
+Roots = dict[int, Array]
 
 
 class Block(NamedTuple):
@@ -55,13 +48,13 @@ class Block(NamedTuple):
     """
 
     raw: Value
-    root: Root | None = None
+    root: Array | None = None
     variance: float = 0.0
 
     @property
     def features(self) -> Value:
         """The features."""
-        return self.raw if self.root is None else lower(self.raw, self.root.inverse)
+        return self.raw if self.root is None else solved(self.raw, self.root)
 
 
 def feature_blocks(description: Any, tensors: Tensors, x: Value, roots: Roots, depth: int = 0) -> list[Block]:
@@ -239,8 +232,7 @@ def _landmarks(x: Value, kind: str, tensors: Tensors, roots: Roots) -> Block:
         own = {"covariance": covariance(Value("input", x.width))}
         among = evaluate(own, tensors["landmarks"])["covariance"].copy()
         np.fill_diagonal(among, variance * (1.0 + _JITTER))
-        root = cholesky(among)
-        roots[key] = Root(root, inverse_of_lower(root))
+        roots[key] = cholesky(among)
     return Block(covariance(x), roots[key], variance)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+_BLOCK = 32
 
 
 class LiteError(ValueError):
@@ -136,11 +137,14 @@ def affine(value: Value, weights: Array, bias: Array | None = None) -> Value:
     return Value("affine", count * outputs, (value,), (np.ascontiguousarray(blocks), offset))
 
 
-def lower(value: Value, triangle: Array) -> Value:
-    """The product of a lower triangular matrix with each row."""
+def solved(value: Value, triangle: Array) -> Value:
+    """The product of the inverse of a lower triangular matrix with each row, by forward substitution.
+
+    Not with the inverse itself: where the triangle is all but singular, that would lose half of the digits.
+    """
     if triangle.shape != (value.width, value.width):
         raise LiteError(f"a triangle of shape {triangle.shape} does not take {value.width} columns")
-    return Value("lower", value.width, (value,), (np.tril(triangle),))
+    return Value("solve", value.width, (value,), (np.tril(triangle),))
 
 
 def squared_distances(value: Value, places: Array) -> Value:
@@ -239,6 +243,20 @@ def _distances(_: Value, given: list[Numbers], arrays: list[Numbers]) -> Numbers
     return np.asarray(np.maximum(squares, 0))
 
 
+def solve_lower(triangle: Numbers, right_side: Numbers) -> Numbers:
+    """The product of the inverse of a lower triangular matrix with columns, by forward substitution in blocks.
+
+    Example:
+        >>> solve_lower(np.array([[2.0, 0.0], [1.0, 4.0]]), np.array([[2.0], [5.0]])).tolist()
+        [[1.0], [1.0]]
+    """
+    found = np.array(right_side)
+    for start in range(0, len(found), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        found[rows] = np.linalg.solve(triangle[rows, rows], found[rows] - triangle[rows, :start] @ found[:start])
+    return found
+
+
 def _grouped(value: Value, x: Numbers) -> Numbers:
     return x.reshape(len(x), value.width, value.group)
 
@@ -267,7 +285,7 @@ OPERATIONS: dict[str, Operation] = {
     "less": lambda _, given, arrays: (given[0] < given[1]).astype(np.result_type(*given)),
     **{name: _elementwise(name) for name in FUNCTIONS},
     "affine": _affine,
-    "lower": lambda _, given, arrays: given[0] @ arrays[0].T,
+    "solve": lambda _, given, arrays: solve_lower(arrays[0], given[0].T).T,
     "distances": _distances,
     "concat": lambda value, given, arrays: np.concatenate(
         [np.broadcast_to(each, (max(map(len, given)), each.shape[1])) for each in given], axis=1

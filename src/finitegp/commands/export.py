@@ -59,7 +59,7 @@ def export(
             _show(console, c, result, real, measured=rows is not None)
             console.result({"header": str(c)} | result._asdict())
         else:
-            from ..export.onnx_graph import to_onnx
+            from ..export import to_onnx
 
             assert output is not None
             if max_bytes is not None or rows is not None:

@@ -18,7 +18,6 @@ from .c_header import CHeader, print_header
 from .compression import compressed
 from .described import check_numbers, described, deviations
 
-
 _MADE_ROWS = 256
 
 
@@ -34,8 +33,8 @@ class CExport(NamedTuple):
         features_before: In the model.
         lost: Nats per row: of the density of given rows (NLPD), or else of the evidence of the rows seen.
         lost_of: ``"NLPD"``, ``"evidence"``, or None where nothing was left out.
-        rounding: The largest error of mean and standard deviation by the header's type, in standard deviations: on given
-            rows, or else on made ones that are spread like those of the fit.
+        rounding: The largest error of mean and standard deviation by the header's type, in standard deviations: on
+            given rows, or else on made ones that are spread like those of the fit.
     """
 
     constant_bytes: int

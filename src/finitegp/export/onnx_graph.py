@@ -1,0 +1,245 @@
+"""``to_onnx``: a model as one ONNX graph of standard operators, from raw numbers to predictions."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import __version__
+from ..atomic import complete_or_absent
+from ..errors import DataError
+from ..lite.program import Value, beside, ordered
+from .described import check_numbers, described, deviations
+from .interval_formulas import MOST_COVERAGE, interval_ends
+
+_OPSET, _IR_VERSION = 18, 10
+_NAMES = {
+    **{"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max", "min": "Min"},
+    **{"exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs", "sign": "Sign", "tanh": "Tanh", "cos": "Cos"},
+    "sin": "Sin",
+}
+# Rows of a triangle that are solved by the inverse of their block: larger ones lose digits, smaller ones take time.
+_BLOCK = 16
+# Of the quadrature of the error function, which ONNX Runtime has for 32 bits only; it is one beyond six.
+_NODES, _FARTHEST = 32, 6.0
+
+
+class OnnxExport(NamedTuple):
+    """What a graph holds.
+
+    Attributes:
+        outputs: Its outputs by name.
+        nodes: How many operators it has.
+        bytes: Of the file.
+        real: Type of its inputs and outputs, ``"float32"`` or ``"float64"``; inside, all numbers have 64 bits.
+    """
+
+    outputs: list[str]
+    nodes: int
+    bytes: int
+    real: str
+
+
+def to_onnx(model: Any, path: str | os.PathLike[str], *, double: bool = False, overwrite: bool = True) -> OnnxExport:
+    """Write a model as an ONNX graph: mean, deviations, and intervals at a coverage that is given at run time.
+
+    Inputs are ``rows`` ``(rows, columns)`` in the units of the table, and ``coverage``, one number of at most 0.9999.
+    Outputs are ``mean``, ``epistemic_std``, ``noise_std``, ``std``, ``lower`` and ``upper``, each ``(rows, targets)``.
+    A mixture (the automatic fit of a small table) has no formula for quantiles: its graph has neither coverage nor
+    ends. Needs the extra ``onnx``.
+
+    Args:
+        model: A model file, a fitted ``GPRegressor`` or ``TableRegressor``, or a ``ScaledGP``.
+        path: The graph.
+        double: Whether inputs and outputs have 64 bits instead of 32. Inside all numbers have 64 bits: in 32, variances
+            of kernels on landmarks would lose most of their digits.
+        overwrite: Whether to replace a file that is there.
+
+    Raises:
+        DataError: If the model takes text, dates or gaps, or its target has another scale.
+    """
+    whole = described(model)
+    columns = check_numbers(whole, "an ONNX graph")
+    printer = _printer(double)
+    coverage = Value("coverage", 1)
+    parts = [deviations(fit.outputs) for fit in whole.fits]
+    for fit, outputs in zip(whole.fits, parts, strict=True):
+        ends = interval_ends(fit, coverage)
+        if ends is not None:
+            outputs["lower"], outputs["upper"] = ends
+    named = {name: beside([each[name] for each in parts]) for name in parts[0] if all(name in each for each in parts)}
+    about = {
+        "finitegp": __version__,
+        "columns": json.dumps(columns),
+        "target": json.dumps((whole.header.get("table") or {}).get("target")),
+        "rows": f"{whole.rows:g}",
+        "distribution": whole.fits[0].distribution,
+        "largest coverage": str(MOST_COVERAGE),
+    }
+    graph = printer.model(named, len(columns), about)
+    with complete_or_absent(path, overwrite=overwrite) as temporary:
+        temporary.write_bytes(graph.SerializeToString())
+    real = "float64" if double else "float32"
+    return OnnxExport(list(named), len(graph.graph.node), graph.ByteSize(), real)
+
+
+def _printer(double: bool) -> _Printer:
+    try:
+        import onnx
+    except ImportError:
+        raise DataError("ONNX graphs need the package onnx:", "pip install 'finitegp[onnx]'.") from None
+    return _Printer(onnx, double)
+
+
+class _Printer:
+    """Prints values as operators on numbers of 64 bits."""
+
+    def __init__(self, onnx: Any, double: bool) -> None:
+        self.onnx = onnx
+        self.type = onnx.TensorProto.DOUBLE if double else onnx.TensorProto.FLOAT
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+        self.names: dict[int, str] = {}
+
+    def model(self, outputs: dict[str, Value], columns: int, about: dict[str, str]) -> Any:
+        """The graph, checked."""
+        helper, double = self.onnx.helper, self.onnx.TensorProto.DOUBLE
+        order = ordered(outputs.values())
+        inputs = [helper.make_tensor_value_info("rows", self.type, ["rows", columns])]
+        self.rows = self.add("Cast", "rows", to=double)
+        if any(value.op == "coverage" for value in order):
+            inputs.append(helper.make_tensor_value_info("coverage", self.type, []))
+            self.coverage = self.add("Reshape", self.add("Cast", "coverage", to=double), self.whole([1, 1]))
+        self.count = self.add("Shape", self.rows, start=0, end=1)
+        for value in order:
+            self.names[id(value)] = self._print(value)
+        infos = []
+        for name, value in outputs.items():
+            shape = self.add("Concat", self.count, self.whole([value.width]), axis=0)
+            full = self.add("Expand", self.names[id(value)], shape)
+            self.nodes.append(helper.make_node("Cast", [full], [name], to=self.type))
+            infos.append(helper.make_tensor_value_info(name, self.type, ["rows", value.width]))
+        graph = helper.make_graph(self.nodes, "finitegp", inputs, infos, self.initializers)
+        opsets = [helper.make_opsetid("", _OPSET)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="finitegp")
+        helper.set_model_props(model, about)
+        self.onnx.checker.check_model(model)
+        return model
+
+    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """One operator; the name of its output."""
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), [name], **attributes))
+        return name
+
+    def array(self, numbers: npt.NDArray[Any]) -> str:
+        """The name of a constant."""
+        name = f"c{len(self.initializers)}"
+        self.initializers.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(numbers), name))
+        return name
+
+    def product(self, given: str, matrix: npt.NDArray[Any]) -> str:
+        """With a constant matrix. Not MatMul: ONNX Runtime puts a factor beside it into an attribute of 32 bits."""
+        return self.add("Gemm", given, self.array(matrix))
+
+    def whole(self, numbers: list[int]) -> str:
+        """The name of constant whole numbers, such as a shape."""
+        return self.array(np.array(numbers, dtype=np.int64))
+
+    def _print(self, value: Value) -> str:
+        given = [self.names[id(each)] for each in value.inputs]
+        if value.op in _NAMES:
+            return self.add(_NAMES[value.op], *given)
+        return str(getattr(self, f"_{value.op}")(value, *given))
+
+    def _input(self, value: Value) -> str:
+        return self.rows
+
+    def _coverage(self, value: Value) -> str:
+        return self.coverage
+
+    def _const(self, value: Value) -> str:
+        return self.array(value.arrays[0][None])
+
+    def _less(self, value: Value, one: str, other: str) -> str:
+        return self.add("Cast", self.add("Less", one, other), to=self.onnx.TensorProto.DOUBLE)
+
+    def _log1p(self, value: Value, given: str) -> str:
+        return self.add("Log", self.add("Add", given, self.array(np.array(1.0))))
+
+    def _erf(self, value: Value, given: str) -> str:
+        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+        bound = [self.array(np.array(each)) for each in (-_FARTHEST, _FARTHEST)]
+        near = self.add("Min", self.add("Max", given, bound[0]), bound[1])
+        squares = self.add("Unsqueeze", self.add("Mul", near, near), self.whole([2]))
+        values = self.add("Exp", self.add("Mul", squares, self.array(-np.square(0.5 * (nodes + 1.0)))))
+        means = self.add("MatMul", values, self.array(weights / np.sqrt(np.pi)))
+        return self.add("Mul", near, means)
+
+    def _affine(self, value: Value, given: str) -> str:
+        blocks, bias = value.arrays
+        count, inputs, _ = blocks.shape
+        if count == 1:
+            found = self.product(given, blocks[0])
+        else:
+            parts = self.add("Reshape", given, self.whole([-1, count, inputs]))
+            turned = self.add("Transpose", parts, perm=[1, 0, 2])
+            product = self.add("MatMul", turned, self.array(blocks))
+            back = self.add("Transpose", product, perm=[1, 0, 2])
+            found = self.add("Reshape", back, self.whole([-1, value.width]))
+        return self.add("Add", found, self.array(bias)) if bias.any() else found
+
+    def _solve(self, value: Value, given: str) -> str:
+        """Forward substitution in blocks: ONNX has no operator for it."""
+        (triangle,) = value.arrays
+        sizes = [len(part) for part in np.array_split(np.arange(value.width), -(-value.width // _BLOCK))]
+        parts = [given]
+        if len(sizes) > 1:
+            names = [f"s{len(self.nodes)}_{number}" for number in range(len(sizes))]
+            self.nodes.append(self.onnx.helper.make_node("Split", [given, self.whole(sizes)], names, axis=1))
+            parts = names
+        found, start = "", 0
+        for part, size in zip(parts, sizes, strict=True):
+            rows = slice(start, start + size)
+            if start:
+                known = self.product(found, triangle[rows, :start].T)
+                part = self.add("Sub", part, known)
+            inverse = np.linalg.solve(triangle[rows, rows], np.eye(size))
+            solved = self.product(part, np.tril(inverse).T)
+            found = self.add("Concat", found, solved, axis=1) if start else solved
+            start += size
+        return found
+
+    def _distances(self, value: Value, given: str) -> str:
+        (places,) = value.arrays
+        own = self.add("ReduceSum", self.add("Mul", given, given), self.whole([1]))
+        both = self.product(given, -2.0 * places.T)
+        squares = self.add("Add", self.add("Add", own, both), self.array(np.square(places).sum(axis=1)))
+        return self.add("Max", squares, self.array(np.array(0.0)))
+
+    def _concat(self, value: Value, *given: str) -> str:
+        names = []
+        for each, name in zip(value.inputs, given, strict=True):
+            # Constants have one row, whatever the batch.
+            shape = self.add("Concat", self.count, self.whole([each.width]), axis=0) if each.op == "const" else None
+            names.append(name if shape is None else self.add("Expand", name, shape))
+        return self.add("Concat", *names, axis=1)
+
+    def _take(self, value: Value, given: str) -> str:
+        return self.add("Gather", given, self.array(value.arrays[0]), axis=1)
+
+    def _sum(self, value: Value, given: str) -> str:
+        return self._reduced("ReduceSum", value, given)
+
+    def _least(self, value: Value, given: str) -> str:
+        return self._reduced("ReduceMin", value, given)
+
+    def _reduced(self, operator: str, value: Value, given: str) -> str:
+        if value.width == 1:
+            return self.add(operator, given, self.whole([1]))
+        grouped = self.add("Reshape", given, self.whole([-1, value.width, value.group]))
+        return self.add(operator, grouped, self.whole([2]), keepdims=0)

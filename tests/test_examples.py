@@ -8,7 +8,7 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 TESTED = ["quickstart", "deep_kernel", "messy_table", "streaming_update", "three_sites", "uncertainty"]
-TESTED += ["bayesian_optimization", "dask_rows"]
+TESTED += ["bayesian_optimization", "dask_rows", "edge_device"]
 
 
 def run(name, capsys):
@@ -115,3 +115,18 @@ def test_the_tables_of_the_examples_are_those_of_their_script(tmp_path):
 @pytest.mark.parametrize("name", TESTED)
 def test_examples_say_how_to_run_them(name):
     assert f"python examples/{name}.py" in (EXAMPLES / f"{name}.py").read_text()
+
+
+def test_edge_device(capsys):
+    shown = run("edge_device", capsys)
+    assert "within 16 MB beyond the libraries" in shown or not Path("/proc/self/status").exists()
+    assert numbers_after(shown, "the header has")[0] < 32_000
+    before, after, adapted = (
+        numbers_after(shown, words)[0]
+        for words in ("before the repair: RMSE", "after the repair: RMSE", "with 400 new rows: RMSE")
+    )
+    assert after > 1.3 * adapted
+    assert adapted < 1.3 * before
+    for words in ("on the device predictions differ by at most", "the new header differs by at most"):
+        if words in shown:  # without a C compiler there is none
+            assert numbers_after(shown, words)[0] < 1e-3

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from finitegp import GPRegressor, MLPFeatures
+from finitegp import FourierFeatures, GPRegressor, MLPFeatures
 from finitegp.export import export_c, to_onnx
 from finitegp.lite import load
 
@@ -177,6 +177,24 @@ def import_seconds(rounds: int) -> dict[str, float]:
     return {name: statistics.median(each) for name, each in found.items()}
 
 
+def budgets(quick: bool) -> list[dict[str, Any]]:
+    """What fewer features cost: a model of 400 Fourier features in ever smaller headers, on rows not seen."""
+    features = FourierFeatures(COLUMNS, 400, length_scales=3.0, seed=0)
+    model = GPRegressor(features, algorithm="exact", epochs=2 if quick else 30, random_state=0).fit(*make_rows(ROWS))
+    rows, targets = make_rows(2000, seed=1)
+    nlpd = -float(model.log_density(rows, targets).mean())
+    found = []
+    with tempfile.TemporaryDirectory() as directory:
+        for limit in (None, "128kB", "64kB", "32kB", "16kB", "8kB"):
+            path = Path(directory) / "model.h"
+            by_rows = export_c(model, path, max_bytes=limit, rows=rows, targets=targets)
+            by_evidence = export_c(model, path, max_bytes=limit)
+            facts = {"limit": limit, "constants": by_rows.constant_bytes, "operations": by_rows.operations}
+            facts |= {"features": by_rows.features, "nlpd": nlpd + by_rows.lost, "nlpd_lost": by_rows.lost}
+            found.append({"what": "budget", **facts, "evidence_lost": by_evidence.lost})
+    return found
+
+
 def tables(rows: list[dict[str, Any]]) -> list[str]:
     models = [row for row in rows if row["what"] == "model"]
     beside = next(row for row in rows if row["what"] == "others")["microseconds"]
@@ -198,6 +216,20 @@ def tables(rows: list[dict[str, Any]]) -> list[str]:
             lines.append(f"| {shown} | " + " | ".join("–" if cell is None else f"{cell:,}" for cell in cells) + " |")
     seconds = ", ".join(f"`{name}` {each:.2f} s" for name, each in imports.items())
     lines += ["", f"Processor time of imports in a new process: {seconds}."]
+    lines += [
+        "",
+        "A model of 400 Fourier features of 4,000 rows, in ever smaller headers (float); NLPD on 2,000 new rows:",
+        "",
+    ]
+    lines += [
+        "| limit | constants | features | operations | NLPD | NLPD lost | evidence lost per row |",
+        "|---|" + "--:|" * 6,
+    ]
+    for row in rows:
+        if row["what"] == "budget":
+            lost = f"{row['nlpd']:.3f} | {row['nlpd_lost']:.3f} | {row['evidence_lost']:.3f}"
+            sizes = f"{row['constants']:,} | {row['features']} | {row['operations']:,}"
+            lines.append(f"| {row['limit'] or 'none'} | {sizes} | {lost} |")
     facts = models[0]
     made = f"finitegp {facts['commit']}, torch {facts['torch']}, {facts['processor']}, 1 thread, {facts['date']}"
     return [f"`python -m benchmarks.export` ({made}).", "", *lines]
@@ -216,6 +248,8 @@ def main() -> None:
             rows.append({"what": "model", "model": name, "microseconds": measure(runs, rounds), "bytes": sizes})
         print(json.dumps(rows[-1]))
     rows.append({"what": "others", "microseconds": measure(others(), rounds)})
+    rows += budgets(quick)
+    print(json.dumps(rows[-6:]))
     rows.append({"what": "import", "seconds": import_seconds(3 if quick else 7)})
     print(json.dumps(rows[-2:]))
     if not quick:

@@ -37,6 +37,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.tables.targets": ["target_values"],
     },
     "Files and reports": {"finitegp.persistence": ["*"], "finitegp.report": ["*"]},
+    "Export": {"finitegp.lite": ["*"], "finitegp.export": ["*"]},
     "Models": {
         "finitegp": [
             "FeatureGP",

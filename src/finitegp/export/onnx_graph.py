@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .. import __version__
 from ..atomic import complete_or_absent
 from ..errors import DataError
-from ..lite.program import Value, beside, ordered
+from ..lite.program import BLOCK, Value, beside, ordered
 from .described import check_numbers, described, deviations
 from .interval_formulas import MOST_COVERAGE, interval_ends
 
@@ -22,8 +22,6 @@ _NAMES = {
     **{"exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs", "sign": "Sign", "tanh": "Tanh", "cos": "Cos"},
     "sin": "Sin",
 }
-# Rows of a triangle that are solved by the inverse of their block: larger ones lose digits, smaller ones take time.
-_BLOCK = 16
 # Of the quadrature of the error function, which ONNX Runtime has for 32 bits only; it is one beyond six.
 _NODES, _FARTHEST = 32, 6.0
 
@@ -195,21 +193,18 @@ class _Printer:
 
     def _solve(self, value: Value, given: str) -> str:
         """Forward substitution in blocks: ONNX has no operator for it."""
-        (triangle,) = value.arrays
-        sizes = [len(part) for part in np.array_split(np.arange(value.width), -(-value.width // _BLOCK))]
+        triangle, inverses = value.arrays
+        sizes = [min(BLOCK, value.width - start) for start in range(0, value.width, BLOCK)]
         parts = [given]
         if len(sizes) > 1:
-            names = [f"s{len(self.nodes)}_{number}" for number in range(len(sizes))]
-            self.nodes.append(self.onnx.helper.make_node("Split", [given, self.whole(sizes)], names, axis=1))
-            parts = names
+            parts = [f"s{len(self.nodes)}_{number}" for number in range(len(sizes))]
+            self.nodes.append(self.onnx.helper.make_node("Split", [given, self.whole(sizes)], parts, axis=1))
         found, start = "", 0
-        for part, size in zip(parts, sizes, strict=True):
-            rows = slice(start, start + size)
+        for part, size, inverse in zip(parts, sizes, inverses, strict=True):
             if start:
-                known = self.product(found, triangle[rows, :start].T)
+                known = self.product(found, triangle[start : start + size, :start].T)
                 part = self.add("Sub", part, known)
-            inverse = np.linalg.solve(triangle[rows, rows], np.eye(size))
-            solved = self.product(part, np.tril(inverse).T)
+            solved = self.product(part, inverse[:size, :size].T)
             found = self.add("Concat", found, solved, axis=1) if start else solved
             start += size
         return found

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
-_BLOCK = 32
+#: Rows of a triangle that are solved at once.
+BLOCK = 16
 
 
 class LiteError(ValueError):
@@ -140,11 +141,18 @@ def affine(value: Value, weights: Array, bias: Array | None = None) -> Value:
 def solved(value: Value, triangle: Array) -> Value:
     """The product of the inverse of a lower triangular matrix with each row, by forward substitution.
 
-    Not with the inverse itself: where the triangle is all but singular, that would lose half of the digits.
+    Not with the inverse itself: where the triangle is all but singular, that would lose half of the digits. The
+    inverses of its diagonal blocks, the second constant, lose next to nothing.
     """
     if triangle.shape != (value.width, value.width):
         raise LiteError(f"a triangle of shape {triangle.shape} does not take {value.width} columns")
-    return Value("solve", value.width, (value,), (np.tril(triangle),))
+    size = -(-value.width // BLOCK) * BLOCK
+    padded = np.eye(size)
+    padded[: value.width, : value.width] = np.tril(triangle)
+    blocks = padded.reshape(size // BLOCK, BLOCK, size // BLOCK, BLOCK)[
+        np.arange(size // BLOCK), :, np.arange(size // BLOCK)
+    ]
+    return Value("solve", value.width, (value,), (np.tril(triangle), np.tril(np.linalg.inv(blocks))))
 
 
 def squared_distances(value: Value, places: Array) -> Value:
@@ -251,9 +259,20 @@ def solve_lower(triangle: Numbers, right_side: Numbers) -> Numbers:
         [[1.0], [1.0]]
     """
     found = np.array(right_side)
-    for start in range(0, len(found), _BLOCK):
-        rows = slice(start, start + _BLOCK)
+    for start in range(0, len(found), BLOCK):
+        rows = slice(start, start + BLOCK)
         found[rows] = np.linalg.solve(triangle[rows, rows], found[rows] - triangle[rows, :start] @ found[:start])
+    return found
+
+
+def _solve(_: Value, given: list[Numbers], arrays: list[Numbers]) -> Numbers:
+    (x,), (triangle, inverses) = given, arrays
+    found = np.empty_like(x)
+    for number, inverse in enumerate(inverses):
+        rows = slice(number * BLOCK, min((number + 1) * BLOCK, x.shape[1]))
+        size = rows.stop - rows.start
+        part = x[:, rows] - found[:, : rows.start] @ triangle[rows, : rows.start].T if number else x[:, rows]
+        found[:, rows] = part @ inverse[:size, :size].T
     return found
 
 
@@ -285,7 +304,7 @@ OPERATIONS: dict[str, Operation] = {
     "less": lambda _, given, arrays: (given[0] < given[1]).astype(np.result_type(*given)),
     **{name: _elementwise(name) for name in FUNCTIONS},
     "affine": _affine,
-    "solve": lambda _, given, arrays: solve_lower(arrays[0], given[0].T).T,
+    "solve": _solve,
     "distances": _distances,
     "concat": lambda value, given, arrays: np.concatenate(
         [np.broadcast_to(each, (max(map(len, given)), each.shape[1])) for each in given], axis=1

@@ -185,7 +185,7 @@ def budgets(quick: bool) -> list[dict[str, Any]]:
     nlpd = -float(model.log_density(rows, targets).mean())
     found = []
     with tempfile.TemporaryDirectory() as directory:
-        for limit in (None, "128kB", "64kB", "32kB", "16kB", "8kB"):
+        for limit in (None, "32kB", "8kB", "4kB", "2kB", "1kB"):
             path = Path(directory) / "model.h"
             by_rows = export_c(model, path, max_bytes=limit, rows=rows, targets=targets)
             by_evidence = export_c(model, path, max_bytes=limit)

@@ -67,7 +67,8 @@ def export_c(
         name: What its names begin with.
         real: ``"float"`` or ``"double"``: the type of all numbers.
         max_bytes: The most bytes of constant arrays, such as ``"32kB"``. Features are left out until they fit, those
-            first that the evidence misses least; the posterior is the exact one of the features that stay.
+            first that the evidence misses least; the posterior is the exact one of the features that stay. Their prior
+            variance goes with them, so that error bars far from all rows get narrower.
         rows: Rows on which the loss of leaving features out is measured; None gives the loss of evidence instead.
         targets: Their targets.
         overwrite: Whether to replace a file that is there.

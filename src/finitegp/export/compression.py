@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -67,8 +68,9 @@ def compressed(model: LiteModel, bytes_of: Callable[[LiteModel], int], limit: in
     raw, prior = _raw_sums(whole, blocks)
     best: LiteModel | None = None
     smallest: int | None = None
+    most = int(math.sqrt(limit / 2)) + 1  # of m features the triangle alone has at least 2 m^2 bytes
     for allowed in _groups(len(blocks)):
-        order = _greedy(raw, prior, whole.noise, np.isin(owner, allowed))
+        order = _greedy(raw, prior, whole.noise, np.isin(owner, allowed), most)
 
         def first(count: int, order: Columns = order) -> LiteModel:
             gp = _narrow(whole, blocks, raw, np.sort(order[:count]))
@@ -119,32 +121,35 @@ def _raw_sums(gp: GP, blocks: Sequence[Block]) -> tuple[Sums, Array]:
     return gp.sums._replace(gram=gram, projected=change @ gp.sums.projected), change @ change.T
 
 
-def _greedy(raw: Sums, prior: Array, noise: float, allowed: npt.NDArray[np.bool_]) -> Columns:
-    r"""Columns in the order of the evidence that they add to those before, while they add any.
+def _greedy(raw: Sums, prior: Array, noise: float, allowed: npt.NDArray[np.bool_], most: int) -> Columns:
+    r"""At most so many columns, in the order of the evidence that they add to those before.
+
+    Also those that add none: with each feature that goes, what is not known where no rows were is told of less.
 
     With ``f`` and ``p`` what is left of the diagonals of ``F = Z'Z + s P`` and of ``P`` given the columns chosen, and
     ``c`` of the products with the target, column j adds :math:`c_j^2 / (2 s f_j) - \tfrac12 \log(f_j / (s p_j))`.
     """
     regular = raw.gram + noise * prior
     left, left_prior, products = np.diagonal(regular).copy(), np.diagonal(prior).copy(), raw.projected[:, 0].copy()
-    rows, prior_rows = np.empty((0, len(left))), np.empty((0, len(left)))
+    most = min(most, int(allowed.sum()))
+    rows, prior_rows = np.empty((most, len(left))), np.empty((most, len(left)))
     order: list[int] = []
     open_ = allowed.copy()
-    while open_.any():
+    for step in range(most):
         open_ &= left_prior > _LEAST_SHARE * np.diagonal(prior)
         with np.errstate(divide="ignore", invalid="ignore"):
             gain = products**2 / (2.0 * noise * left) - 0.5 * np.log(left / (noise * left_prior))
         gain = np.where(open_, gain, -np.inf)
         best = int(np.argmax(gain))
-        if not gain[best] > 0.0 and order:
+        if not open_[best]:
             break
         order.append(best)
         open_[best] = False
-        row = (regular[best] - rows[:, best] @ rows) / np.sqrt(left[best])
-        prior_row = (prior[best] - prior_rows[:, best] @ prior_rows) / np.sqrt(left_prior[best])
+        row = (regular[best] - rows[:step, best] @ rows[:step]) / np.sqrt(left[best])
+        prior_row = (prior[best] - prior_rows[:step, best] @ prior_rows[:step]) / np.sqrt(left_prior[best])
         products -= products[best] / np.sqrt(left[best]) * row
         left, left_prior = left - row**2, left_prior - prior_row**2
-        rows, prior_rows = np.vstack([rows, row]), np.vstack([prior_rows, prior_row])
+        rows[step], prior_rows[step] = row, prior_row
     return np.array(order, dtype=np.int64)
 
 

@@ -365,7 +365,9 @@ def _fit_small(
         Standardizer(target_scaler.mean + found.target_shift * target_scaler.scale, unit),
         spread=found.spread,
         conformal=ConformalScores.of(found.normal_scores, "out-of-fold rows") if len(found.normal_scores) else None,
-        excess=excess_of_kernels(found.components, scaled, found.rows, keep_rows=keep_rows, seed=seed),
+        excess=excess_of_kernels(
+            found.components, scaled, found.rows, found.parameters, keep_rows=keep_rows, seed=seed
+        ),
         record=record,
         keeps_rows=found.spread is not None or any(each.landmark_weights is not None for each in found.components),
         counts_copies_once="copies" in found.notes,

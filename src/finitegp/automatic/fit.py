@@ -170,6 +170,8 @@ def fit_source(
             _check_targets(sample)
     record = {"path": "networks", "why": f"more than {chosen.small_rows} different rows"} | record
     options = {"seed": seed, "threads": large.threads, "progress": progress, "ranks": ranks}
+    # Memory of other processes is not within the budget, and ranks have the other cores.
+    options["may_start_processes"] = budget is None and ranks.world_size == 1
     fit = _fit_large(sample, source, large.settings, record, center=center, **options)
     return _closed(fit, budgeted.plan, large.settings, started)
 
@@ -376,16 +378,7 @@ def _fit_small(
 
 
 def _fit_large(
-    sample: Table,
-    source: Source,
-    settings: AutoSettings,
-    record: dict[str, Any],
-    *,
-    center: bool,
-    seed: int,
-    threads: int,
-    progress: Callable[[str], None] | None,
-    ranks: Ranks,
+    sample: Table, source: Source, settings: AutoSettings, record: dict[str, Any], *, center: bool, **options: Any
 ) -> ScaledGP:
     inputs_scaler = without_constant_columns(winsorized_standardizer(sample.inputs, sample.counts), sample.inputs)
     target_scaler = fit_target_scaler(sample.targets, sample.counts, center=center)
@@ -394,7 +387,7 @@ def _fit_large(
         np.subtract(values, scaler.mean, out=values)
         np.divide(values, scaler.scale, out=values)
     everything = ScaledSource(source, Scaling(inputs_scaler, target_scaler))
-    found = fit_large_table(sample, everything, settings, seed=seed, threads=threads, progress=progress, ranks=ranks)
+    found = fit_large_table(sample, everything, settings, **options)
     return ScaledGP(
         (student_component(found.fitted, found.degrees_of_freedom),),
         inputs_scaler,

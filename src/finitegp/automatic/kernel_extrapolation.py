@@ -50,7 +50,6 @@ def excess_of_kernels(
         keep_rows: Whether the ends of a column may be values of single rows, or are means of three.
         seed: Of the rows that effects are measured on.
     """
-
     some = rows.take(np.random.default_rng(seed).permutation(len(inputs))[:_KNOWN_ROWS])
     posteriors = [KernelPosterior(FORMS[each.name], parameters[each.name], some) for each in components]
 

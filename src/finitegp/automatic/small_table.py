@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from threadpoolctl import threadpool_limits
-from torch import Tensor, nn
+from torch import nn
 
 from ..data import ArraySource
 from ..features import ConcatenatedFeatures, ConstantFeatures, LandmarkFeatures, LinearFeatures
@@ -310,9 +310,7 @@ class _Stack:
 
         def leave_out(job: tuple[str, int]) -> tuple[Array, Array]:
             name, fold = job
-            return _leave_out(
-                rows, assigned == fold, FORMS[name], parameters[name], self.learning_rows, self.seed
-            )
+            return _leave_out(rows, assigned == fold, FORMS[name], parameters[name], self.learning_rows, self.seed)
 
         found = self.pool.map(leave_out, jobs)
         means, scales = np.zeros((2, len(names), len(rows.targets)))

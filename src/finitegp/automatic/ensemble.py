@@ -46,7 +46,7 @@ _UNWEIGHTED = 0.2
 # Cosines, and outputs, of the embedding of all columns together: many columns have to do with few each.
 _COSINES, _EMBEDDED = 512, 64
 # All folds together hold at least so many rows, if there are as many; larger tables leave out a tenth per member.
-_FOLD_ROWS, _FOLD_FRACTION = 6_000, 0.1
+_FOLD_ROWS, _FOLD_FRACTION = 10_000, 0.1
 # Inputs of networks end so far outside of those of the training rows, in standard deviations.
 _MARGIN = 1.0
 _PIECE = 1024
@@ -271,7 +271,7 @@ def count_steps(rows: int, settings: AutoSettings) -> int:
 
     Example:
         >>> [count_steps(rows, AutoSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]
-        [2200, 4188, 6000, 6000]
+        [1600, 3046, 5303, 6000]
     """
     wanted: float = settings.steps * max(rows / _FEW_ROWS, 1.0) ** _GROWTH
     return min(round(wanted), settings.max_steps)

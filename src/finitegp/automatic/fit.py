@@ -389,7 +389,7 @@ def _fit_large(
     everything = ScaledSource(source, Scaling(inputs_scaler, target_scaler))
     found = fit_large_table(sample, everything, settings, **options)
     return ScaledGP(
-        (student_component(found.fitted, found.degrees_of_freedom),),
+        (student_component(found.fitted, found.error_shape),),
         inputs_scaler,
         target_scaler,
         excess=found.excess,

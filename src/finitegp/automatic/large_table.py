@@ -13,6 +13,7 @@ import torch
 from ..data import ArraySource, Source
 from ..data.sources import Share
 from ..distributed import ALONE, Ranks
+from ..error_shape import ErrorShape, TailedShape
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
@@ -39,14 +40,14 @@ class LargeTableFit:
     Attributes:
         fitted: The exact posterior given every row.
         excess: Variance outside of what was seen, to be added to the epistemic variance.
-        degrees_of_freedom: Of predictive distributions; None for the Gaussian.
+        error_shape: Of predictive distributions.
         scores: ``(rows,)`` absolute normal scores of rows that no model saw.
         record: What was chosen, and why, as JSON.
     """
 
     fitted: FittedGP
     excess: ExcessVariance
-    degrees_of_freedom: float | None
+    error_shape: ErrorShape | TailedShape
     scores: Array
     record: dict[str, Any]
 
@@ -155,7 +156,7 @@ def _fit(
     record["extrapolation_factors"] = factors.tolist()
     record["stages"] = stages.seconds
     excess = replace(excess, nearness=calibration.nearness)
-    return LargeTableFit(fitted, excess, calibration.error_shape.degrees_of_freedom, calibration.scores, record)
+    return LargeTableFit(fitted, excess, calibration.error_shape, calibration.scores, record)
 
 
 def count_fourier(columns: int, settings: AutoSettings) -> int:

@@ -305,7 +305,9 @@ class _Stack:
     def _refit_in_folds(self, parameters: Mapping[str, Array], folds: int) -> tuple[Array, Array]:
         """``(kernels, rows)`` means and scales of rows that neither hyperparameters nor posterior have seen."""
         rows, names = self.rows, list(parameters)
-        assigned = assign_folds(self.groups, folds, np.random.default_rng(self.seed + 3))
+        random = np.random.default_rng(self.seed)
+        random.permutation(len(rows.targets))  # what the rows to learn from were drawn by
+        assigned = assign_folds(self.groups, folds, random)
         jobs = [(name, fold) for fold in range(folds) for name in names]
 
         def leave_out(job: tuple[str, int]) -> tuple[Array, Array]:

@@ -67,6 +67,10 @@ class Table:
         """The mean of one value per row, counts respected."""
         return float(np.average(values, weights=self.counts))
 
+    def shares(self) -> Array:
+        """``(rows,)`` what each row is of the whole, counts respected."""
+        return np.full(len(self), 1.0 / len(self)) if self.counts is None else self.counts / self.counts.sum()
+
     def without_copies(self) -> Table | None:
         """Each row once, with its count, if the table looks like one whose rows were all repeated; otherwise None.
 

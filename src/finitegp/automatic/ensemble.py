@@ -41,6 +41,7 @@ _SMALLEST_SQUARE = 1e-4
 # Shares of the mean diagonal that are added, one after the other, where a factor fails.
 _RIDGES = (0.0, 1e-9, 1e-7, 1e-5)
 _WARM_UP = 0.1
+_FARTHEST_PULL = 4.0
 # The share of steps before rows are weighted by their noise: what is not learned yet is no noise.
 _UNWEIGHTED = 0.2
 # Cosines, and outputs, of the embedding of all columns together: many columns have to do with few each.
@@ -271,7 +272,7 @@ def count_steps(rows: int, settings: AutoSettings) -> int:
 
     Example:
         >>> [count_steps(rows, AutoSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]
-        [1600, 3046, 5303, 6000]
+        [1700, 3236, 5635, 6000]
     """
     wanted: float = settings.steps * max(rows / _FEW_ROWS, 1.0) ** _GROWTH
     return min(round(wanted), settings.max_steps)
@@ -403,7 +404,9 @@ class LaggedHeads:
         self._pending_squares.append(squares.mean(dim=(1, 2)))
         relative = residuals.square().div_(self.noise_variance.float()[:, None, None])
         self._logs = relative.clamp_(min=_SMALLEST_SQUARE).log_()[:, :, 0]
-        slopes = residuals.div_(self.noise_variance.float()[:, None, None])
+        # Errors far beyond the noise pull no harder: one of them would undo what many steps have learned.
+        deviations = self.noise_variance.float().sqrt_()[:, None, None]
+        slopes = residuals.div_(deviations).clamp_(-_FARTHEST_PULL, _FARTHEST_PULL).div_(deviations)
         return torch.baddbmm(torch.bmm(features, self.inverse), slopes, self.weights.mT).mul_(scale)
 
     def take_up(self, features: Tensor, targets: Tensor, counts: Tensor | None) -> None:

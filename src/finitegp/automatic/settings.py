@@ -43,9 +43,9 @@ class AutoSettings:
     num_frequencies: int = 16
     embedding_width: int = 4
     batch_size: int = 128
-    steps: int = 1600
+    steps: int = 1700
     max_steps: int = 6000
-    learning_rate: float = 1e-2
+    learning_rate: float = 7e-3
     weight_decays: tuple[float, ...] = (0.03, 0.3)
     max_sample: int = 100_000
     fourier_features: int = 512

@@ -53,13 +53,13 @@ def test_together_is_the_same_as_alone(counts):
 
 
 def test_heads_follow_lagged(generator):
-    """Gradients, weights and noise of one member are those of the algorithm ``Lagged``."""
+    """Gradients, weights and noise of one member are those of the algorithm ``Lagged``, where no error is far off."""
     network = make_network(3, SETTINGS, seed=0)
     model = FeatureGP(network, noise_variance=0.1)
     algorithm = Lagged(model, 300, block=5, window=100)
     heads = LaggedHeads(1, 16, [300])
     batches = [
-        Rows(torch.randn(32, 3, generator=generator), torch.randn(32, 1, generator=generator)) for _ in range(12)
+        Rows(torch.randn(32, 3, generator=generator), 0.2 * torch.randn(32, 1, generator=generator)) for _ in range(12)
     ]
     algorithm.initialize(batches[:2])
     batched = BatchedNetworks([network])
@@ -136,6 +136,16 @@ def test_processes_find_what_threads_find():
     np.testing.assert_array_equal(here.out_of_fold, there.out_of_fold)
     np.testing.assert_array_equal(here.weights, there.weights)
     assert told == [f"network {count} of 6" for count in (2, 4, 5, 6)]
+
+
+def test_errors_far_off_pull_no_harder(generator):
+    features, heads = torch.randn(1, 50, 3, generator=generator), LaggedHeads(1, 3, [50])
+    targets = torch.zeros(1, 50)
+    targets[0, 7] = 4.0 * 0.1**0.5  # the noise variance is 0.1 at first
+    heads.weights = torch.randn(1, 3, 1, generator=generator) * 1e-6
+    there = heads.gradient(features, targets, None)
+    targets[0, 7] *= 100.0
+    torch.testing.assert_close(heads.gradient(features, targets, None), there, rtol=1e-4, atol=1e-9)
 
 
 def test_rows_are_weighted_by_their_noise(generator):

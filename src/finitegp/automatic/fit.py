@@ -164,6 +164,7 @@ def fit_source(
         source = _in_chunks(source, large.settings.chunk_size)
         if sample is not None:
             # Networks set the first rows aside: they have to be in random order.
+            sample = sample.expanded(_MOST_TO_MERGE)
             sample = sample.take(np.random.default_rng(seed).permutation(len(sample))[: large.settings.max_sample])
         else:
             sample = draw_sample(source, total, large.settings.max_sample, seed=seed)

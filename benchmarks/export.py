@@ -227,7 +227,8 @@ def tables(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for row in rows:
         if row["what"] == "budget":
-            lost = f"{row['nlpd']:.3f} | {row['nlpd_lost']:.3f} | {row['evidence_lost']:.3f}"
+            figures = (round(row[name], 3) + 0.0 for name in ("nlpd", "nlpd_lost", "evidence_lost"))  # no minus zero
+            lost = " | ".join(f"{each:.3f}" for each in figures)
             sizes = f"{row['constants']:,} | {row['features']} | {row['operations']:,}"
             lines.append(f"| {row['limit'] or 'none'} | {sizes} | {lost} |")
     facts = models[0]

@@ -1,6 +1,6 @@
 """One small fitted model of every kind that the library saves, with rows to predict: for the tests of all exports."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,8 @@ from torch import nn
 from finitegp import FeatureGP, GPRegressor, InputNoise, TableRegressor
 from finitegp.automatic import fit_auto
 from finitegp.data.scaling import Standardizer
+from finitegp.error_shape import GAUSSIAN, ErrorShape, TailedShape
+from finitegp.extrapolation import ExcessVariance
 from finitegp.features import (
     ComposedFeatures,
     ConcatenatedFeatures,
@@ -72,14 +74,14 @@ NEW_TABLE = {
 }
 
 
-def scaled(feature_map, *, freedom=None, noise_model=None, count=50):
+def scaled(feature_map, *, shape=GAUSSIAN, noise_model=None, count=50):
     """A fit of a feature map as it is, without training: one exact pass."""
     inputs, targets = rows(count)
     torch.manual_seed(0)
     scalers = Standardizer.fit(inputs), Standardizer.fit(targets)
     gp = FeatureGP(feature_map, None if noise_model else 0.05, noise_model=noise_model, output_scale=1.7).double()
     data = torch.from_numpy(scalers[0].transform(inputs)), torch.from_numpy(scalers[1].transform(targets))
-    return ScaledGP((student_component(gp.condition(data), freedom),), *scalers)
+    return ScaledGP((student_component(gp.condition(data), shape),), *scalers)
 
 
 def all_modules():
@@ -117,6 +119,13 @@ def _large(heavy):
     return fit_auto(inputs, targets, settings=QUICK)
 
 
+def _outside(shape):
+    """With a variance outside of the rows seen, as large tables have it."""
+    fit = scaled(LinearFeatures(2), shape=shape)
+    inputs = fit.inputs_scaler.transform(rows(50)[0])
+    return replace(fit, excess=ExcessVariance.fit(inputs, np.array([0.9, 0.2])))
+
+
 def _given(feature_map, **options):
     return GPRegressor(feature_map, algorithm="exact", epochs=3, random_state=0, **options).fit(*rows(60))
 
@@ -149,7 +158,8 @@ KINDS = {
     "automatic large": lambda: _large(False),
     "automatic large, heavy tails": lambda: _large(True),
     "every module": lambda: scaled(all_modules()),
-    "noise from inputs": lambda: scaled(LinearFeatures(2), noise_model=noise(), freedom=4.0),
+    "noise from inputs": lambda: scaled(LinearFeatures(2), noise_model=noise(), shape=ErrorShape(4.0)),
+    "two shapes of errors": lambda: _outside(TailedShape(ErrorShape(5.0), GAUSSIAN, share=0.1, ratio=6.0)),
     "noise from features": lambda: scaled(LinearFeatures(2), noise_model=noise("features", 3)),
     **{f"{kernel} on landmarks": lambda kernel=kernel: scaled(landmarks(kernel)) for kernel in ("rbf", "matern32")},
     "given network": lambda: _given(MLPFeatures(2, (16, 8), seed=0), noise="input"),

@@ -32,7 +32,7 @@ def test_predictions_are_the_librarys(kind, double, runtime, tmp_path):
     inputs = np.column_stack(list(new.values())) if isinstance(new, dict) else new
     names = ("mean", "std", "epistemic_std", "noise_std")
     assert made.outputs[:4] == ["mean", "epistemic_std", "noise_std", "std"]
-    assert ("lower" in made.outputs) == (kind != "automatic small")  # which is a mixture
+    assert ("lower" in made.outputs) == (kind not in ("automatic small", "two shapes of errors"))  # which are mixtures
 
     def run(rows, names, coverage=0.9):
         given = {"rows": rows.astype(real)}

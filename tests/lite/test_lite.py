@@ -1,6 +1,7 @@
 """``finitegp.lite`` gives what the library gives, of every kind of model, and refuses what it cannot read."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from finitegp.tables.predictive import TablePredictor
 from finitegp.tables.scoring import COVERAGES
 from finitegp.tables.target_scale import SCALES, TargetScale
 
-FILES = Path(__file__).resolve().parents[1] / "files"
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ROOT / "tests" / "files"
 
 
 @pytest.fixture(scope="module")
@@ -274,3 +276,11 @@ def test_scales_of_targets(name):
     lower, upper = (np.stack(each, axis=1) for each in zip(*map(interval, COVERAGES), strict=True))
     expected = TablePredictor(None, None, theirs).quantile_moments(lower, upper)
     np.testing.assert_allclose(mine.moments(interval), expected, rtol=1e-14)
+
+
+def test_the_wheel_is_made_of_these_files():
+    """The version of ``lite/pyproject.toml`` is the library's, and it names this directory."""
+    text = (ROOT / "lite" / "pyproject.toml").read_text()
+    assert f'version = "{finitegp.__version__}"' in text
+    (place,) = re.findall(r'^"(\S+)" = "finitegp_lite"$', text, re.MULTILINE)
+    assert (ROOT / "lite" / place).resolve() == Path(finitegp.lite.__file__).resolve().parent

@@ -187,7 +187,7 @@ class Fit:
     @property
     def distribution(self) -> str:
         """``"normal"``, ``"student"`` (one with the same degrees of freedom inside) or ``"mixture"``."""
-        if len(self.gps) > 1 or self.spread is not None:
+        if len(self.gps) > 1 or self.spread is not None or self._tails():
             return "mixture"
         return "normal" if self.header["components"][0]["degrees_of_freedom"] is None else "student"
 
@@ -209,24 +209,28 @@ class Fit:
         scaler = {name: self.arrays[f"inputs_scaler.{name}"] for name in ("mean", "scale")}
         x = clipped((Value("input", self.columns) - scaler["mean"]) * (1.0 / scaler["scale"]), -_FARTHEST, _FARTHEST)
         components = self.header["components"]
-        weights = np.array([float(each["weight"]) for each in components])
-        freedoms = np.array([each["degrees_of_freedom"] or math.inf for each in components])
         factors = np.array([self._variance_factor(index) for index in range(len(self.gps))])
+        weights, freedoms = self.mixture_parts(spread=False)
+        own = np.array([number for number, _ in self._tails()], dtype=np.int64)
+        wide = np.array([float(tail[1]) ** 2 for _, tail in self._tails()])
         predicted = [gp.predict(x) for gp in self.gps]
         means, unknown, noises = (beside(list(each)) for each in zip(*predicted, strict=True))
-        squares, spreads = factors * (unknown + noises), factors * variance_factor(freedoms)
+        squares, spreads = factors * (unknown + noises), factors * self._error_variances()
+        shares = np.array([float(each["weight"]) for each in components])
+        if len(own):  # errors of a tail lie around the same means
+            means, squares = (beside([each, take(each, own)]) for each in (means, squares))
+            squares = squares * np.concatenate([np.ones(len(components)), wide])
         if len(predicted) == 1 and self.spread is None:
-            mean, noise, epistemic = means, spreads * noises, spreads * unknown
+            mean, noise, epistemic = predicted[0][0], spreads * noises, spreads * unknown
         else:
             mean, variance = _moments(weights, means, squares, freedoms)
-            noise = total((weights * spreads) * noises)
+            noise = total((shares * spreads) * noises)
             if self.spread is not None:
                 share = noise / variance
                 pooled = total(weights * (squares + (means - mean).squared))
-                own = self._spread_square(x, mean, pooled)
-                means, squares = beside([means, mean]), beside([squares, own])
-                weights, _ = self.mixture_weights()
-                freedoms = np.append(freedoms, float(self.header["spread"]["degrees_of_freedom"]))
+                means = beside([means, mean])
+                squares = beside([squares, self._spread_square(x, mean, pooled)])
+                weights, freedoms = self.mixture_parts()
                 mean, variance = _moments(weights, means, squares, freedoms)
                 noise = share * variance
             epistemic = variance - noise
@@ -249,15 +253,36 @@ class Fit:
             "scales": apply("sqrt", squares) * scale,
         }
 
-    def mixture_weights(self) -> tuple[Array, npt.NDArray[np.bool_]]:
-        """Weights of the mixture's components, and which of them have finite degrees of freedom."""
-        components = self.header["components"]
+    def _tails(self) -> list[tuple[int, Any]]:
+        """Components of whose errors a share is larger than the others: share, factor on the scale, freedom."""
+        stored = enumerate(self.header["components"])
+        return [(number, each["tail"]) for number, each in stored if each.get("tail") is not None]
+
+    def _error_variances(self) -> Array:
+        """``(components,)`` variances of errors in squared scales."""
+        found = variance_factor(
+            np.array([each["degrees_of_freedom"] or math.inf for each in self.header["components"]])
+        )
+        for number, (share, factor, freedom) in self._tails():
+            wide = float(factor) ** 2 * float(variance_factor(np.array(freedom or math.inf)))
+            found[number] = (1.0 - float(share)) * found[number] + float(share) * wide
+        return found
+
+    def mixture_parts(self, *, spread: bool = True) -> tuple[Array, Array]:
+        """Weights and degrees of freedom of the mixture: of components, their tails, and the model of the spread."""
+        components, tails = self.header["components"], self._tails()
         weights = np.array([float(each["weight"]) for each in components])
-        finite = np.array([each["degrees_of_freedom"] is not None for each in components])
-        if self.spread is not None:
+        freedoms = [each["degrees_of_freedom"] or math.inf for each in components]
+        parts = [float(tail[0]) * weights[number] for number, tail in tails]
+        for number, tail in tails:
+            weights[number] *= 1.0 - float(tail[0])
+        weights = np.append(weights, parts)
+        freedoms += [tail[2] or math.inf for _, tail in tails]
+        if self.spread is not None and spread:
             share = float(self.header["spread"]["share"])
-            weights, finite = np.append((1.0 - share) * weights, share), np.append(finite, True)
-        return weights, finite
+            weights = np.append((1.0 - share) * weights, share)
+            freedoms.append(float(self.header["spread"]["degrees_of_freedom"]))
+        return weights, np.array(freedoms, dtype=np.float64)
 
     def _spread_square(self, x: Value, mean: Value, pooled: Value) -> Value:
         """The squared scale of the component that the model of the spread adds."""
@@ -295,8 +320,12 @@ class Fit:
 
     def mixture(self, found: Mapping[str, Array]) -> Mixture:
         """The predictive distributions of evaluated outputs."""
-        weights, finite = self.mixture_weights()
-        freedoms = np.where(finite, found["freedoms"], math.inf) if "freedoms" in found else np.full((1, 1), math.inf)
+        weights, fixed = self.mixture_parts()
+        freedoms = (
+            np.where(np.isfinite(fixed), found["freedoms"], math.inf)
+            if "freedoms" in found
+            else np.full((1, 1), math.inf)
+        )
         return Mixture(weights, found["means"], found["scales"], np.broadcast_to(freedoms, found["means"].shape))
 
     def change(self, inputs: Array, targets: Array, counts: Array | None, sign: float) -> Fit:

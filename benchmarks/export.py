@@ -122,7 +122,7 @@ def runtimes(model: GPRegressor, directory: Path) -> tuple[dict[str, Any], dict[
     if importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx"):
         import onnxruntime
 
-        sizes["ONNX Runtime"] = to_onnx(path, directory / "model.onnx", double=True).bytes
+        sizes["ONNX Runtime"] = to_onnx(path, directory / "model.onnx", double=True, intervals=False).bytes
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(directory / "model.onnx", options, providers=["CPUExecutionProvider"])

@@ -32,23 +32,19 @@ def test_predictions_are_the_librarys(kind, double, runtime, tmp_path):
     inputs = np.column_stack(list(new.values())) if isinstance(new, dict) else new
     names = ("mean", "std", "epistemic_std", "noise_std")
     assert made.outputs[:4] == ["mean", "epistemic_std", "noise_std", "std"]
-    assert ("lower" in made.outputs) == (kind not in ("automatic small", "two shapes of errors"))  # which are mixtures
 
     def run(rows, names, coverage=0.9):
-        given = {"rows": rows.astype(real)}
-        if "lower" in made.outputs:
-            given["coverage"] = np.array(coverage, real)
+        given = {"rows": rows.astype(real), "coverage": np.array(coverage, real)}
         return [each.squeeze() for each in session.run(list(names), given)]
 
     tolerance = 1e-10 if double else 1e-5
     for mine, theirs in zip(run(inputs, names), library(fitted, new), strict=True):
         if theirs is not None:
             np.testing.assert_allclose(mine, theirs, rtol=tolerance)
-    if "lower" in made.outputs:
-        for coverage in (0.05, 0.5, 0.9, 0.99):
-            expected = intervals(fitted, new, coverage, "predictive")
-            for mine, theirs in zip(run(inputs, ["lower", "upper"], coverage), expected, strict=True):
-                np.testing.assert_allclose(mine, theirs, rtol=tolerance)
+    for coverage in (0.05, 0.5, 0.9, 0.99):
+        expected = intervals(fitted, new, coverage, "predictive")
+        for mine, theirs in zip(run(inputs, ["lower", "upper"], coverage), expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=tolerance)
     # The batch is as large as it is, and one row is predicted as among others.
     np.testing.assert_allclose(run(inputs[:1], ["mean"])[0], run(inputs, ["mean"])[0][0], rtol=tolerance)
     assert json.loads(session.get_modelmeta().custom_metadata_map["columns"])[1] in ("column 1", "width")
@@ -58,10 +54,12 @@ def test_predictions_are_the_librarys(kind, double, runtime, tmp_path):
 def test_the_command(runtime, tmp_path):
     kept("table of numbers").fitted.save(tmp_path / "model.finitegp")
     arguments = ["export", str(tmp_path / "model.finitegp"), "-o", str(tmp_path / "model.onnx")]
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(app, [*arguments, "--no-intervals"])
     assert result.exit_code == 0, result.output
     assert "operators" in result.output
-    assert (tmp_path / "model.onnx").exists()
+    session = runtime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    assert [each.name for each in session.get_inputs()] == ["rows"]
+    assert [each.name for each in session.get_outputs()] == ["mean", "epistemic_std", "noise_std", "std"]
 
 
 @pytest.mark.parametrize("kind", REFUSED)

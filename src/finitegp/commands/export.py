@@ -33,6 +33,9 @@ def export(
         str | None,
         typer.Option(help="The most bytes of constants in the header, such as 32kB: leaves features out."),
     ] = None,
+    intervals: Annotated[
+        bool, typer.Option("--intervals/--no-intervals", help="Whether the graph has ends of intervals.")
+    ] = True,
     rows: Annotated[
         Path | None, typer.Option(help="A table with the truth, on which the loss of leaving features out is measured.")
     ] = None,
@@ -65,7 +68,7 @@ def export(
             if max_bytes is not None or rows is not None:
                 raise DataError("--max-bytes and --rows are for --c.")
             check_output(output, force=force, inputs=[model])
-            made = to_onnx(model, output, double=double, overwrite=force)
+            made = to_onnx(model, output, double=double, intervals=intervals, overwrite=force)
             console.print(f"{made.nodes} operators, {made.bytes} bytes, inputs and outputs {made.real}: ", output)
             console.print(f"Outputs: {', '.join(made.outputs)}.")
             console.result({"graph": str(output)} | made._asdict())

@@ -1,16 +1,21 @@
-"""Ends of intervals as formulas of the coverage: the normal quantile, and Student's t beside it."""
+"""Ends of intervals as formulas of the coverage: normal, Student's t beside it, and mixtures of these by bisection."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.polynomial import chebyshev
 
 from ..lite.fits import Fit
-from ..lite.program import Array, Value, affine, apply, beside, constant, less, smallest, total
+from ..lite.program import Array, Value, affine, apply, beside, constant, less, ordered, smallest, take, total
 
 #: The largest coverage of an exported interval; more is taken as this.
 MOST_COVERAGE = 0.9999
 _DEGREES = 20
+# Of tails in mixtures: in the place, up to where nothing is left of a tail, and in one over the degrees of freedom.
+_TAIL_DEGREES, _FARTHEST = (40, 24), 8.3
 # Wichura's approximation of the normal quantile (1988, AS 241), to sixteen digits: numerators and denominators near the
 # middle, in the tails, and far out, from the constant on.
 _MIDDLE = (
@@ -35,10 +40,21 @@ _TAIL = (
 )
 
 
-def interval_ends(fit: Fit, coverage: Value) -> tuple[Value, Value] | None:
-    """Lower and upper ends at a coverage, one column; None for mixtures, whose quantiles have no formula."""
+@dataclass(frozen=True, eq=False)
+class Search(Value):
+    """The place between two inputs where a formula of the place falls from one to zero, by bisection.
+
+    Attributes:
+        below: One where the place is too low, else zero; the remaining inputs are all that it needs but the place.
+    """
+
+    below: Value = field(kw_only=True)
+
+
+def interval_ends(fit: Fit, coverage: Value) -> tuple[Value, Value]:
+    """Lower and upper ends of predictive intervals at a coverage, one column each."""
     if fit.distribution == "mixture":
-        return None
+        return _mixture_ends(fit, coverage)
     deviations = normal_reach(coverage)
     if fit.distribution == "student":
         freedom = float(fit.header["components"][0]["degrees_of_freedom"])
@@ -73,18 +89,80 @@ def _student_ratio(deviations: Value, freedoms: Value, fewest: float) -> Value:
     from scipy.special import ndtr, ndtri, stdtrit
 
     farthest = float(ndtri(0.5 + 0.5 * MOST_COVERAGE))
-    nodes = np.cos(np.pi * (np.arange(_DEGREES) + 0.5) / _DEGREES)
-    places, inverses = np.sqrt(0.5 * (nodes + 1.0)) * farthest, 0.5 * (nodes + 1.0) / fewest
-    exact = -stdtrit(1.0 / inverses[None], ndtr(-places)[:, None])
-    basis = np.linalg.inv(chebyshev.chebvander(nodes, _DEGREES - 1))
-    coefficients: Array = basis @ np.log(exact / places[:, None]) @ basis.T
-    by_place = affine(_chebyshev(2.0 / farthest**2 * deviations * deviations - 1.0), coefficients)
-    return apply("exp", total(by_place * _chebyshev(2.0 * fewest / freedoms - 1.0)))
+
+    def log_ratio(squares: Array, inverses: Array) -> Array:
+        places = np.sqrt(squares)
+        return np.asarray(np.log(-stdtrit(1.0 / inverses, ndtr(-places)) / places))
+
+    coefficients = _fitted(log_ratio, (farthest**2, 1.0 / fewest), (_DEGREES, _DEGREES))
+    by_place = affine(_chebyshev(2.0 / farthest**2 * deviations * deviations - 1.0, _DEGREES), coefficients)
+    return apply("exp", total(by_place * _chebyshev(2.0 * fewest / freedoms - 1.0, _DEGREES)))
 
 
-def _chebyshev(value: Value) -> Value:
+def _mixture_ends(fit: Fit, coverage: Value) -> tuple[Value, Value]:
+    """By bisection between bounds that hold for every distribution of this mean and variance."""
+    outputs = fit.outputs
+    std = apply("sqrt", outputs["epistemic_variance"] + outputs["noise_variance"])
+    tail = 0.5 - 0.5 * smallest(coverage, MOST_COVERAGE)
+    far, near = (apply("sqrt", ratio) * std for ratio in ((1.0 - tail) / tail, tail / (1.0 - tail)))
+    cumulative = _cumulative(fit)
+    ends = []
+    for sign, wanted in ((-1.0, tail), (1.0, 1.0 - tail)):
+        bounds = [outputs["mean"] - far, outputs["mean"] + near]
+        if sign > 0.0:
+            bounds = [outputs["mean"] - near, outputs["mean"] + far]
+        below = less(cumulative, wanted)
+        inside = {id(value) for value in ordered([below]) if any(each.op == "place" for each in ordered([value]))}
+        needed = [each for value in ordered([below]) if id(value) in inside for each in value.inputs]
+        given = {id(each): each for each in needed if id(each) not in inside}
+        ends.append(Search("search", 1, (*bounds, *given.values()), below=below))
+    return ends[0], ends[1]
+
+
+def _cumulative(fit: Fit) -> Value:
+    r"""The mixture's distribution function at a place.
+
+    With :math:`u^2 = \nu \log(1 + t^2 / \nu)`, which is the square of t itself for a Gaussian, the logarithm of
+    Student's tail is a smooth function of u and of one over the degrees of freedom: Chebyshev polynomials in both.
+    """
+    from scipy.special import stdtr
+
+    weights, fixed = fit.mixture_parts()
+    finite = np.isfinite(fixed).astype(np.float64)
+    fewest = float(fixed.min()) if finite.any() else 50.0
+    freedoms = fit.outputs.get("freedoms", constant(np.ones(len(fixed))))
+    count = len(weights)
+
+    def log_tail(places: Array, inverses: Array) -> Array:
+        values = np.sqrt(np.expm1(np.square(places) * inverses) / inverses)
+        return np.asarray(np.log(2.0 * stdtr(1.0 / inverses, -values)))
+
+    fitted = _fitted(log_tail, (_FARTHEST, 1.0 / fewest), _TAIL_DEGREES)
+    basis = _chebyshev(2.0 * fewest * (finite / freedoms) - 1.0, _TAIL_DEGREES[1])
+    by_component = take(basis, np.arange(basis.width).reshape(-1, count).T)
+    coefficients = affine(by_component, np.tile(fitted.T, (count, 1, 1)))
+    t = (Value("place", 1) - fit.outputs["means"]) / fit.outputs["scales"]
+    squares = finite * freedoms * apply("log1p", t.squared / freedoms) + (1.0 - finite) * t.squared
+    argument = smallest(apply("sqrt", squares), _FARTHEST) * (2.0 / _FARTHEST) - 1.0
+    last, before = constant(np.zeros(count)), constant(np.zeros(count))
+    for degree in range(_TAIL_DEGREES[0] - 1, -1, -1):  # Clenshaw's recurrence
+        own = take(coefficients, np.arange(count) * _TAIL_DEGREES[0] + degree)
+        last, before = own + (2.0 if degree else 1.0) * argument * last - before, last
+    tail = 0.5 * apply("exp", last)
+    return total(weights * (tail + less(0.0, t) * (1.0 - 2.0 * tail)))
+
+
+def _fitted(function: Callable[[Array, Array], Array], ends: tuple[float, float], degrees: tuple[int, int]) -> Array:
+    """Coefficients of Chebyshev polynomials in two variables, each from zero to an end."""
+    nodes = [np.cos(np.pi * (np.arange(degree) + 0.5) / degree) for degree in degrees]
+    places = [0.5 * (each + 1.0) * end for each, end in zip(nodes, ends, strict=True)]
+    bases = [np.linalg.inv(chebyshev.chebvander(each, len(each) - 1)) for each in nodes]
+    return np.asarray(bases[0] @ function(places[0][:, None], places[1][None]) @ bases[1].T)
+
+
+def _chebyshev(value: Value, count: int) -> Value:
     """The first polynomials of a value, side by side."""
     found = [0.0 * value + 1.0, value]
-    for _ in range(_DEGREES - 2):
+    for _ in range(count - 2):
         found.append(2.0 * value * found[-1] - found[-2])
     return beside(found)

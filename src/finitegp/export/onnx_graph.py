@@ -14,7 +14,7 @@ from ..atomic import complete_or_absent
 from ..errors import DataError
 from ..lite.program import BLOCK, Value, beside, ordered
 from .described import check_numbers, described, deviations
-from .interval_formulas import MOST_COVERAGE, interval_ends
+from .interval_formulas import MOST_COVERAGE, Search, interval_ends
 
 _OPSET, _IR_VERSION = 18, 10
 _NAMES = {
@@ -22,6 +22,7 @@ _NAMES = {
     **{"exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs", "sign": "Sign", "tanh": "Tanh", "cos": "Cos"},
     "sin": "Sin",
 }
+_BISECTIONS = 56
 # Of the quadrature of the error function, which ONNX Runtime has for 32 bits only; it is one beyond six.
 _NODES, _FARTHEST = 32, 6.0
 
@@ -42,19 +43,27 @@ class OnnxExport(NamedTuple):
     real: str
 
 
-def to_onnx(model: Any, path: str | os.PathLike[str], *, double: bool = False, overwrite: bool = True) -> OnnxExport:
+def to_onnx(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    double: bool = False,
+    intervals: bool = True,
+    overwrite: bool = True,
+) -> OnnxExport:
     """Write a model as an ONNX graph: mean, deviations, and intervals at a coverage that is given at run time.
 
     Inputs are ``rows`` ``(rows, columns)`` in the units of the table, and ``coverage``, one number of at most 0.9999.
     Outputs are ``mean``, ``epistemic_std``, ``noise_std``, ``std``, ``lower`` and ``upper``, each ``(rows, targets)``.
-    A mixture (the automatic fit of a small table) has no formula for quantiles: its graph has neither coverage nor
-    ends. Needs the extra ``onnx``.
+    Needs the extra ``onnx``.
 
     Args:
         model: A model file, a fitted ``GPRegressor`` or ``TableRegressor``, or a ``ScaledGP``.
         path: The graph.
         double: Whether inputs and outputs have 64 bits instead of 32. Inside all numbers have 64 bits: in 32, variances
             of kernels on landmarks would lose most of their digits.
+        intervals: Whether there are a coverage and ends of intervals. Those of a mixture (small tables, errors of two
+            shapes) are found by bisection, which takes most of the time, also where they are not asked for.
         overwrite: Whether to replace a file that is there.
 
     Raises:
@@ -65,11 +74,9 @@ def to_onnx(model: Any, path: str | os.PathLike[str], *, double: bool = False, o
     printer = _printer(double)
     coverage = Value("coverage", 1)
     parts = [deviations(fit.outputs) for fit in whole.fits]
-    for fit, outputs in zip(whole.fits, parts, strict=True):
-        ends = interval_ends(fit, coverage)
-        if ends is not None:
-            outputs["lower"], outputs["upper"] = ends
-    named = {name: beside([each[name] for each in parts]) for name in parts[0] if all(name in each for each in parts)}
+    for fit, outputs in zip(whole.fits, parts, strict=True) if intervals else ():
+        outputs["lower"], outputs["upper"] = interval_ends(fit, coverage)
+    named = {name: beside([each[name] for each in parts]) for name in parts[0]}
     about = {
         "finitegp": __version__,
         "columns": json.dumps(columns),
@@ -96,9 +103,10 @@ def _printer(double: bool) -> _Printer:
 class _Printer:
     """Prints values as operators on numbers of 64 bits."""
 
-    def __init__(self, onnx: Any, double: bool) -> None:
+    def __init__(self, onnx: Any, double: bool, prefix: str = "v") -> None:
         self.onnx = onnx
         self.type = onnx.TensorProto.DOUBLE if double else onnx.TensorProto.FLOAT
+        self.prefix = prefix
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self.names: dict[int, str] = {}
@@ -109,7 +117,7 @@ class _Printer:
         order = ordered(outputs.values())
         inputs = [helper.make_tensor_value_info("rows", self.type, ["rows", columns])]
         self.rows = self.add("Cast", "rows", to=double)
-        if any(value.op == "coverage" for value in order):
+        if "lower" in outputs:
             inputs.append(helper.make_tensor_value_info("coverage", self.type, []))
             self.coverage = self.add("Reshape", self.add("Cast", "coverage", to=double), self.whole([1, 1]))
         self.count = self.add("Shape", self.rows, start=0, end=1)
@@ -130,7 +138,7 @@ class _Printer:
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """One operator; the name of its output."""
-        name = f"v{len(self.nodes)}"
+        name = f"{self.prefix}{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), [name], **attributes))
         return name
 
@@ -167,7 +175,37 @@ class _Printer:
         return self.add("Cast", self.add("Less", one, other), to=self.onnx.TensorProto.DOUBLE)
 
     def _log1p(self, value: Value, given: str) -> str:
-        return self.add("Log", self.add("Add", given, self.array(np.array(1.0))))
+        """Of numbers that are not negative: log(y) x / (y - 1) for y = 1 + x as it is rounded, and x where y is one."""
+        one, none = self.array(np.array(1.0)), self.array(np.array(0.0))
+        more = self.add("Add", given, one)
+        left = self.add("Sub", more, one)
+        same = self.add("Equal", left, none)
+        ratio = self.add("Div", self.add("Mul", self.add("Log", more), given), self.add("Where", same, one, left))
+        return self.add("Where", same, given, ratio)
+
+    def _search(self, value: Search, low: str, high: str, *given: str) -> str:
+        """A loop that halves the distance of two bounds."""
+        helper, types = self.onnx.helper, self.onnx.TensorProto
+        inner = _Printer(self.onnx, True, f"{self.prefix}{len(self.nodes)}_")
+        inner.names, inner.initializers, inner.count = dict(self.names), self.initializers, self.count
+        bounds = [f"{inner.prefix}{name}" for name in ("low", "high", "goes_on", "number")]
+        place = inner.add("Mul", inner.add("Add", *bounds[:2]), self.array(np.array(0.5)))
+        for each in ordered([value.below]):
+            if id(each) not in inner.names:
+                inner.names[id(each)] = place if each.op == "place" else inner._print(each)
+        below = inner.add("Cast", inner.names[id(value.below)], to=types.BOOL)
+        ends = [inner.add("Where", below, place, bounds[0]), inner.add("Where", below, bounds[1], place)]
+        goes_on = inner.add("Identity", bounds[2])
+        real = [(types.DOUBLE, [None, 1])] * 2
+        kinds = zip([bounds[3], bounds[2], *bounds[:2]], [(types.INT64, []), (types.BOOL, []), *real], strict=True)
+        infos = [helper.make_tensor_value_info(name, *kind) for name, kind in kinds]
+        kinds = zip([goes_on, *ends], [(types.BOOL, []), *real], strict=True)
+        results = [helper.make_tensor_value_info(name, *kind) for name, kind in kinds]
+        body = helper.make_graph(inner.nodes, f"{inner.prefix}body", infos, results)
+        outputs = [f"{inner.prefix}{name}" for name in ("lower", "upper")]
+        times = self.array(np.array(_BISECTIONS, dtype=np.int64))
+        self.nodes.append(helper.make_node("Loop", [times, "", low, high], outputs, body=body))
+        return self.add("Mul", self.add("Add", *outputs), self.array(np.array(0.5)))
 
     def _erf(self, value: Value, given: str) -> str:
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)

@@ -117,6 +117,7 @@ def test_examples_say_how_to_run_them(name):
     assert f"python examples/{name}.py" in (EXAMPLES / f"{name}.py").read_text()
 
 
+@pytest.mark.slow
 def test_edge_device(capsys):
     shown = run("edge_device", capsys)
     assert "within 16 MB beyond the libraries" in shown or not Path("/proc/self/status").exists()

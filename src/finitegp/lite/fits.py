@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .linear_algebra import cholesky
-from .modules import Block, Roots, feature_blocks, log_noise_scale
+from .modules import Block, Roots, feature_blocks, log_noise_scale, soft_clipped
 from .program import (
     Array,
     LiteError,
@@ -37,9 +37,19 @@ from .program import (
 from .student import Mixture, variance_factor
 
 Arrays = dict[str, npt.NDArray[Any]]
-_FARTHEST, _SLOWING = 1e8, 10.0
+# Of scaled inputs, of distances outside of what was seen, and of coordinates that distances to centres are taken in.
+_FARTHEST, _SLOWING, _CLIP = 1e8, 10.0, 4.0
 _PROBE_TOLERANCE = 1e-6
 _ROWS = 512
+# What each part of a file may say; anything else may change predictions in a way that is not known here.
+_GP = {"feature_map", "noise", "noise_variance", "num_data", "chunk_size"}
+_KNOWN = {
+    "fit": {"components", "record", "keeps_rows", "counts_copies_once", "outliers", "inputs_scaler", "target_scaler"}
+    | {"conformal", "spread", "excess"},
+    "component": _GP | {"name", "weight", "factor", "degrees_of_freedom", "scale_degrees", "tail"},
+    "spread": {"shift", "unit", "strength", "factor", "degrees_of_freedom", "share", "limits", "gp"},
+    "excess": {"threshold", "nearness"},
+}
 _SUMS = ("gram", "projected_targets", "target_sum_of_squares", "log_scale_sum")
 
 
@@ -311,9 +321,7 @@ class Fit:
         found = total(factors * growth * effects)
         nearness = float(stored["nearness"])
         if nearness > 0.0:
-            limit = 4.0  # of the soft clip that coordinates pass through
-            beyond = apply("log1p", largest(apply("abs", x) - limit, 0.0))
-            coordinates = (clipped(x, -limit, limit) + apply("sign", x) * beyond) * np.sqrt(effects)
+            coordinates = soft_clipped(x, _CLIP) * np.sqrt(effects)
             nearest = least(squared_distances(coordinates, arrays["centres"]))
             found = found + nearness * largest(nearest - float(stored["threshold"]), 0.0)
         return found
@@ -388,6 +396,11 @@ def read_fit(header: Any, arrays: Arrays) -> Fit:
     arrays = {name: np.asarray(each, np.float64) for name, each in arrays.items()}
     if "components" not in header:
         header, arrays = _second_version(header, arrays)
+    parts = [("component", each) for each in header["components"]]
+    parts += [("fit", header), *((name, header[name]) for name in ("spread", "excess") if name in header)]
+    for part, entries in parts:
+        if unknown := sorted(set(entries) - _KNOWN[part]):
+            raise LiteError(f"its {part} holds {unknown[0]!r}, which is not known here: use a newer release")
     for name, array in arrays.items():
         if not np.isfinite(array).all() and not name.startswith("inputs_scaler.scale"):
             raise LiteError(f"its array {name!r} has values that are not finite")

@@ -186,10 +186,14 @@ def _quadrature(x: Value, arguments: Any, tensors: Tensors) -> Value:
     return _waves(x, grid[kept], tensors, np.tile(np.sqrt(products[kept]), 2))
 
 
-def _soft_clip(x: Value, arguments: Any, tensors: Tensors) -> Value:
-    limit = float(arguments["limit"])
+def soft_clipped(x: Value, limit: float) -> Value:
+    """The value up to a limit, logarithmic beyond."""
     beyond = apply("log1p", largest(apply("abs", x) - limit, 0.0))
-    return clipped(clipped(x, -limit, limit) + apply("sign", x) * beyond, tensors["low"], tensors["high"])
+    return clipped(x, -limit, limit) + apply("sign", x) * beyond
+
+
+def _soft_clip(x: Value, arguments: Any, tensors: Tensors) -> Value:
+    return clipped(soft_clipped(x, float(arguments["limit"])), tensors["low"], tensors["high"])
 
 
 def _embedding(x: Value, arguments: Any, tensors: Tensors) -> Value:

@@ -28,7 +28,15 @@ from finitegp.features import (
 from finitegp.noise import MeanVariance, SmoothFloor
 from finitegp.scaled import ScaledGP, student_component
 
-QUICK = {"small_rows": 40, "members": 2, "hidden": [12, 8], "steps": 60, "fourier_features": 16, "noise_steps": 30}
+QUICK = {
+    "small_rows": 40,
+    "most_rows_for_both": 0,
+    "members": 2,
+    "hidden": [12, 8],
+    "steps": 60,
+    "fourier_features": 16,
+    "noise_steps": 30,
+}
 ACTIVATIONS = ("relu", "tanh", "gelu", "silu", "mish")
 
 

@@ -21,7 +21,9 @@ COMPILER = shutil.which("cc") or shutil.which("gcc")
 FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-shared", "-fPIC"]
 EXPORTED = [kind for kind in KINDS if kind not in ("table", "table, log")]
 # Of the largest value: kernels on landmarks subtract nearly equal numbers, an RBF kernel the more.
-FLOAT = {"automatic small": 0.05, "automatic small without rows": 3e-3, "rbf on landmarks": 1e-4}
+FLOAT = {"automatic small without rows": 3e-3, "rbf on landmarks": 1e-4}
+PAIRS = [(kind, real) for kind in EXPORTED for real in ("double", "float")]
+PAIRS.remove(("automatic small", "float"))  # refused: 32 bits are not enough
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler (cc or gcc)")
 
 
@@ -34,13 +36,12 @@ def compiled(tmp_path_factory):
     """All models in one library, each as float and as double."""
     directory = tmp_path_factory.mktemp("headers")
     code = ""
-    for kind in EXPORTED:
-        for real in ("float", "double"):
-            name = slug(kind, real)
-            export_c(kept(kind).fitted, directory / f"{name}.h", name=name, real=real)
-            pointers = ", ".join(f"{real} *{letter}" for letter in "abcd")
-            code += f'#include "{name}.h"\nvoid run_{name}(const {real} *x, {pointers});\n'
-            code += f"void run_{name}(const {real} *x, {pointers}) {{ {name}_predict(x, a, b, c, d); }}\n"
+    for kind, real in PAIRS:
+        name = slug(kind, real)
+        export_c(kept(kind).fitted, directory / f"{name}.h", name=name, real=real)
+        pointers = ", ".join(f"{real} *{letter}" for letter in "abcd")
+        code += f'#include "{name}.h"\nvoid run_{name}(const {real} *x, {pointers});\n'
+        code += f"void run_{name}(const {real} *x, {pointers}) {{ {name}_predict(x, a, b, c, d); }}\n"
     return compile_c(directory, code)
 
 
@@ -65,8 +66,7 @@ def run(function, inputs, real, targets=1):
 
 
 @needs_compiler
-@pytest.mark.parametrize("real", ["double", "float"])
-@pytest.mark.parametrize("kind", EXPORTED)
+@pytest.mark.parametrize(("kind", "real"), PAIRS)
 def test_predictions_are_the_librarys(kind, real, compiled):
     fitted, new = kept(kind).fitted, kept(kind).new
     inputs = np.column_stack(list(new.values())) if isinstance(new, dict) else new
@@ -86,6 +86,14 @@ def test_what_a_header_cannot_do_is_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match="real must be"):
         export_c(kept("Fourier").fitted, tmp_path / "model.h", real="half")
     assert not (tmp_path / "model.h").exists()
+
+
+def test_float_is_refused_where_it_is_not_enough(tmp_path):
+    fit = kept("automatic small").fitted
+    with pytest.raises(DataError, match=r"off by up to .* standard deviations") as caught:
+        export_c(fit, tmp_path / "model.h")
+    assert caught.value.code == "needs_double"
+    assert export_c(fit, tmp_path / "model.h", real="double").rounding == 0.0
 
 
 def test_names_of_columns_cannot_end_the_comment(tmp_path):
@@ -173,7 +181,7 @@ def test_a_budget_that_nothing_fits_into(tmp_path):
     with pytest.raises(DataError, match=r"Nothing fits into 100 bytes.*takes \d+ for noise networks"):
         export_c(kept("automatic large").fitted, tmp_path / "model.h", max_bytes=100)
     with pytest.raises(DataError, match="one target and one GP"):
-        export_c(kept("automatic small").fitted, tmp_path / "model.h", max_bytes=100)
+        export_c(kept("automatic small").fitted, tmp_path / "model.h", max_bytes=100, real="double")
 
 
 def test_the_command(tmp_path):

@@ -36,6 +36,7 @@ _ADVICE: dict[str, Callable[..., str]] = {
     ),
     "missing_values_in_new_rows": lambda: "Remove these rows or columns, or fit the model with --missing impute.",
     "model_keeps_rows": lambda: "Fit it with --no-rows.",
+    "needs_double": lambda: "use --double.",
     "no_target": lambda: "name the column with --target.",
     "rows_without_target": lambda: "remove them, or leave out --refuse-missing-targets.",
     "target_scale": lambda: "choose another --target-scale, or leave it to be found.",

@@ -19,6 +19,8 @@ from .compression import compressed
 from .described import check_numbers, described, deviations
 
 _MADE_ROWS = 256
+# In standard deviations; where numbers of 32 bits are worse, they are refused.
+_MOST_ROUNDING = 0.02
 
 
 class CExport(NamedTuple):
@@ -74,7 +76,8 @@ def export_c(
         overwrite: Whether to replace a file that is there.
 
     Raises:
-        DataError: If the model takes text, dates or gaps, or its target has another scale, or nothing fits.
+        DataError: If the model takes text, dates or gaps, or its target has another scale, or nothing fits, or numbers
+            of 32 bits are not enough.
     """
     whole = described(model)
     check_numbers(whole, "a C header")
@@ -82,6 +85,14 @@ def export_c(
     if max_bytes is not None and printed.constant_bytes > (limit := parse_bytes(max_bytes)):
         kept = compressed(whole, lambda candidate: _print(candidate, name, real).constant_bytes, limit)
         printed = _print(kept, name, real)
+    rounding = _rounding(kept, rows, real)
+    if rounding > _MOST_ROUNDING:
+        raise DataError(
+            f"In float, predictions would be off by up to {rounding:.2g} standard deviations, because kernels on "
+            "landmarks subtract nearly equal numbers:",
+            "use real='double'.",
+            code="needs_double",
+        )
     lost, lost_of = 0.0, None
     if kept is not whole:
         if rows is not None:
@@ -93,7 +104,7 @@ def export_c(
     with complete_or_absent(path, overwrite=overwrite) as temporary:
         temporary.write_text(printed.text, encoding="ascii")
     counts = [sum(len(gp.sums.gram) for fit in each.fits for gp in fit.gps) for each in (kept, whole)]
-    return CExport(*printed[1:], counts[0], counts[1], lost, lost_of, _rounding(kept, rows, real))
+    return CExport(*printed[1:], counts[0], counts[1], lost, lost_of, rounding)
 
 
 def _print(model: LiteModel, name: str, real: str) -> CHeader:

@@ -126,7 +126,8 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
         shown = f"{median(expected):.0f}" if expected else ""
         seconds = median(line["seconds"] for line in group)
         found.append(
-            f"| {rows:,} | {method} | {seconds:.1f} | {shown} | {first['rmse']:.4f} | {first['nlpd']:.3f} | {first['crps']:.4f} | {first['coverage']['0.9']:.3f} |"
+            f"| {rows:,} | {method} | {seconds:.1f} | {shown} | {first['rmse']:.4f} | {first['nlpd']:.3f} | "
+            f"{first['crps']:.4f} | {first['coverage']['0.9']:.3f} |"
         )
     return found
 

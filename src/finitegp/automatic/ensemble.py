@@ -27,7 +27,7 @@ from .table import Array, Index, Table
 
 # Most members of one group, which share each product; and members that are trained with every weight decay.
 LARGEST_GROUP, RACERS = 2, 2
-# Steps grow with the rows beyond so many, to this power.
+# Beyond this number of rows, steps grow with the rows to this power.
 _FEW_ROWS, _GROWTH = 2000, 0.4
 # As in Lagged: batches between refreshes, batches that the statistics cover, and rows that the noise comes from.
 BLOCK, _WINDOW, _RESIDUAL_ROWS = 5, 100, 2000
@@ -41,14 +41,14 @@ _SMALLEST_SQUARE = 1e-4
 # Shares of the mean diagonal that are added, one after the other, where a factor fails.
 _RIDGES = (0.0, 1e-9, 1e-7, 1e-5)
 _WARM_UP = 0.1
-# A member whose error is so many times that of the others is trained again, at a third of the rate.
+# A member whose error is this multiple of that of the others is trained again, at a third of the rate.
 _ASTRAY = 2.5
 _FARTHEST_PULL = 4.0
 # The share of steps before rows are weighted by their noise: what is not learned yet is no noise.
 _UNWEIGHTED = 0.2
 # Cosines, and outputs, of the embedding of all columns together: many columns have to do with few each.
 _COSINES, _EMBEDDED = 512, 64
-# All folds together hold at least so many rows, if there are as many; larger tables leave out a tenth per member.
+# All folds together hold at least this many rows, if the table has them; larger tables leave out a tenth per member.
 _FOLD_ROWS, _FOLD_FRACTION = 10_000, 0.1
 # Inputs of networks end so far outside of those of the training rows, in standard deviations.
 _MARGIN = 1.0
@@ -287,7 +287,7 @@ def split_evenly(members: Sequence[int]) -> list[list[int]]:
 
 
 def count_steps(rows: int, settings: AutoSettings) -> int:
-    """Steps of a member that is trained on so many rows: more rows are worth more steps, but ever fewer more.
+    """Steps of a member that is trained on this many rows: more rows are worth more steps, but ever fewer more.
 
     Example:
         >>> [count_steps(rows, AutoSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]

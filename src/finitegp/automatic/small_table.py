@@ -55,7 +55,7 @@ _SPREAD_FORM = KernelForm(
 # Rows that outliers and the spread are learned from: more make them hardly better, and cost grows with the cube.
 _LEARNING_ROWS = 600
 _FEWEST_FOR_FOLDS = 5
-# With at least this number of rows that hyperparameters were not learned from, these alone judge, and nothing is refitted in folds.
+# With at least this number of rows that hyperparameters were not learned from, these alone judge, without refits.
 ENOUGH_JUDGES = 400
 _FEWEST_FOR_OUTLIERS = 8
 _LEAST_WEIGHT = 0.01

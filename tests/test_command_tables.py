@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from finitegp.cli import app
 from finitegp.commands.console import columns_table, verdict
 from finitegp.tables.csv_records import line_of_row, read_records
-from finitegp.tables.encoder import ColumnSummary
 from finitegp.tables.reader import TableReader
+from finitegp.tables.summaries import ColumnSummary
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -230,6 +230,29 @@ class ImportanceTable:
     base_rmse: float
 
 
+@dataclass(frozen=True)
+class ColumnFacts:
+    """One column of a table that was encoded.
+
+    Attributes:
+        name: In the table.
+        kind: What it holds.
+        encoding: How it was turned into numbers.
+        gaps: Values that are missing.
+        distinct: Different values.
+        relevance: Its total effect on predictions, from 0 to 1; None if that was not measured.
+        note: What is worth knowing.
+    """
+
+    name: str
+    kind: str
+    encoding: str
+    gaps: int
+    distinct: int
+    relevance: float | None
+    note: str
+
+
 @dataclass(frozen=True, eq=False)
 class ReportContents:
     """All that a report shows.
@@ -249,6 +272,8 @@ class ReportContents:
         importance: Of the inputs.
         checkup: The doctor's findings.
         remarks: What could not be shown, and why, by section name.
+        columns: Of the table, if one was encoded.
+        other_scores: Scores on rows that were held out in another way, by how.
     """
 
     title: str
@@ -265,6 +290,8 @@ class ReportContents:
     importance: ImportanceTable
     checkup: Checkup
     remarks: dict[str, str]
+    columns: list[ColumnFacts] = field(default_factory=list)
+    other_scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values: arrays become lists, and a number that is not finite becomes None."""

@@ -7,7 +7,8 @@ import numbers
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,23 +19,28 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.naming import listed, locator_of, row_label
+from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..estimator import GPRegressor
 from ..metrics import Scores, score
 from ..sites import SiteStatistics, merge_sites, site_statistics
 from .arrow_values import record_batches
 from .columns import NumberColumn
-from .encoder import ColumnSummary, TableEncoder, TransformReport
+from .encoder import TableEncoder
+from .learning import learn
 from .model_files import load_table_model, save_table_model
-from .predictive import EncodedRows, TablePredictor
-from .reader import TableReader
-from .rows import RowsWithTarget, TableRows, check_columns, is_file, note_on_copies
-from .scoring import COVERAGES, SCORED_COVERAGES, ScoredRows
-from .target_scale import SCALES, TargetScale, atom, choose_scale
-from .targets import check_varies, fit_target, read_target
+from .predictive import EncodedRows, JudgedRows, TablePredictor
+from .reader import ON_DISK, ROWS_IN_MEMORY, TableReader
+from .rows import RowsWithTarget, TableRows, check_columns, is_file
+from .scoring import ScoredRows
+from .settling import EncodingOptions
+from .summaries import ColumnSummary, TransformReport
+from .target_scale import SCALES, TargetScale, atom
+from .targets import check_varies, fit_target, plain_target, read_target
+from .training_rows import ReadNumbers, TrainingRows, note_on_copies
 
 if TYPE_CHECKING:
-    from ..report import Evaluation, ReportContents
+    from ..report import ReportContents
 
 Array = npt.NDArray[np.float64]
 _FEWEST_ROWS = 2
@@ -163,69 +169,103 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             target: The column of ``X`` to predict, instead of ``y``.
             sample_weight: ``(rows,)``: a row of weight ``k`` stands for ``k`` equal rows.
         """
-        self._check_parameters()
-        rows, values = self.training_rows(X, y, target=target)
-        weights = self._weights(rows, sample_weight, len(values))
-        kept = np.isfinite(values)
-        notes = self.notes_on_targets(rows, values, kept)
-        rows, values = rows.take(kept), values[kept]
-        if len(values) < _FEWEST_ROWS:
-            raise DataError(
-                f"The table has {len(values)} row{'s' * (len(values) != 1)} with a target, but at least {_FEWEST_ROWS} "
-                "are needed to learn from."
-            )
-        check_varies(values, self.target_)
-        started = time.perf_counter()
-        seed = self._seed()
-        notes += note_on_copies(rows, rows.copies())
-        self._fit_encoded(rows, values, None if weights is None else weights[kept], seed)
-        self.feature_names_in_ = np.array([name for name in rows.column_names if name != self.target_], dtype=object)
-        self.n_features_in_ = len(self.feature_names_in_)
-        if self.scale_.name != "identity":
-            notes.append(f"The target is modelled on the scale {self.scale_.name!r}.")
-        self.notes_ = notes + self.encoder_.notes + _note_on_gaps(self.columns_)
-        self.summary_ = {
-            "rows": len(values),
-            "rows_without_target": int((~kept).sum()),
-            "target_mean": float(values.mean()),
-            "target_std": float(values.std()),
-            "seconds": time.perf_counter() - started,
-        } | self.summary_
-        return self
+        return self.fit_rows(self.training_rows(X, y, target=target, sample_weight=sample_weight))
 
-    def training_rows(self, X: Any, y: Any = None, *, target: str | None = None) -> tuple[TableRows, Array]:
-        """The rows of a table in memory and their targets, NaN where missing; remembers how targets are written.
+    def training_rows(
+        self, X: Any, y: Any = None, *, target: str | None = None, sample_weight: Any = None
+    ) -> TrainingRows:
+        """The rows of a table that can be learned from; remembers how targets are written.
 
         The first step of :meth:`fit`, for those who split rows themselves.
         """
-        rows = self.read(X)
-        if target is not None:
-            if y is not None:
-                raise ValueError("Give either y or target, not both.")
-            column = rows.column(target)
-            self.target_ = target
-            self._target_column = fit_target(column, target, decimal=self.decimal, source=rows)
-            return rows, read_target(self._target_column, column, source=rows)
-        if y is None:
+        self._check_parameters()
+        table = self.open(X)
+        if target is not None and y is not None:
+            raise ValueError("Give either y or target, not both.")
+        if target is None and y is None:
             raise DataError("There are no targets:", "pass y, or target='NAME' of a column.", code="no_target")
-        name = getattr(y, "name", None)
-        self.target_ = name if isinstance(name, str) else None
-        self._target_column = NumberColumn(self.target_ or "y", "number", "number", False, "the target", 0.0, ())
-        return rows, self._given_targets(y, rows)
+        if target is not None:
+            self.target_ = target
+            self._target_column, read = self._number_column(table, target)
+        else:
+            name = getattr(y, "name", None)
+            self.target_ = name if isinstance(name, str) else None
+            self._target_column = plain_target(self.target_)
+            read = _given(self._given_targets(y, table))
+        check_columns([*self.drop, *(self.only or ())], table.column_names)
+        training = TrainingRows.survey(table, read, self._weights(table, sample_weight))
+        if training.facts.missing:
+            first = training.label(training.facts.first_missing)
+            self._missing_targets(training.facts.missing, table.num_rows, first)
+        return training
+
+    def fit_rows(
+        self, training: TrainingRows, *, ranks: Ranks = ALONE, on_plan: Callable[[Any], object] | None = None
+    ) -> TableRegressor:
+        """Fit to what :meth:`training_rows` gave, or to a part of it.
+
+        Args:
+            training: The rows.
+            ranks: The processes that share a fit within a memory budget.
+            on_plan: Called with the plan of the memory before such a fit.
+        """
+        rows = training.num_rows
+        if rows < _FEWEST_ROWS:
+            raise DataError(
+                f"The table has {rows} row{'s' * (rows != 1)} with a target, but at least {_FEWEST_ROWS} are needed to "
+                "learn from."
+            )
+        moments = training.facts.moments
+        check_varies(float(moments.smallest[0]), float(moments.largest[0]), self.target_)
+        started = time.perf_counter()
+        names, seed = training.table.column_names, self._seed()
+        options = self._encoding_options(names)
+        learned = learn(
+            training, self._regressor(seed), options, self.target_scale, seed=seed, ranks=ranks, on_plan=on_plan
+        )
+        self.regressor_, self.encoder_, self.scale_ = learned.regressor, learned.encoder, learned.scale
+        self.feature_names_in_ = np.array([name for name in names if name != self.target_], dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
+        self.notes_ = [*self.notes_on(training), *note_on_copies(training), *self._notes_on_fit()]
+        self.summary_ = {
+            "rows": rows,
+            "rows_without_target": training.facts.missing,
+            "target_mean": float(moments.mean[0]),
+            "target_std": float(np.sqrt(moments.variance[0])),
+            "target_scale": self.scale_.to_dict(),
+            "left_out_density_by_scale": learned.densities,
+            "total_effects": learned.effects,
+            "seconds": time.perf_counter() - started,
+        }
+        return self
+
+    def open(self, data: Any) -> TableRows | TableReader:
+        """A table or a file as the parameters say: in memory, or on disk where there is a memory budget."""
+        budget = (self.regressor or self).memory_budget
+        if is_file(data):
+            data = TableReader(data, **self.reading_options, **({} if budget is None else ON_DISK))
+        if budget is not None and isinstance(data, TableReader) and data.num_rows > ROWS_IN_MEMORY:
+            return data
+        return TableRows.read(data)
 
     def read(self, data: Any) -> TableRows:
         """The rows of a table or a file in memory, read as the parameters say."""
-        if is_file(data):
-            return TableRows.read(TableReader(data, **self.reading_options))
-        return TableRows.read(data)
+        return TableRows.read(TableReader(data, **self.reading_options) if is_file(data) else data)
 
     @property
     def reading_options(self) -> dict[str, Any]:
         """How to read the model's tables from files: arguments of `TableReader`."""
         return {"text": list(self.categorical), "decimal": self.decimal or "."}
 
+    def _number_column(self, table: TableRows | TableReader, name: str) -> tuple[NumberColumn, ReadNumbers]:
+        """How the numbers of a column are written, and what reads them from record batches."""
+        check_columns([name], table.column_names)
+        arrays = (batch.column(name) for batch in table.rows(0, table.num_rows))
+        column = fit_target(arrays, name, decimal=self.decimal, source=table)
+        return column, lambda batch, row: read_target(column, batch.column(name), source=table, first_row=row)
+
     @staticmethod
-    def _given_targets(y: Any, rows: TableRows) -> Array:
+    def _given_targets(y: Any, rows: TableRows | TableReader) -> Array:
         try:
             values = np.array(y.to_numpy() if hasattr(y, "to_numpy") else y, dtype=np.float64)
         except (TypeError, ValueError):
@@ -234,81 +274,76 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if values.shape != (rows.num_rows,):
             raise ValueError(f"y must have one number for each of {rows.num_rows} rows, but has shape {values.shape}.")
         if np.isinf(values).any():
-            raise DataError(f"y is infinite in {rows.label(int(np.flatnonzero(np.isinf(values))[0]))}.")
+            raise DataError(f"y is infinite in {row_label(int(np.flatnonzero(np.isinf(values))[0]), rows)}.")
         return values
 
-    def _weights(self, rows: TableRows, sample_weight: Any, count: int) -> Array | None:
-        if self.weight is not None:
-            column = fit_target(rows.column(self.weight), self.weight, decimal=self.decimal, source=rows)
-            weights = read_target(column, rows.column(self.weight), source=rows)
-            if not bool((weights >= 0.0).all()):
-                first = int(np.flatnonzero(~(weights >= 0.0))[0])
-                raise DataError(f"The weight {self.weight!r} is missing or negative in {rows.label(first)}.")
-            return weights
-        return None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64).reshape(count)
+    def _weights(self, table: TableRows | TableReader, sample_weight: Any) -> ReadNumbers | None:
+        if self.weight is None:
+            if sample_weight is None:
+                return None
+            return _given(np.asarray(sample_weight, dtype=np.float64).reshape(table.num_rows))
+        name, read = self.weight, self._number_column(table, self.weight)[1]
 
-    def notes_on_targets(self, rows: TableRows, values: Array, kept: npt.NDArray[np.bool_]) -> list[str]:
+        def weights(batch: Any, row: int) -> Array:
+            found = read(batch, row)
+            if not bool((found >= 0.0).all()):
+                place = row_label(row + int(np.flatnonzero(~(found >= 0.0))[0]), table)
+                raise DataError(f"The weight {name!r} is missing or negative in {place}.")
+            return found
+
+        return weights
+
+    def _missing_targets(self, missing: int, rows: int, first: str) -> str:
+        """A sentence on rows without a target, or an error if they are refused."""
+        problem = f"The target {self.target_ or 'y'!r} is missing in {missing} of {rows} rows, first in {first}:"
+        if self.rows_without_target == "error":
+            raise DataError(problem, "remove them, or set rows_without_target='drop'.", code="rows_without_target")
+        return f"{problem} these rows are left out."
+
+    def notes_on(self, training: TrainingRows) -> list[str]:
         """What a user should hear of the reading of a table and of its targets: missing ones, atoms."""
-        notes = list(getattr(rows.source, "notes", ()))
-        name = self.target_ or "y"
-        missing = np.flatnonzero(~kept)
-        if len(missing):
-            problem = f"The target {name!r} is missing in {len(missing)} of {len(values)} rows, first in "
-            problem += rows.label(int(missing[0]))
-            if self.rows_without_target == "error":
-                raise DataError(
-                    f"{problem}:", "remove them, or pass rows_without_target='drop'.", code="rows_without_target"
-                )
-            notes.append(f"{problem}: these rows are left out.")
-        if kept.sum() >= _FEWEST_ROWS:
-            found = atom(values[kept])
-            if found is not None:
-                notes.append(
-                    f"The target {name!r} is exactly {found[0]:g} in {100 * found[1]:.0f} % of the rows, which no "
-                    "density describes: NLPD on such rows rewards narrow predictions, so judge by CRPS and coverage."
-                )
+        table, facts = training.table, training.facts
+        source = table.source if isinstance(table, TableRows) else table
+        notes = list(getattr(source, "notes", ()))
+        if facts.missing:
+            notes.append(self._missing_targets(facts.missing, table.num_rows, training.label(facts.first_missing)))
+        found = atom(facts.sample)
+        if found is not None:
+            notes.append(
+                f"The target {self.target_ or 'y'!r} is exactly {found[0]:g} in {100 * found[1]:.0f} % of the rows, "
+                "which no density describes: NLPD on such rows rewards narrow predictions, so judge by CRPS and "
+                "coverage."
+            )
         return notes
 
-    def _excluded(self, names: Sequence[str]) -> list[str]:
-        check_columns([*self.drop, *(self.only or ())], names)
+    def _notes_on_fit(self) -> list[str]:
+        notes = list(self.encoder_.notes)
+        if self.scale_.name != "identity":
+            notes.insert(0, f"The target is modelled on the scale {self.scale_.name!r}.")
+        gaps = [f"{line.column} ({line.gaps})" for line in self.encoder_.summary() if line.gaps and line.outputs]
+        if gaps:
+            notes.append(f"Gaps were filled with the usual value, and the model is told where: {listed(gaps)}.")
+        return notes
+
+    def check_gaps(self, training: TrainingRows) -> None:
+        """An error that lists the gaps in the columns that would be used."""
+        options = self._encoding_options(training.table.column_names)
+        training.encoder(replace(options, missing="error"), TargetScale())
+
+    def _encoding_options(self, names: Sequence[str]) -> EncodingOptions:
         left_out = {self.target_, self.weight, *self.drop}
         if self.only is not None:
             left_out |= set(names) - set(self.only)
-        return [name for name in names if name in left_out]
-
-    def check_gaps(self, rows: TableRows) -> None:
-        """An error that lists the gaps in the columns that would be used."""
-        TableEncoder.fit(rows, **self._encoder_options(rows) | {"missing": "error"})
-
-    def _encoder_options(self, rows: TableRows) -> dict[str, Any]:
-        return {
-            "missing": self.missing,
-            "exclude": self._excluded(rows.column_names),
-            "categorical": self.categorical,
-            "numeric": self.numeric,
-            "date": self.date,
-            "day_first": self.day_first,
-            "decimal": self.decimal,
-            "max_one_hot": self.max_one_hot,
-        }
-
-    def _fit_encoded(self, rows: TableRows, values: Array, weights: Array | None, seed: int) -> None:
-        options = self._encoder_options(rows)
-        densities: dict[str, float] = {}
-        encoder = None
-        if self.target_scale == "auto":
-            encoder = TableEncoder.fit(rows, targets=values, **options)
-            scale, densities = choose_scale(encoder.transform_training(rows), values, seed=seed)
-        else:
-            scale = TargetScale.fitted(self.target_scale, values)
-        scaled = scale.forward(values)
-        if encoder is None or scale.name != "identity":
-            encoder = TableEncoder.fit(rows, targets=scaled, **options)
-        regressor = self._regressor(seed)
-        regressor.fit(encoder.transform_training(rows), scaled, weights)
-        regressor.verbose = False
-        self.regressor_, self.encoder_, self.scale_ = regressor, encoder, scale
-        self.summary_ = {"target_scale": scale.to_dict(), "left_out_density_by_scale": densities}
+        return EncodingOptions(
+            self.max_one_hot,
+            self.missing,
+            tuple(name for name in names if name in left_out),
+            tuple(self.categorical),
+            tuple(self.numeric),
+            tuple(self.date),
+            self.day_first,
+            self.decimal,
+        )
 
     def _regressor(self, seed: int) -> GPRegressor:
         if self.regressor is not None:
@@ -355,16 +390,34 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         model.regressor_, model.encoder_, model.target_ = regressor, encoder, target
         model.scale_, model.notes_ = scale or TargetScale(), []
         model.summary_ = dict(summary or {})
-        model._target_column = NumberColumn(target or "y", "number", "number", False, "the target", 0.0, ())
+        model._target_column = plain_target(target)
         model.feature_names_in_ = np.array([column.name for column in encoder.columns], dtype=object)
         model.n_features_in_ = len(model.feature_names_in_)
         return model
 
     @property
     def columns_(self) -> list[ColumnSummary]:
-        """What became of each column."""
+        """What became of each column, and how much it matters."""
         check_is_fitted(self, "encoder_")
-        return self.encoder_.summary()
+        effects = self._effects
+        return [replace(line, relevance=effects.get(line.column)) for line in self.encoder_.summary()]
+
+    @property
+    def feature_importances_(self) -> Array:
+        """For each of ``feature_names_in_`` its total effect: what part of the variance of predictions it makes.
+
+        As fitted, on training rows and on the scale of the model; zero for columns that are left out. See
+        :func:`~finitegp.tables.learning.total_effects`.
+        """
+        check_is_fitted(self)
+        if not self._effects:
+            raise AttributeError("The fit of this model measured no effects of columns: fit it anew to have them.")
+        return np.array([self._effects.get(str(name), 0.0) for name in self.feature_names_in_])
+
+    @property
+    def _effects(self) -> dict[str, float]:
+        found = self.summary_.get("total_effects")
+        return found if isinstance(found, dict) else {}
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there is a fit."""
@@ -376,7 +429,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predictor_(self) -> TablePredictor:
         """Predicts encoded rows."""
         check_is_fitted(self)
-        return TablePredictor(self.regressor_, self.encoder_, self.scale_)
+        return TablePredictor(self.regressor_.fits_[0], self.encoder_, self.scale_)
 
     def encode(self, rows: Any, report: TransformReport) -> EncodedRows:
         """The inputs of the regressor for a chunk, and what in it is new."""
@@ -385,7 +438,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean of a new observation, ``(rows,)``, and with ``return_std`` its standard deviation with noise."""
         predictor = self.predictor_
-        parts = [predictor.moments(rows) for rows in self._encoded(X)]
+        parts = [predictor.moments(predictor.predict(rows)) for rows in self._encoded(X)]
         mean, std = (np.concatenate(each) for each in zip(*parts, strict=True))
         return (mean, std) if return_std else mean
 
@@ -396,15 +449,14 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: The table.
-            coverage: Between 0 and 1; several give ends of shape ``(rows, coverages)``.
+            coverage: Between 0 and 1; several give ends of shape ``(rows, coverages)``, from one prediction.
             method: As in :meth:`GPRegressor.predict_interval`.
         """
         predictor = self.predictor_
-        single = np.ndim(coverage) == 0
-        levels = np.atleast_1d(np.asarray(coverage, dtype=np.float64)).tolist()
-        parts = [predictor.intervals(rows, levels, method) for rows in self._encoded(X)]
+        levels = np.ravel(coverage).tolist()
+        parts = [predictor.intervals(predictor.predict(rows), levels, method) for rows in self._encoded(X)]
         lower, upper = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return (lower[:, 0], upper[:, 0]) if single else (lower, upper)
+        return (lower, upper) if np.ndim(coverage) else (lower[:, 0], upper[:, 0])
 
     def log_density(self, X: Any, y: Any = None) -> Array:
         """The log predictive density of observed targets, ``(rows,)``; rows without a target have NaN."""
@@ -412,8 +464,9 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         known = np.isfinite(values)
         result = np.full(len(values), np.nan)
         if known.any():
-            encoded = self.encode(rows.take(known), TransformReport())
-            result[known] = self.predictor_.log_density(encoded, values[known])
+            predictor = self.predictor_
+            prediction = predictor.predict(self.encode(rows.take(known), TransformReport()))
+            result[known] = predictor.log_density(prediction, values[known])
         return result
 
     def predict_chunks(
@@ -422,12 +475,13 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Rows and their predictions chunk by chunk, for tables of any length; ``report`` counts what is unusual."""
         report = _report_on(table, report)
         predictor = self.predictor_
-        for rows in record_batches(TableReader(table) if is_file(table) else table):
-            encoded = self.encode(rows, report)
-            yield PredictedChunk(rows, *predictor.moments(encoded), *predictor.interval(encoded, coverage, method))
+        for rows in record_batches(TableReader(table, **self.reading_options) if is_file(table) else table):
+            prediction = predictor.predict(self.encode(rows, report))
+            lower, upper = predictor.intervals(prediction, [coverage], method)
+            yield PredictedChunk(rows, *predictor.moments(prediction), lower[:, 0], upper[:, 0])
 
     def _encoded(self, X: Any) -> list[EncodedRows]:
-        table = TableReader(X) if is_file(X) else X
+        table = TableReader(X, **self.reading_options) if is_file(X) else X
         report = _report_on(table, None)
         encoded = [self.encode(rows, report) for rows in record_batches(table)]
         if not encoded:
@@ -462,7 +516,13 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             return self
         other = copy.copy(self)
         other.target_ = target
-        other._target_column = NumberColumn(target, "number", "number", False, "the target", 0.0, ())
+        other._target_column = plain_target(target)
+        return other
+
+    def unfitted(self) -> TableRegressor:
+        """A copy without a fit that knows the target, for :meth:`fit_rows` with other rows of the same table."""
+        other: TableRegressor = clone(self)
+        other.target_, other._target_column = self.target_, self._target_column
         return other
 
     # Judging
@@ -473,15 +533,16 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_scored(self, X: Any, y: Any = None, report: TransformReport | None = None) -> ScoredRows:
         """Predictions for rows whose targets are known, with all that scores need."""
-        rows, values = self._with_target_only(X, y)
-        encoded = self.encode(rows, _report_on(rows, report))
+        return self.judge(*self.rows_to_judge(X, y), report).scored
+
+    def judge(self, rows: TableRows, values: Array, report: TransformReport | None = None) -> JudgedRows:
+        """What is predicted for rows whose targets are known, once, and all that follows from it."""
+        started = time.perf_counter()
         predictor = self.predictor_
-        lower, upper = predictor.intervals(encoded, (*COVERAGES, *SCORED_COVERAGES))
-        if self.scale_.name == "identity":
-            mean, std = predictor.moments(encoded)
-        else:
-            mean, std = predictor.quantile_moments(lower[:, : len(COVERAGES)], upper[:, : len(COVERAGES)])
-        return ScoredRows(mean, std, predictor.log_density(encoded, values), lower, upper, values)
+        encoded = self.encode(rows, _report_on(rows, report))
+        prediction = predictor.predict(encoded)
+        seconds = time.perf_counter() - started
+        return JudgedRows(rows, encoded.inputs, prediction, predictor.score(prediction, values), seconds)
 
     def baseline(self, values: Array) -> Scores | None:
         """Scores of the mean and spread of the training rows, if the model knows them."""
@@ -508,8 +569,6 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> ReportContents:
         """Measure everything that a report shows on rows that the model has not seen, and write it as an HTML page.
 
-        Where the target is modelled on another scale, the report is on that scale.
-
         Args:
             X: The table.
             path: The page; None writes none.
@@ -518,64 +577,28 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             seed: Of samples of rows.
             force: Whether to replace a page that is there.
         """
-        rows, values = self._with_target_only(X, y)
-        found = TransformReport(source=rows)
-        inputs = self.encode(rows, found).inputs
+        from .reporting import KnownRows, report_on
+
+        found = TransformReport()
+        judged = self.judge(*self.rows_to_judge(X, y), found)
         self._warn(found)
         known = None
         if training is not None:
-            known_rows, known_values = training
-            known_rows = self.read(known_rows)
-            known = self.encoder_.transform_training(known_rows), np.asarray(known_values), known_rows.numbers
-        return self.report_encoded(inputs, values, path, training=known, seed=seed, force=force)
+            rows = self.read(training[0])
+            known = KnownRows(
+                self.encoder_.transform_training(rows), np.asarray(training[1], dtype=np.float64), rows.numbers
+            )
+        return report_on(self, judged, known, path, seed=seed, force=force)
 
-    def report_encoded(
-        self,
-        inputs: Array,
-        values: Array,
-        path: str | os.PathLike[str] | None,
-        *,
-        training: tuple[Array, Array, npt.NDArray[np.int64]] | None = None,
-        evaluation: Evaluation | None = None,
-        seed: int = 0,
-        force: bool = True,
-    ) -> ReportContents:
-        """The report on rows that are encoded already."""
-        from ..report import encoded_columns, gather_contents, write_report
-
-        name = self.target_ or "target"
-        known = None if training is None else training[0]
-        contents = gather_contents(
-            self.regressor_,
-            inputs,
-            self.scale_.forward(values),
-            training_inputs=known,
-            training_targets=None if training is None else self.scale_.forward(training[1]),
-            training_row_numbers=None if training is None else [int(number) for number in training[2]],
-            **encoded_columns(self.encoder_),
-            target_name=name if self.scale_.name == "identity" else f"{name} ({self.scale_.name} scale)",
-            seed=seed,
-            evaluation=evaluation,
-        )
-        if path is not None:
-            write_report(contents, path, force=force)
-        return contents
-
-    def _with_target_only(self, X: Any, y: Any) -> tuple[TableRows, Array]:
+    def rows_to_judge(self, X: Any, y: Any = None) -> tuple[TableRows, Array]:
+        """Rows in memory that have a target, and these; the others are counted in a warning."""
         rows, values = self.scored_rows(X, y)
         known = np.isfinite(values)
         if not known.any():
             raise DataError(f"The target {self.target_ or 'y'!r} is missing in all {len(values)} rows.")
         if not known.all():
             first = rows.label(int(np.flatnonzero(~known)[0]))
-            problem = f"The target {self.target_ or 'y'!r} is missing in {int((~known).sum())} of {len(values)} rows"
-            if self.rows_without_target == "error":
-                raise DataError(
-                    f"{problem}, first in {first}:",
-                    "remove them, or set rows_without_target='drop'.",
-                    code="rows_without_target",
-                )
-            warnings.warn(f"{problem}, first in {first}: these rows are left out.", stacklevel=3)
+            warnings.warn(self._missing_targets(int((~known).sum()), len(values), first), stacklevel=3)
         return rows.take(known), values[known]
 
     # Rows that come later
@@ -583,7 +606,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def update(self, X: Any, y: Any = None, report: TransformReport | None = None) -> TableRegressor:
         """Take up more rows: the exact posterior of all rows, with features, noise, scaling and encoding kept."""
         if y is not None:
-            rows, values = self._with_target_only(X, y)
+            rows, values = self.rows_to_judge(X, y)
             inputs = self.encoder_.transform(rows, _report_on(rows, report))
             self.regressor_.partial_fit(inputs, self._scaled(values))
             return self
@@ -623,11 +646,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise DataError(f"The target {rows.name!r} is missing in all {rows.rows} rows.")
         if missing:
             first = row_label(rows.dropped[0], rows.source)
-            warnings.warn(
-                f"The target {rows.name!r} is missing in {missing} of {rows.rows} rows, first in {first}: these rows "
-                "are left out.",
-                stacklevel=3,
-            )
+            warnings.warn(self._missing_targets(missing, rows.rows, first), stacklevel=3)
 
     def statistics(self, X: Any, report: TransformReport | None = None) -> SiteStatistics:
         """The sums of a table's rows for this model's features: what a site can give away that may not share rows.
@@ -742,17 +761,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         model = cls.from_parts(parts.regressor, parts.encoder, parts.target, parts.summary, parts.scale)
         known = {name: value for name, value in parts.parameters.items() if name in model.get_params(deep=False)}
         model.set_params(**known)
-        model._target_column = NumberColumn(
-            parts.target or "y",
-            "number",
-            "number",
-            False,
-            "the target",
-            0.0,
-            (),
-            decimal=parts.decimal,
-            unit=parts.unit,
-        )
+        model._target_column = plain_target(parts.target, decimal=parts.decimal, unit=parts.unit)
         return model
 
     def __sklearn_tags__(self) -> Any:
@@ -768,8 +777,5 @@ def _report_on(table: Any, report: TransformReport | None) -> TransformReport:
     return report
 
 
-def _note_on_gaps(columns: Sequence[ColumnSummary]) -> list[str]:
-    gaps = [f"{line.column} ({line.gaps})" for line in columns if line.gaps and line.outputs]
-    if not gaps:
-        return []
-    return [f"Gaps were filled with the usual value, and the model is told where: {listed(gaps)}."]
+def _given(values: Array) -> ReadNumbers:
+    return lambda batch, row: values[row : row + batch.num_rows]

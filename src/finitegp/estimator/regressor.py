@@ -235,10 +235,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         inputs, targets, _ = self._check_rows(X, y, None, reset=False, fewest=1)
         self._check_target_count(targets)
         return _join(
-            [
-                fit.predict(inputs).log_density(torch.tensor(targets[:, column]))
-                for column, fit in enumerate(self.fits_)
-            ]
+            [fit.predict(inputs).log_density(torch.tensor(targets[:, column])) for column, fit in enumerate(self.fits_)]
         )
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:

@@ -23,7 +23,7 @@ from .training_rows import EncodedSource, TrainingRows
 
 Array = npt.NDArray[np.float64]
 # Rows, and predictions in all, by which the effects of columns are measured.
-_MOST_EFFECT_ROWS, _FEWEST_EFFECT_ROWS, _EFFECT_PREDICTIONS = 512, 64, 20_000
+_MOST_EFFECT_ROWS, _FEWEST_EFFECT_ROWS, _EFFECT_PREDICTIONS, _MOST_REPEATS = 512, 64, 20_000, 8
 
 
 class Learned(NamedTuple):
@@ -131,7 +131,7 @@ def _fit_within_budget(
 
 
 def total_effects(fit: ScaledGP, encoder: TableEncoder, inputs: Array, *, seed: int) -> dict[str, float]:
-    """For each column that is used, the share of the variance of predicted means that is gone when it is known not.
+    """For each column that is used, the share of the variance of predicted means that it makes, alone or with others.
 
     These are Sobol's total effects by Jansen's estimator: half the mean squared change of the prediction when the
     column takes the value that it has in another row. They add up to more than one where columns act together, and to
@@ -144,17 +144,21 @@ def total_effects(fit: ScaledGP, encoder: TableEncoder, inputs: Array, *, seed: 
         seed: Of the other rows.
     """
     places = encoder.places()
-    most = max(_FEWEST_EFFECT_ROWS, _EFFECT_PREDICTIONS // max(1, len(places)))
-    inputs = inputs[:: max(1, -(-len(inputs) // most))]
-    random = np.random.default_rng(seed)
+    rows = max(_FEWEST_EFFECT_ROWS, min(len(inputs), _EFFECT_PREDICTIONS // max(1, len(places))))
+    inputs = inputs[:: max(1, -(-len(inputs) // rows))]
+    repeats = min(_MOST_REPEATS, max(1, _EFFECT_PREDICTIONS // (len(inputs) * max(1, len(places)))))
     mean = fit.predict_mean(inputs).cpu().numpy()
     variance = float(mean.var())
+    order = np.random.default_rng(seed).permutation(len(inputs))
     effects = {}
     for name, place in places.items():
-        changed = inputs.copy()
-        changed[:, place] = inputs[random.permutation(len(inputs))][:, place]
-        squares = np.square(fit.predict_mean(changed).cpu().numpy() - mean)
-        effects[name] = min(1.0, 0.5 * float(squares.mean()) / variance) if variance > 0.0 else 0.0
+        squares = 0.0
+        for repeat in range(repeats):
+            changed = inputs.copy()
+            # Each row gets what another one has, in every repeat that of a different one.
+            changed[order, place] = inputs[np.roll(order, 1 + repeat), place]
+            squares += float(np.square(fit.predict_mean(changed).cpu().numpy() - mean).mean()) / repeats
+        effects[name] = min(1.0, 0.5 * squares / variance) if variance > 0.0 else 0.0
     return effects
 
 

@@ -74,6 +74,17 @@ def test_predictions_are_those_of_the_regressor(frame, model):
         ends = model.regressor_.predict_interval(inputs, coverage)
         assert np.array_equal(lower[:, column], ends[0])
         assert np.array_equal(model.predict_interval(frame, coverage)[1], ends[1])
+    # Several coverages, mean and deviation come from one prediction each.
+    calls = []
+    original = type(model.regressor_.fits_[0]).predict
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(model.regressor_.fits_[0]), "predict", lambda *args, **kw: calls.append(1) or original(*args, **kw)
+        )
+        model.predict_interval(frame, coverage=[0.5, 0.8, 0.9])
+        next(model.predict_chunks(frame))
+        model.evaluate(frame)
+    assert len(calls) == 3
     np.testing.assert_allclose(
         model.log_density(frame), model.regressor_.log_density(inputs, frame["price"].to_numpy()), rtol=1e-12
     )

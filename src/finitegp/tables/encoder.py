@@ -12,7 +12,8 @@ from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
 from ..errors import DataError
 from .arrow_values import record_batches
 from .category_means import fold_of
-from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
+from .column_files import column_from_dict
+from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError
 from .settling import EncodingOptions, notes_on, refuse_gaps, settle_columns
 from .sketches import Gaps
 from .summaries import ColumnSummary, TransformReport

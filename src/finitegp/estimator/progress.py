@@ -104,7 +104,7 @@ def _bar(label: str, console: Console) -> Iterator[Callable[[float, str], None]]
         TextColumn("{task.fields[left]}{task.fields[part]}"),
     )
     started = time.monotonic()
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(label, total=1.0, part="", left="")
 
         def show(done: float, part: str) -> None:

@@ -1,12 +1,13 @@
 """Tables with text, gaps and dates: `TableRegressor` beside LightGBM, CatBoost and a linear model.
 
-``python -m benchmarks.tables DIRECTORY`` reads Parquet files (booleans ``test0`` to ``test4`` mark the test rows of five
-splits) and appends one JSON line for each table, split and method to ``--output``; lines that are there are not measured
-again. ``--page`` writes ``docs/results-tables.md`` from them instead. `TableRegressor` gets no option but the target.
-LightGBM and CatBoost have the settings of ``paper/peers/boosting.py``, with native categories and gaps; the linear model
-has one-hot columns. What is plain has one noise for all rows, the error on its validation rows. ``NAME+t`` is the
-treatment of ``paper/peers/posthoc.py``: the mean of five fits without a fold each, a spread for each row and Student's t from
-left-out residuals. Nobody gets a transformed target but who chooses it without being told, which is `TableRegressor`.
+``python -m benchmarks.tables DIRECTORY`` reads Parquet files (booleans ``test0`` to ``test4`` mark the test rows of
+five splits) and appends one JSON line for each table, split and method to ``--output``; lines that are there are not
+measured again. ``--page`` writes ``docs/results-tables.md`` from them instead. `TableRegressor` gets no option but the
+target. LightGBM and CatBoost have the settings of ``paper/peers/boosting.py``, with native categories and gaps; the
+linear model has one-hot columns. What is plain has one noise for all rows, the error on its validation rows. ``NAME+t``
+is the treatment of ``paper/peers/posthoc.py``: the mean of five fits without a fold each, a spread for each row and
+Student's t from left-out residuals. Nobody gets a transformed target but who chooses it without being told, which is
+`TableRegressor`.
 """
 
 from __future__ import annotations
@@ -259,7 +260,8 @@ def _one_hot(training: pd.DataFrame, test: pd.DataFrame) -> tuple[Array, Array]:
     parts = []
     for frame in (training, test):
         gaps = frame[numbers].isna().astype(float).add_suffix(" missing")
-        parts.append(pd.concat([frame[numbers].fillna(middle), gaps, pd.get_dummies(frame[texts])], axis=1))
+        words = [pd.get_dummies(frame[texts])] if texts else []
+        parts.append(pd.concat([frame[numbers].fillna(middle), gaps, *words], axis=1))
     first, second = (part.reindex(columns=parts[0].columns, fill_value=0.0).to_numpy(dtype=float) for part in parts)
     return first, second
 
@@ -282,10 +284,10 @@ def page(lines: Iterable[dict[str, Any]]) -> list[str]:
     text = [
         "# Tables with text, gaps and dates",
         "",
-        "Written by `python -m benchmarks.tables --page` from `benchmarks/results/tables.jsonl`: five random splits of each "
-        f"table, `TableRegressor` with no option but the target (effort {', '.join(sorted(efforts)) or 'unknown'}; commit "
-        f"{', '.join(sorted(commits)) or 'unknown'}). The module says how the peers are set. After ± is the standard error of "
-        "the paired difference to finitegp over the splits that both have; bold is the lowest mean.",
+        "Written by `python -m benchmarks.tables --page` from `benchmarks/results/tables.jsonl`: five random splits of "
+        f"each table, `TableRegressor` with no option but the target (effort {', '.join(sorted(efforts)) or 'unknown'}; "
+        f"commit {', '.join(sorted(commits)) or 'unknown'}). The module says how the peers are set. After ± is the "
+        "standard error of the paired difference to finitegp over the splits that both have; bold is the lowest mean.",
         "",
     ]
     for title, value in MEASURES.items():

@@ -285,7 +285,7 @@ def page(lines: Iterable[dict[str, Any]]) -> list[str]:
         "# Tables with text, gaps and dates",
         "",
         "Written by `python -m benchmarks.tables --page` from `benchmarks/results/tables.jsonl`: five random splits of "
-        f"each table, `TableRegressor` with no option but the target (effort {', '.join(sorted(efforts)) or 'unknown'}; "
+        f"each table, `TableRegressor` with the target alone (effort {', '.join(sorted(efforts)) or 'unknown'}; "
         f"commit {', '.join(sorted(commits)) or 'unknown'}). The module says how the peers are set. After ± is the "
         "standard error of the paired difference to finitegp over the splits that both have; bold is the lowest mean.",
         "",

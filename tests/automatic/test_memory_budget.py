@@ -158,7 +158,7 @@ class TestPlans:
         # Only where a smaller sample is not enough, the model is smaller.
         assert plans[2].setting.changes() == ["chunk_size"]
         assert plans[-1].setting.settings.members < 4
-        assert "members 2 instead of 5" in str(plans[-1])
+        assert "members 2 instead of 4" in str(plans[-1])
 
     def test_the_number_of_rows_makes_no_difference(self):
         one, other = (plan_large_table(32 * 10**6, wanted(rows)) for rows in (10**6, 10**9))

@@ -164,12 +164,15 @@ def fit_source(
         source = _in_chunks(source, large.settings.chunk_size)
         if sample is not None:
             # Networks set the first rows aside: they have to be in random order.
+            sample = sample.expanded(_MOST_TO_MERGE)
             sample = sample.take(np.random.default_rng(seed).permutation(len(sample))[: large.settings.max_sample])
         else:
             sample = draw_sample(source, total, large.settings.max_sample, seed=seed)
             _check_targets(sample)
     record = {"path": "networks", "why": f"more than {chosen.small_rows} different rows"} | record
     options = {"seed": seed, "threads": large.threads, "progress": progress, "ranks": ranks}
+    # Memory of other processes is not within the budget, and ranks have the other cores.
+    options["may_start_processes"] = budget is None and ranks.world_size == 1
     fit = _fit_large(sample, source, large.settings, record, center=center, **options)
     return _closed(fit, budgeted.plan, large.settings, started)
 
@@ -365,7 +368,9 @@ def _fit_small(
         Standardizer(target_scaler.mean + found.target_shift * target_scaler.scale, unit),
         spread=found.spread,
         conformal=ConformalScores.of(found.normal_scores, "out-of-fold rows") if len(found.normal_scores) else None,
-        excess=excess_of_kernels(found.components, scaled, found.rows, keep_rows=keep_rows, seed=seed),
+        excess=excess_of_kernels(
+            found.components, scaled, found.rows, found.parameters, keep_rows=keep_rows, seed=seed
+        ),
         record=record,
         keeps_rows=found.spread is not None or any(each.landmark_weights is not None for each in found.components),
         counts_copies_once="copies" in found.notes,
@@ -374,16 +379,7 @@ def _fit_small(
 
 
 def _fit_large(
-    sample: Table,
-    source: Source,
-    settings: AutoSettings,
-    record: dict[str, Any],
-    *,
-    center: bool,
-    seed: int,
-    threads: int,
-    progress: Callable[[str], None] | None,
-    ranks: Ranks,
+    sample: Table, source: Source, settings: AutoSettings, record: dict[str, Any], *, center: bool, **options: Any
 ) -> ScaledGP:
     inputs_scaler = without_constant_columns(winsorized_standardizer(sample.inputs, sample.counts), sample.inputs)
     target_scaler = fit_target_scaler(sample.targets, sample.counts, center=center)
@@ -392,9 +388,9 @@ def _fit_large(
         np.subtract(values, scaler.mean, out=values)
         np.divide(values, scaler.scale, out=values)
     everything = ScaledSource(source, Scaling(inputs_scaler, target_scaler))
-    found = fit_large_table(sample, everything, settings, seed=seed, threads=threads, progress=progress, ranks=ranks)
+    found = fit_large_table(sample, everything, settings, **options)
     return ScaledGP(
-        (student_component(found.fitted, found.degrees_of_freedom),),
+        (student_component(found.fitted, found.error_shape),),
         inputs_scaler,
         target_scaler,
         excess=found.excess,

@@ -146,11 +146,11 @@ def _rounded_up(size: int) -> str:
 
 
 def columns_table(columns: Sequence[ColumnSummary]) -> Table:
-    """What becomes of each column; of very many, of the first and of those that are not plain numbers."""
+    """What becomes of each column; of very many, of those that matter or are not plain numbers."""
     title = "columns"
     shown = list(columns)
     if len(shown) > _MOST_COLUMNS:
-        special = [line for line in shown if line.encoding != "number" or line.gaps]
+        special = [line for line in shown if line.encoding != "number" or line.gaps or (line.relevance or 0.0) >= 0.01]
         shown = (special or shown)[:_MOST_COLUMNS]
         kinds = Counter(line.encoding for line in columns)
         counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())

@@ -178,6 +178,7 @@ def fit(
             force=force,
             ranks=ranks,
             on_plan=lambda plan: console.print(str(plan)),
+            shell=True,
         )
         if not ranks.is_first:
             return

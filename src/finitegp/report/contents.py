@@ -29,17 +29,23 @@ class Finding:
         title: What is wrong, in a few words.
         evidence: The figures that show it.
         fix: What to do.
+        shell_fix: What to do in the shell, where that differs from Python.
     """
 
     severity: str
     title: str
     evidence: str
     fix: str
+    shell_fix: str = ""
 
     def __post_init__(self) -> None:
         """An unknown severity would vanish from the sorted list."""
         if self.severity not in SEVERITIES:
             raise ValueError(f"severity must be one of {SEVERITIES}, but is {self.severity!r}.")
+
+    def to_dict(self) -> dict[str, str]:
+        """What was found, as JSON values."""
+        return {"severity": self.severity, "title": self.title, "evidence": self.evidence, "fix": self.fix}
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,11 @@ class Checkup:
     findings: list[Finding]
     passed: list[str]
     skipped: dict[str, str]
+
+    def in_shell(self) -> Checkup:
+        """The same for people who work in the shell: advice names options of the command line."""
+        findings = [dataclasses.replace(each, fix=each.shell_fix or each.fix) for each in self.findings]
+        return dataclasses.replace(self, findings=findings)
 
     def count(self, severity: str) -> int:
         """How many findings are this severe."""

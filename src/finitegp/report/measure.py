@@ -158,6 +158,8 @@ def gather_contents(
                 model=facts,
                 record=reported.record,
                 residual_panels=panels,
+                importance=importance,
+                scale_is_chosen=reported.units is not None,
             ),
             seed=seed,
         ),

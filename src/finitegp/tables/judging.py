@@ -113,10 +113,7 @@ class JudgedFit:
             "scores": [each.to_dict() for each in self.scores],
             "other_scores": {how: [each.to_dict() for each in scores] for how, scores in self.other_scores.items()},
             "interval_width": self.width,
-            "findings": [
-                {"severity": each.severity, "title": each.title, "evidence": each.evidence, "fix": each.fix}
-                for each in findings
-            ],
+            "findings": [each.to_dict() for each in findings],
             "seconds": self.seconds,
         }
 
@@ -133,6 +130,7 @@ def fit_and_judge(
     force: bool = True,
     ranks: Ranks = ALONE,
     on_plan: Callable[[Any], object] | None = None,
+    shell: bool = False,
 ) -> JudgedFit:
     """Fit a model to some rows of a table, score it on the others, and let it take these in, exactly.
 
@@ -154,6 +152,7 @@ def fit_and_judge(
         force: Whether to replace a page that is there.
         ranks: The processes that share a fit within a memory budget; only the first one judges.
         on_plan: Called with the plan of the memory before such a fit.
+        shell: Whether the advice of the report is to name options of the command line.
 
     Example:
         >>> table = {"size": np.arange(60.0), "price": 3.0 * np.arange(60.0) + np.sin(np.arange(60.0))}
@@ -172,7 +171,7 @@ def fit_and_judge(
                 _refuse_on_disk(judging)
             if model.missing == "error":
                 model.check_gaps(training)  # also of rows that are held out, and before anything is fitted
-        judge = _Judge(model, training, judging, seed, report, force, ranks, on_plan, shown)
+        judge = _Judge(model, training, judging, seed, report, force, ranks, on_plan, shown, shell)
         return judge.with_table(test) if test is not None else judge.with_own_rows()
 
 
@@ -209,6 +208,7 @@ class _Judge:
     ranks: Ranks
     on_plan: Callable[[Any], object] | None
     stages: Stages
+    shell: bool
     notes: list[str] = field(default_factory=list)
 
     def with_own_rows(self) -> JudgedFit:
@@ -324,6 +324,7 @@ class _Judge:
                 remark=remark,
                 seed=self.seed,
                 force=self.force,
+                shell=self.shell,
             )
         if held_out.take_in:
             model.update(held_out.rows)
@@ -423,7 +424,9 @@ class _Judge:
             self.notes.append("The charts of the report are of rows that the saved model has seen; its scores are not.")
             known = _known_rows(model, training, np.arange(training.num_rows))
             judged = model.judge(*training.all_rows())
-            contents = report_on(model, judged, known, self.report, scores=scores, seed=self.seed, force=self.force)
+            contents = report_on(
+                model, judged, known, self.report, scores=scores, seed=self.seed, force=self.force, shell=self.shell
+            )
         seconds, how = time.perf_counter() - started, f"{folds}-fold cross-validation"
         return self._result(scores, training.num_rows, True, how, together.width, contents, seconds)
 

@@ -359,6 +359,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         training: tuple[Any, Any] | None = None,
         seed: int = 0,
         force: bool = True,
+        shell: bool = False,
     ) -> ReportContents:
         """Measure everything that a report shows on rows that the model has not seen, and write it as an HTML page.
 
@@ -369,6 +370,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
             training: The rows of the fit and their targets, for baselines and some checks.
             seed: Of samples of rows.
             force: Whether to replace a page that is there.
+            shell: Whether advice is to name options of the command line.
         """
         from .reporting import KnownRows, report_on
 
@@ -381,7 +383,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
             known = KnownRows(
                 self.encoder_.transform_training(rows), np.asarray(training[1], dtype=np.float64), rows.numbers
             )
-        return report_on(self, judged, known, path, seed=seed, force=force)
+        return report_on(self, judged, known, path, seed=seed, force=force, shell=shell)
 
     # Rows that come later
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +68,7 @@ def report_on(
     remark: str = "",
     seed: int = 0,
     force: bool = True,
+    shell: bool = False,
 ) -> ReportContents:
     """Everything that a report on a `TableRegressor` shows, and the page.
 
@@ -80,6 +82,7 @@ def report_on(
         remark: On these.
         seed: Of samples of rows.
         force: Whether to replace a page that is there.
+        shell: Whether advice is to name options of the command line.
     """
     predictor: TablePredictor = model.predictor_
     targets = judged.scored.targets
@@ -109,6 +112,8 @@ def report_on(
             f"{predictor.scale.name}; all figures are in the target's own units, and the errors of shuffled inputs are "
             "those of the predicted median"
         )
+    if shell:
+        contents = replace(contents, checkup=contents.checkup.in_shell())
     if path is not None:
         write_report(contents, path, force=force)
     return contents

@@ -172,12 +172,14 @@ def check_segments(standardized: Array, predicted: Array) -> Finding | None:
         >>> check_segments(errors, level), check_segments(errors * np.where(level < 500, 2.0, 0.8), level).severity
         (None, 'warning')
     """
+    if len(standardized) < 200:
+        return None
     parts = np.array_split(np.argsort(predicted, kind="stable"), 4)
     reach = NormalDist().inv_cdf(0.95)
     shares = [float(np.mean(np.abs(standardized[part]) <= reach)) for part in parts]
     worst = int(np.argmin(shares))
     rows = len(parts[worst])
-    if rows < 50 or 0.9 - shares[worst] <= max(0.07, 4.0 * math.sqrt(0.09 / rows)):
+    if 0.9 - shares[worst] <= max(0.07, 4.0 * math.sqrt(0.09 / rows)):
         return None
     where = ("lowest", "second lowest", "second highest", "highest")[worst]
     return Finding(

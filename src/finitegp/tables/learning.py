@@ -23,7 +23,7 @@ from .training_rows import EncodedSource, TrainingRows
 
 Array = npt.NDArray[np.float64]
 # Rows, and predictions in all, by which the effects of columns are measured.
-_MOST_EFFECT_ROWS, _FEWEST_EFFECT_ROWS, _EFFECT_PREDICTIONS, _MOST_REPEATS = 512, 64, 20_000, 8
+_MOST_EFFECT_ROWS, _FEWEST_EFFECT_ROWS, _EFFECT_PREDICTIONS, _MOST_REPEATS = 2000, 64, 20_000, 8
 
 
 class Learned(NamedTuple):

@@ -89,7 +89,8 @@ class TestSameRecipe:
             StreamSource((torch.from_numpy(row), target) for row, target in zip(inputs, targets, strict=True)),
         ]
         fits = [
-            fit_within_memory(source, "16MB", effort="low", settings=QUICK | {"small_rows": 1}) for source in sources
+            fit_within_memory(source, "16MB", effort="low", settings=QUICK | {"small_rows": 1, "most_rows_for_both": 0})
+            for source in sources
         ]
         means = [fit.predict(inputs[:20]).mean for fit in fits]
         for mean in means[1:]:
@@ -99,7 +100,7 @@ class TestSameRecipe:
     def test_counts_are_repetitions_and_weights_are_refused(self):
         inputs, targets = make_rows(400)
         counts = np.random.default_rng(0).integers(1, 4, size=400).astype(float)
-        quick = QUICK | {"small_rows": 1}
+        quick = QUICK | {"small_rows": 1, "most_rows_for_both": 0}
         fit = fit_within_memory((inputs, targets, None, counts), "16MB", effort="low", settings=quick)
         assert fit.num_data == counts.sum()
         with pytest.raises(DataError, match="Weights of rows cannot be used by the automatic fit"):

@@ -34,6 +34,8 @@ _FEWEST_ROWS = 2
 _LARGEST = 1e152
 # Sorting so many rows takes no time.
 _MOST_TO_MERGE = 10_000
+# Kernels and networks are both fitted within a budget of so many times what kernels take.
+_PLENTY = 4
 # Rows of a table that may be small that are read at once.
 _FEW_AT_ONCE = 1024
 # Where a budget has no room for kernels, fewer rows are too few for networks.
@@ -143,22 +145,28 @@ def fit_source(
     threads = count_processes(4) if threads is None else threads
     budgeted = _Budgeted(source, total, chosen, threads, budget, kept_bytes, on_plan)
     sample: Table | None = None
+    kernels: ScaledGP | None = None
     if total <= max(_MOST_TO_MERGE, chosen.small_rows):
         sample = draw_sample(_in_chunks(source, _FEW_AT_ONCE), total, total, seed=seed)
         _check_targets(sample)
         if total <= _MOST_TO_MERGE:
             sample = Table(*merge_equal_rows(sample.inputs, sample.targets, sample.counts))
-        if len(sample) <= chosen.small_rows:
-            small = budgeted.plan_small(len(sample))
+        # What kernels and networks are worth differs by table where both can be had: left-out rows decide.
+        both = keep_rows and chosen.small_rows < len(sample) <= chosen.most_rows_for_both and ranks.world_size == 1
+        if len(sample) <= chosen.small_rows or (both and budgeted.has_room_for_both(len(sample))):
+            small = budgeted.plan_small(len(sample), settle=not both)
             if small is not None:
-                record |= {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
                 options: dict[str, Any] = {"seed": seed, "threads": small.threads, "progress": progress}
                 options |= {"may_be_copies": may_be_copies, "keep_rows": keep_rows}
-                fit = _fit_small(sample, chosen, record, center=center, **options)
+                why = {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
+                kernels = _fit_small(sample, chosen, record | why, center=center, **options)
                 if budget is not None:
-                    fit = fit.with_chunks(plan_prediction(budget, PredictionSetting.of(fit)).setting.chunk_size)
-                return _closed(fit, budgeted.plan, chosen, started)
-            record["why"] = "the memory budget has no room for kernels"
+                    size = plan_prediction(budget, PredictionSetting.of(kernels)).setting.chunk_size
+                    kernels = kernels.with_chunks(size)
+                if not both:
+                    return _closed(kernels, budgeted.plan, chosen, started)
+            else:
+                record["why"] = "the memory budget has no room for kernels"
     with ranks.working():  # what is wrong on all ranks is reported by one
         large = budgeted.plan_large()
         source = _in_chunks(source, large.settings.chunk_size)
@@ -174,7 +182,16 @@ def fit_source(
     # Memory of other processes is not within the budget, and ranks have the other cores.
     options["may_start_processes"] = budget is None and ranks.world_size == 1
     fit = _fit_large(sample, source, large.settings, record, center=center, **options)
+    if kernels is not None:
+        fit = _better_of(kernels, fit)
     return _closed(fit, budgeted.plan, large.settings, started)
+
+
+def _better_of(kernels: ScaledGP, networks: ScaledGP) -> ScaledGP:
+    """The fit whose left-out rows have the larger density; targets are standardised alike in both."""
+    found = {"kernel": kernels.record["left_out_nlpd"], "networks": networks.record["validation_nlpd"]}
+    better = kernels if found["kernel"] < found["networks"] else networks
+    return replace(better, record=better.record | {"why": "left-out rows have the larger density", "nlpd_of": found})
 
 
 def fit_within_memory(data: Any, budget: str | int, **options: Any) -> ScaledGP:
@@ -215,7 +232,14 @@ class _Budgeted:
         self._refused: MemoryPlan[Any] | None = None
         self.plan: MemoryPlan[Any] | None = None
 
-    def plan_small(self, rows: int) -> SmallTableSetting | None:
+    def has_room_for_both(self, rows: int) -> bool:
+        """Whether there is room in plenty for kernels as well as for networks."""
+        if self._budget is None:
+            return True
+        wanted = SmallTableSetting(rows, self._columns(), self._settings.learning_rows, self._threads, self._kept_bytes)
+        return _PLENTY * plan_small_table(self._budget, wanted).total < self._budget
+
+    def plan_small(self, rows: int, *, settle: bool = True) -> SmallTableSetting | None:
         """How kernels are fitted to this many different rows; None if the budget has no room for them."""
         learning = self._settings.learning_rows
         wanted = SmallTableSetting(rows, self._columns(), learning, self._threads, self._kept_bytes)
@@ -225,7 +249,7 @@ class _Budgeted:
         if not plan.fits:
             self._refused = plan
             return None
-        return self._settle(plan).setting
+        return self._settle(plan).setting if settle else plan.setting
 
     def plan_large(self) -> LargeTableSetting:
         """How networks are trained."""
@@ -358,7 +382,8 @@ def _fit_small(
         threads=threads,
         progress=progress,
     )
-    record |= found.notes | {"kernels": {component.name: component.weight for component in found.components}}
+    record |= found.notes | {"left_out_nlpd": found.left_out_nlpd}
+    record |= {"kernels": {component.name: component.weight for component in found.components}}
     unit = found.target_unit * target_scaler.scale
     doubted = np.flatnonzero(found.rows.noise_scales > 1.0)
     hashes = row_hashes(table.inputs[doubted], table.targets[doubted])

@@ -12,7 +12,9 @@ class AutoSettings:
     """The choices of :func:`~finitegp.automatic.fit_auto`.
 
     Attributes:
-        small_rows: The most different rows that are fitted by exact kernels; larger tables are fitted by networks.
+        small_rows: The most different rows that are fitted by exact kernels alone ...
+        most_rows_for_both: ... and by kernels and networks, of which left-out rows choose; larger tables are fitted by
+            networks.
         learning_rows: Rows that the kernels' hyperparameters are learned from; the posterior takes in every row.
         members: Networks, each trained without one fold of the rows.
         hidden: Widths of each network.
@@ -37,6 +39,7 @@ class AutoSettings:
     """
 
     small_rows: int = 2000
+    most_rows_for_both: int = 4000
     learning_rows: int = 600
     members: int = 4
     hidden: tuple[int, ...] = (128, 128, 128)
@@ -99,6 +102,7 @@ class AutoSettings:
 #: What each effort stands for.
 EFFORTS: dict[str, AutoSettings] = {
     "low": AutoSettings(
+        most_rows_for_both=0,
         learning_rows=300,
         members=2,
         weight_decays=(0.1,),

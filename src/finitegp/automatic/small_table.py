@@ -76,6 +76,7 @@ class SmallTableFit:
         rows: What they were conditioned on, in their units: outliers with little weight, copies counted once.
         spread: The model of the spread, or None.
         normal_scores: Of left-out rows, for conformal intervals.
+        left_out_nlpd: The mean negative log density of these rows, in units of the standardised targets, or None.
         parameters: The hyperparameters of each kernel.
         target_shift: Of the standardised targets: not zero where gross outliers were found.
         target_unit: Of the standardised targets: not one where gross outliers were found.
@@ -86,6 +87,7 @@ class SmallTableFit:
     rows: KernelRows
     spread: SpreadModel | None
     normal_scores: Array
+    left_out_nlpd: float | None
     parameters: Mapping[str, Array]
     target_shift: float = 0.0
     target_unit: float = 1.0
@@ -191,8 +193,14 @@ def fit_small_table(
         with ThreadPoolExecutor(threads) as pool:
             stack = _Stack(inputs, rows, groups, learning_rows, seed, pool, progress)
             parameters = stack.learn()
-            components, spread, scores = stack.fit(parameters, input_noise=input_noise, keep_rows=keep_rows)
-    return SmallTableFit(components, rows, spread, scores, parameters, shift, unit, notes)
+            components, spread, left_out = stack.fit(parameters, input_noise=input_noise, keep_rows=keep_rows)
+    scores, nlpd = np.zeros(0), None
+    if left_out is not None:
+        judges, distribution = left_out
+        scores = distribution.normal_scores(judges.targets)
+        density = np.average(distribution.log_density(judges.targets), weights=judges.counts)
+        nlpd = float(math.log(unit) - density)
+    return SmallTableFit(components, rows, spread, scores, nlpd, parameters, shift, unit, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,19 +237,19 @@ class _Stack:
 
     def fit(
         self, parameters: Mapping[str, Array], *, input_noise: bool, keep_rows: bool
-    ) -> tuple[tuple[Component, ...], SpreadModel | None, Array]:
-        """Components with weights, spread, and normal scores of left-out rows."""
+    ) -> tuple[tuple[Component, ...], SpreadModel | None, tuple[KernelRows, StudentMixture] | None]:
+        """Components with weights, spread, and left-out rows with their predictive distributions."""
         most = FORMS[LINEAR].prior.scale_degrees + self.rows.total
         folds = min(10 if len(self.inputs) <= 150 else 5, int(self.groups.max()) + 1)
         if len(self.inputs) < _FEWEST_FOR_FOLDS or folds < 3:
             equal = dict.fromkeys(parameters, 1.0 / len(parameters))
             if not keep_rows:
-                return (self._without_rows(most_flexible(equal), parameters, 1.0, most),), None, np.zeros(0)
+                return (self._without_rows(most_flexible(equal), parameters, 1.0, most),), None, None
             chosen = [self._condition(name, parameters, 1.0, most, weight) for name, weight in equal.items()]
-            return tuple(chosen), None, np.zeros(0)
+            return tuple(chosen), None, None
         judges = np.delete(np.arange(len(self.inputs)), self.learning)
         if len(judges) >= _ENOUGH_JUDGES:
-            means, scales = self._leave_one_out(parameters, judges)
+            means, scales = self._leave_folds_out(parameters, folds, judges)
         else:
             judges = np.arange(len(self.inputs))
             means, scales = self._refit_in_folds(parameters, folds)
@@ -268,7 +276,7 @@ class _Stack:
                 np.ones(1), *(part[index] for part in (stacked.means, stacked.scales, freedoms[:, None]))
             )
             lone = self._without_rows(name, parameters, factors[index].item(), freedoms[index].item())
-            return (lone,), None, alone.normal_scores(rows.targets)
+            return (lone,), None, (rows, alone)
         chosen = list(
             self.pool.map(
                 lambda name, *values: self._condition(name, parameters, *values),
@@ -281,7 +289,7 @@ class _Stack:
         spread, final = None, stacked
         if input_noise and len(judges) >= _FEWEST_FOR_SPREAD:
             spread, final = fit_spread(self.inputs[judges], rows, self.groups[judges], stacked, most, self.seed)
-        return tuple(chosen), spread, final.normal_scores(rows.targets)
+        return tuple(chosen), spread, (rows, final)
 
     def _condition(
         self, name: str, parameters: Mapping[str, Array], factor: float, degrees: float, weight: float
@@ -292,22 +300,30 @@ class _Stack:
         known = None if form.correlation is None else torch.from_numpy(self.rows.counts / self.rows.noise_scales)
         return Component(fitted, name, weight, factor, degrees, form.prior.scale_degrees, known)
 
-    def _leave_one_out(self, parameters: Mapping[str, Array], judges: Groups) -> tuple[Array, Array]:
-        """``(kernels, rows)`` means and scales of rows that no hyperparameter has seen, each given all other rows."""
+    def _leave_folds_out(self, parameters: Mapping[str, Array], folds: int, judges: Groups) -> tuple[Array, Array]:
+        """``(kernels, rows)`` means and scales of rows that no hyperparameter has seen, each given the other folds.
+
+        Not given all other rows: where there is nothing but noise, the mean of all others tells what the row itself is.
+        """
+        assigned = self._folds(folds)
 
         def leave_out(name: str) -> tuple[Array, Array]:
-            mean, variance = KernelPosterior(FORMS[name], parameters[name], self.rows).leave_groups_out(self.groups)
+            mean, variance = KernelPosterior(FORMS[name], parameters[name], self.rows).leave_groups_out(assigned)
             return mean[judges], np.sqrt(variance[judges])
 
         means, scales = zip(*self.pool.map(leave_out, parameters), strict=True)
         return np.array(means), np.array(scales)
 
+    def _folds(self, count: int) -> Groups:
+        """The fold of each row."""
+        random = np.random.default_rng(self.seed)
+        random.permutation(len(self.inputs))  # what the rows to learn from were drawn by
+        return assign_folds(self.groups, count, random)
+
     def _refit_in_folds(self, parameters: Mapping[str, Array], folds: int) -> tuple[Array, Array]:
         """``(kernels, rows)`` means and scales of rows that neither hyperparameters nor posterior have seen."""
         rows, names = self.rows, list(parameters)
-        random = np.random.default_rng(self.seed)
-        random.permutation(len(rows.targets))  # what the rows to learn from were drawn by
-        assigned = assign_folds(self.groups, folds, random)
+        assigned = self._folds(folds)
         jobs = [(name, fold) for fold in range(folds) for name in names]
 
         def leave_out(job: tuple[str, int]) -> tuple[Array, Array]:

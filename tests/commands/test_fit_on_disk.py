@@ -112,7 +112,7 @@ class TestCommands:
         table = {
             "x": inputs[:, 0],
             "unused": inputs[:, 1],
-            "size": pa.array([f"{value:.2f} kg" if value > -1 else None for value in inputs[:, 2]]),
+            "size": pa.array([f"{value:.2f} kg" if value > 40 else None for value in inputs[:, 2]]),
             "town": [f"town {number}" for number in town],
             "times": random.integers(0, 3, 2400),
             "price": price,

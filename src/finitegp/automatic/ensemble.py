@@ -26,7 +26,7 @@ from .settings import AutoSettings
 from .table import Array, Index, Table
 
 # Most members of one group, which share each product; and members that are trained with every weight decay.
-LARGEST_GROUP, _RACERS = 2, 2
+LARGEST_GROUP, RACERS = 2, 2
 # Steps grow with the rows beyond so many, to this power.
 _FEW_ROWS, _GROWTH = 2000, 0.4
 # As in Lagged: batches between refreshes, batches that the statistics cover, and rows that the noise comes from.
@@ -140,7 +140,7 @@ def train_ensemble(
     targets = torch.from_numpy(training.targets).float()
     counts = None if training.counts is None else torch.from_numpy(training.counts / training.counts.mean()).float()
     folds = make_folds(len(training), settings.members, seed=seed)
-    total = settings.members + _RACERS * (len(settings.weight_decays) - 1)
+    total = settings.members + RACERS * (len(settings.weight_decays) - 1)
     finished = 0
 
     def train(members: Sequence[Sequence[int]], decays: Sequence[float]) -> list[list[_Member]]:
@@ -174,7 +174,7 @@ def train_ensemble(
     raced: list[list[_Member]] = [[]]
     errors: list[float] = []
     if len(decays) > 1:
-        raced = train([everyone[:_RACERS]] * len(decays), decays)
+        raced = train([everyone[:RACERS]] * len(decays), decays)
         errors = [_ensemble_error(pair, clip, validation, settings) for pair in raced]
     best = int(np.argmin(errors)) if errors else 0
     others = split_evenly(everyone[len(raced[best]) :])
@@ -419,7 +419,7 @@ class LaggedHeads:
         if self._logs is None:
             return
         mean = self._logs.mean(dim=1, keepdim=True)
-        self._mean_log.lerp_(mean, 1.0 / min(self._refreshes * BLOCK, _WINDOW))
+        self._mean_log.lerp_(mean, 1.0 / min(max(self._refreshes, 1) * BLOCK, _WINDOW))
         logs = (self._logs - self._mean_log)[:, :, None]
         logs = logs if counts is None else logs * root
         self._log_projection.mul_(1.0 - 1.0 / _WINDOW).add_(torch.bmm(features.mT, logs))

@@ -25,6 +25,7 @@ from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
 from .large_table_memory import LargeTableSetting, plan_large_table
 from .processes import count_processes
+from .seconds import Work, expected_seconds, parse_seconds, within_seconds
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table
 from .small_table_memory import SmallTableSetting, plan_small_table
@@ -85,6 +86,8 @@ def fit_source(
     threads: int | None = None,
     memory_budget: str | int | None = None,
     kept_bytes: int = 0,
+    time_budget: str | float | None = None,
+    on_expected: Callable[[float], object] | None = None,
     progress: Callable[[str], None] | None = None,
     on_plan: Callable[[MemoryPlan[Any]], object] | None = None,
     ranks: Ranks = ALONE,
@@ -116,6 +119,9 @@ def fit_source(
             with room for everything changes nothing. Arrays that are given and rows on disk are not counted. Freed
             memory is given back to the system from then on (:func:`~finitegp.memory.return_freed_memory`).
         kept_bytes: With a memory budget, what the caller keeps in memory meanwhile at its expense.
+        time_budget: Such as ``"60s"`` or ``"5min"``: steps, networks and the rows that these learn from become fewer
+            until the fit is expected to end in time. Reading the rows is not counted.
+        on_expected: Called with the seconds that the fit is expected to take, before it begins.
         progress: Called with a word on each finished part.
         on_plan: With a memory budget, called with the plan before anything is fitted; ``str(plan)`` is the bill.
         ranks: The processes that share the exact pass; each of them has the budget.
@@ -130,6 +136,8 @@ def fit_source(
     changes = {} if noise == "auto" else {"input_noise": noise == "input"}
     chosen = EFFORTS[effort].with_changes(changes | dict(settings or {}))
     started = time.perf_counter()
+    if time_budget is not None:
+        parse_seconds(time_budget)  # a mistake is told before anything is read
     budget = None if memory_budget is None else parse_bytes(memory_budget)
     if budget is not None:
         return_freed_memory()
@@ -143,7 +151,6 @@ def fit_source(
         raise DataError(f"At least {_FEWEST_ROWS} rows are needed, but there are {total}.")
     record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": total}
     threads = count_processes(4) if threads is None else threads
-    budgeted = _Budgeted(source, total, chosen, threads, budget, kept_bytes, on_plan)
     sample: Table | None = None
     kernels: ScaledGP | None = None
     if total <= max(_MOST_TO_MERGE, chosen.small_rows):
@@ -151,8 +158,21 @@ def fit_source(
         _check_targets(sample)
         if total <= _MOST_TO_MERGE:
             sample = Table(*merge_equal_rows(sample.inputs, sample.targets, sample.counts))
+    rows = total if sample is None else len(sample)
+    alone = ranks.world_size == 1
+    if time_budget is not None or on_expected is not None:
+        columns = _count_columns(source)
+        work = Work(rows, columns, chosen, threads, may_fit_both=keep_rows and alone, may_start_processes=alone)
+        if time_budget is not None:
+            work = within_seconds(parse_seconds(time_budget), work)
+            chosen = work.settings
+        record["expected_seconds"] = expected_seconds(work)
+        if on_expected is not None:
+            on_expected(record["expected_seconds"])
+    budgeted = _Budgeted(source, total, chosen, threads, budget, kept_bytes, on_plan)
+    if sample is not None:
         # What kernels and networks are worth differs by table where both can be had: left-out rows decide.
-        both = keep_rows and chosen.small_rows < len(sample) <= chosen.most_rows_for_both and ranks.world_size == 1
+        both = keep_rows and chosen.small_rows < len(sample) <= chosen.most_rows_for_both and alone
         if len(sample) <= chosen.small_rows or (both and budgeted.has_room_for_both(len(sample))):
             small = budgeted.plan_small(len(sample), settle=not both)
             if small is not None:
@@ -180,7 +200,7 @@ def fit_source(
     record = {"path": "networks", "why": f"more than {chosen.small_rows} different rows"} | record
     options = {"seed": seed, "threads": large.threads, "progress": progress, "ranks": ranks}
     # Memory of other processes is not within the budget, and ranks have the other cores.
-    options["may_start_processes"] = budget is None and ranks.world_size == 1
+    options["may_start_processes"] = budget is None and alone
     fit = _fit_large(sample, source, large.settings, record, center=center, **options)
     if kernels is not None:
         fit = _better_of(kernels, fit)
@@ -284,8 +304,12 @@ class _Budgeted:
         return plan
 
     def _columns(self) -> int:
-        known = self._source.input_dim
-        return next(iter(self._source)).inputs.shape[1] if known is None else known
+        return _count_columns(self._source)
+
+
+def _count_columns(source: Source) -> int:
+    known = source.input_dim
+    return next(iter(source)).inputs.shape[1] if known is None else known
 
 
 def _closed(fit: ScaledGP, plan: MemoryPlan[Any] | None, settings: AutoSettings, started: float) -> ScaledGP:

@@ -110,14 +110,13 @@ def _fit(
     used = min(len(sample), settings.max_sample)
     count = count_validation(used, settings)
     validation, training = sample.between(0, count), sample.between(count, used)
-    takes_long = settings.members * count_steps(len(training), settings) > _MANY_STEPS
     ensemble = train_ensemble(
         training,
         validation,
         settings,
         seed=seed,
         threads=threads,
-        processes=may_start_processes and takes_long and threads > 1,
+        processes=may_start_processes and threads > 1 and trains_in_processes(len(training), settings),
         progress=progress,
     )
     for network in ensemble.networks:
@@ -157,6 +156,11 @@ def _fit(
     record["stages"] = stages.seconds
     excess = replace(excess, nearness=calibration.nearness)
     return LargeTableFit(fitted, excess, calibration.error_shape, calibration.scores, record)
+
+
+def trains_in_processes(rows: int, settings: AutoSettings) -> bool:
+    """Whether training on this many rows takes so long that it is worth to start processes."""
+    return settings.members * count_steps(rows, settings) > _MANY_STEPS
 
 
 def count_fourier(columns: int, settings: AutoSettings) -> int:

@@ -56,7 +56,7 @@ _SPREAD_FORM = KernelForm(
 _LEARNING_ROWS = 600
 _FEWEST_FOR_FOLDS = 5
 # With so many rows that hyperparameters were not learned from, these alone judge, and nothing is refitted in folds.
-_ENOUGH_JUDGES = 400
+ENOUGH_JUDGES = 400
 _FEWEST_FOR_OUTLIERS = 8
 _LEAST_WEIGHT = 0.01
 # The row of prior, and half a row that speaks for the kernel.
@@ -248,7 +248,7 @@ class _Stack:
             chosen = [self._condition(name, parameters, 1.0, most, weight) for name, weight in equal.items()]
             return tuple(chosen), None, None
         judges = np.delete(np.arange(len(self.inputs)), self.learning)
-        if len(judges) >= _ENOUGH_JUDGES:
+        if len(judges) >= ENOUGH_JUDGES:
             means, scales = self._leave_folds_out(parameters, folds, judges)
         else:
             judges = np.arange(len(self.inputs))

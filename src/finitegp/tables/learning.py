@@ -122,6 +122,7 @@ def _fit_within_budget(
             keep_rows=regressor.keep_rows,
             seed=seed,
             memory_budget=regressor.memory_budget,
+            time_budget=regressor.time_budget,
             kept_bytes=training.kept_bytes + training.left_out.nbytes,
             on_plan=on_plan,
             progress=progress,

@@ -232,8 +232,8 @@ def measured(*case):
     ("case", "path"),
     [
         (("20MB", 8, 15_000, "low", {}, "npy"), "networks"),
-        (("64MB", 8, 15_000, "low", {}, "parquet"), "networks"),
-        (("64MB", 4, 450, "low", {}, "npy"), "kernel"),
+        pytest.param(("64MB", 8, 15_000, "low", {}, "parquet"), "networks", marks=pytest.mark.slow),
+        pytest.param(("64MB", 4, 450, "low", {}, "npy"), "kernel", marks=pytest.mark.slow),
     ],
 )
 def test_the_bill_is_what_the_kernel_measures(case, path):

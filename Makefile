@@ -40,7 +40,8 @@ api: $(STAMP)
 	$(BIN)/python docs/make_api.py
 
 benchmark: $(STAMP)
-	$(BIN)/python -m benchmarks.statistics_streaming
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt lightgbm
+	$(BIN)/python -m benchmarks.default_fit --rows 2000 10000
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

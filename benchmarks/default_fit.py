@@ -1,11 +1,13 @@
-"""Wall-clock seconds of the default fit through GPRegressor, with its held-out scores.
+"""Seconds by the clock of the default fit beside LightGBM, on the same rows, one after the other in one run.
 
-    python -m benchmarks.default_fit                       # 40,000 and 50,000 rows of 20 columns, low and medium effort
-    python -m benchmarks.default_fit --rows 40000 --effort low
+    python -m benchmarks.default_fit                       # 2,000, 10,000 and 40,000 rows of 20 columns: three minutes
+    python -m benchmarks.default_fit --rows 1000 100000 --rounds 3
 
 The table is made: a function of six of the columns with interactions, noise whose deviation depends on a column, and
-fourteen columns that say nothing. A tenth as many rows are held out. Run it on an idle machine; all cores are used, as
-the default does. Writes ``benchmarks/results/default_fit.jsonl``.
+fourteen columns that say nothing. A tenth as many rows are held out. All cores are used, as everybody's default does;
+"LightGBM, honest" has the residual scale and Student's t of five fits without a fold (``paper/peers``). Run it on an
+idle machine: the ratios to LightGBM in the same run can be compared with earlier ones, and are printed beside these.
+Writes ``benchmarks/results/default_fit.jsonl``; ``python -m benchmarks.render`` makes a table of it.
 """
 
 from __future__ import annotations
@@ -14,17 +16,24 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
-from finitegp import GPRegressor
+from .honesty import scores_of
+from .record import RESULTS, record
 
-from .record import record
-
+Array = npt.NDArray[np.float64]
 COLUMNS = 20
+LIGHTGBM = "LightGBM"
 
 
-def make_table(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def make_table(rows: int, seed: int) -> tuple[Array, Array]:
+    """Inputs and targets."""
     generator = np.random.default_rng(seed)
     inputs = generator.uniform(size=(rows, COLUMNS))
     mean = 10 * np.sin(np.pi * inputs[:, 0] * inputs[:, 1]) + 20 * (inputs[:, 2] - 0.5) ** 2
@@ -33,39 +42,114 @@ def make_table(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return inputs, mean + deviation * generator.normal(size=rows)
 
 
-def measure(rows: int, effort: str) -> dict:
+def _default(effort: str) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
+    def run(split: Any) -> tuple[Any, dict[str, Any]]:
+        from finitegp.automatic import fit_auto
+        from paper.outcome import Outcome
+
+        expected: list[float] = []
+        fit = fit_auto(split.inputs, split.targets, effort=effort, on_expected=expected.append)
+        predicted = fit.predict(split.test_inputs)
+        outcome = Outcome(predicted.mean.numpy(), predicted.std.numpy(), 0.0, mixture=predicted.mixture)
+        return outcome, {"expected_seconds": expected[0], "path": fit.record["path"]}
+
+    return run
+
+
+def _peer(name: str) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
+    def run(split: Any) -> tuple[Any, dict[str, Any]]:
+        from paper.peers import DEFAULTS, PEERS
+
+        settings = {**DEFAULTS[name], "threads": len(os.sched_getaffinity(0))}
+        return PEERS[name](split, seed=0, settings=settings), {}
+
+    return run
+
+
+METHODS: dict[str, Callable[[Any], tuple[Any, dict[str, Any]]]] = {
+    LIGHTGBM: _peer("lightgbm"),
+    "LightGBM, honest": _peer("lightgbm+t"),
+    "low": _default("low"),
+    "medium": _default("medium"),
+}
+
+
+def measure(rows: int, method: str) -> dict[str, Any]:
+    """One fit and its scores on held-out rows; predicting them is part of the seconds."""
+    from paper.outcome import DatasetSplit
+
     inputs, targets = make_table(rows, seed=0)
-    test_inputs, test_targets = make_table(rows // 10, seed=1)
+    test_inputs, test_targets = make_table(max(rows // 10, 1000), seed=1)
+    split = DatasetSplit("made", 0, inputs, targets, test_inputs, test_targets)
     started = time.perf_counter()
-    model = GPRegressor(effort=effort, random_state=0, verbose=True).fit(inputs, targets)
+    outcome, more = METHODS[method](split)
     seconds = time.perf_counter() - started
-    mean, deviation = model.predict(test_inputs, return_std=True)
-    lower, upper = model.predict_interval(test_inputs, coverage=0.9)
-    standardized = (test_targets - mean) / deviation
-    return {
-        "rows": rows,
-        "columns": COLUMNS,
-        "effort": effort,
-        "cores": len(os.sched_getaffinity(0)),
-        "seconds": seconds,
-        "rmse": float(np.sqrt(np.mean((test_targets - mean) ** 2))),
-        "nlpd": float(np.mean(0.5 * np.log(2 * np.pi * deviation**2) + 0.5 * standardized**2)),
-        "coverage_90": float(np.mean((lower < test_targets) & (test_targets < upper))),
-        "race": model.training_summary_["fits"][0].get("race"),
-    }
+    return {"rows": rows, "columns": COLUMNS, "method": method, "seconds": seconds, **more} | scores_of(
+        outcome, test_targets, float(targets.std())
+    )
+
+
+def compare(found: list[dict[str, Any]], stored: list[dict[str, Any]]) -> list[str]:
+    """Seconds in units of LightGBM's in the same run, beside those of the stored lines."""
+
+    def ratios(lines: list[dict[str, Any]]) -> dict[tuple[int, str], float]:
+        seconds: dict[tuple[int, str], list[float]] = {}
+        for line in lines:
+            seconds.setdefault((line["rows"], line["method"]), []).append(line["seconds"])
+        return {
+            (rows, method): median(each) / median(seconds[rows, LIGHTGBM])
+            for (rows, method), each in seconds.items()
+            if method != LIGHTGBM and (rows, LIGHTGBM) in seconds
+        }
+
+    now, before = ratios(found), ratios(stored)
+    return [
+        f"{rows:>8} rows, {method}: {ratio:.1f} times LightGBM's seconds"
+        + (f" (stored: {before[rows, method]:.1f})" if (rows, method) in before else "")
+        for (rows, method), ratio in now.items()
+    ]
+
+
+def table(lines: list[dict[str, Any]]) -> list[str]:
+    """The stored lines as a table of medians."""
+    groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for line in lines:
+        groups.setdefault((line["rows"], line["method"]), []).append(line)
+    found = [
+        "| rows | method | seconds | expected | RMSE | NLPD | CRPS | 90 % intervals hold |",
+        "|--:|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    order = {name: number for number, name in enumerate(METHODS)}
+    for (rows, method), group in sorted(groups.items(), key=lambda both: (both[0][0], order.get(both[0][1], 9))):
+        expected = [line["expected_seconds"] for line in group if "expected_seconds" in line]
+        first = group[0]
+        shown = f"{median(expected):.0f}" if expected else ""
+        seconds = median(line["seconds"] for line in group)
+        found.append(
+            f"| {rows:,} | {method} | {seconds:.1f} | {shown} | {first['rmse']:.4f} | {first['nlpd']:.3f} | "
+            f"{first['crps']:.4f} | {first['coverage']['0.9']:.3f} |"
+        )
+    return found
 
 
 def main() -> None:
+    """Measure, compare, store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[40_000, 50_000])
-    parser.add_argument("--effort", nargs="+", default=["low", "medium"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[2000, 10_000, 40_000])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()
+    path = RESULTS / "default_fit.jsonl"
+    stored = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    torch.zeros(1)  # loaded before anything is timed
     found = []
-    for rows in arguments.rows:
-        for effort in arguments.effort:
-            found.append(measure(rows, effort))
-            print(json.dumps(found[-1]), flush=True)
-    print("written to", record("default_fit", found, same=("rows", "effort")))
+    for number in range(arguments.rounds):
+        for rows in arguments.rows:
+            for method in arguments.methods:
+                found.append(measure(rows, method) | {"round": number})
+                print({name: found[-1][name] for name in ("rows", "method", "seconds", "nlpd", "rmse")}, flush=True)
+    print("\n".join(compare(found, stored)))
+    print("written to", record("default_fit", found, same=("rows", "method", "round")))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import csv as python_csv
 import gzip
 import io
 import json
+from datetime import date, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,8 @@ from typer.testing import CliRunner
 from finitegp.cli import app
 from finitegp.commands.console import columns_table, verdict
 from finitegp.tables.csv_records import line_of_row, read_records
-from finitegp.tables.encoder import ColumnSummary
 from finitegp.tables.reader import TableReader
+from finitegp.tables.summaries import ColumnSummary
 
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 
@@ -120,6 +121,51 @@ def test_a_workbook_is_read(here, shop):
         book.active.append(row.split(","))
     book.save("n.xlsx")
     assert run_json("evaluate", shop / "price.finitegp", "n.xlsx")["rows"] == 25
+
+
+def test_cells_of_a_workbook_keep_their_types(here):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["when", "size", "mixed", "sold", None])
+    book.active.append([datetime(2020, 1, 2), 1, "a", True, 5])
+    book.active.append([date(2020, 1, 3), 2.5, 3, None, 6])
+    book.active.append([None] * 5)  # as programs leave behind
+    book.save("t.xlsx")
+    table = TableReader("t.xlsx")
+    assert [str(each) for each in table.schema.types] == ["timestamp[us]", "double", "string", "bool", "int64"]
+    assert table.column_names[-1] == "column 5"
+    assert table.read().to_pylist()[1] == {
+        "when": datetime(2020, 1, 3),
+        "size": 2.5,
+        "mixed": "3",
+        "sold": None,
+        "column 5": 6,
+    }
+    assert table.num_rows == 2
+
+
+def test_the_shell_completes_names(here):
+    """Typer asks the program itself what can follow."""
+    environment = {"_FINITEGP_COMPLETE": "complete_bash", "COMP_WORDS": "finitegp ev", "COMP_CWORD": "1"}
+    shown = CliRunner(env=environment).invoke(app, [], prog_name="finitegp")
+    assert shown.stdout.split() == ["evaluate"]
+    environment |= {"COMP_WORDS": "finitegp fit --target-s", "COMP_CWORD": "2"}
+    assert CliRunner(env=environment).invoke(app, [], prog_name="finitegp").stdout.split() == ["--target-scale"]
+
+
+def test_a_stop_says_what_is_kept(here, shop, quick_effort, monkeypatch):
+    write_shop_table(here / "t.csv", 60)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("finitegp.tables.model.TableRegressor.save", stop)
+    message = run("fit", "t.csv", "-t", "price", "--effort", "low", code=130).stderr
+    assert "Stopped: model.html is complete, and files that were there before are as they were." in message
+    monkeypatch.setattr("finitegp.tables.model.TableRegressor.fit_rows", stop)
+    message = run("fit", "t.csv", "-t", "price", "-o", "other.finitegp", code=130).stderr
+    assert "Stopped: no file was written" in message
+    assert sorted(path.name for path in here.iterdir()) == ["model.html", "t.csv"]
 
 
 def test_decimal_commas_and_semicolons(here, shop, quick_effort):

@@ -360,9 +360,10 @@ class TestFitCommand:
 
     def test_error_ends_all(self, tmp_path):
         (tmp_path / "rows.csv").write_text("x,y\n1,2\n2,\n" + "3,4\n" * 2000)
-        done = torchrun(2, "fit", tmp_path / "rows.csv", "--output", tmp_path / "model.finitegp")
+        options = "--output", tmp_path / "model.finitegp", "--refuse-missing-targets"
+        done = torchrun(2, "fit", tmp_path / "rows.csv", *options)
         assert done.returncode != 0
-        assert "missing" in done.stdout
+        assert "missing in 1 of 2002 rows" in done.stdout
         assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
 
 

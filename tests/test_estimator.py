@@ -66,6 +66,27 @@ def test_conformal_intervals_cover(fitted, rows):
         quick_network(epochs=1).fit(*rows).predict_interval(inputs, method="conformal")
 
 
+def test_several_coverages_come_from_one_prediction(fitted, rows, monkeypatch):
+    inputs = rows[0][:7]
+    levels, single = [0.5, 0.9], {}
+    for method in ("predictive", "gaussian", "conformal"):
+        single[method] = [fitted.predict_interval(inputs, level, method) for level in levels]
+    calls = []
+    original = type(fitted.fits_[0]).predict
+    monkeypatch.setattr(type(fitted.fits_[0]), "predict", lambda *args, **kw: calls.append(1) or original(*args, **kw))
+    for method, expected in single.items():
+        for ends, column in zip(fitted.predict_interval(inputs, levels, method), (0, 1), strict=True):
+            assert ends.shape == (7, 2)
+            assert np.array_equal(ends, np.stack([each[column] for each in expected], axis=1))
+    assert len(calls) == 3
+    two = quick_network(epochs=1).fit(rows[0], np.stack([rows[1], -rows[1]], axis=1))
+    assert two.predict_interval(inputs, np.array(levels))[0].shape == (7, 2, 2)
+    assert np.array_equal(two.predict_interval(inputs, levels)[1][..., 1], two.predict_interval(inputs, 0.9)[1])
+    for wrong in ([0.5, 1.0], 90, []):
+        with pytest.raises(ValueError, match="coverage must"):
+            fitted.predict_interval(inputs, wrong)
+
+
 def test_cov_is_that_of_observations(fitted, rows):
     inputs = rows[0][:7]
     mean, std = fitted.predict(inputs, return_std=True)

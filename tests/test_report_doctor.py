@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from finitegp.automatic.fit import fit_auto
 from finitegp.metrics import score
 from finitegp.persistence import load_fit
 from finitegp.report import Finding, data_checks, gather_contents, model_checks, prediction_checks
+from finitegp.report.contents import Importance, ImportanceTable
 from finitegp.report.residuals import residual_panel
 
 
@@ -260,6 +264,56 @@ def test_unknown_ground(random):
     assert prediction_checks.check_unknown_ground(inputs, random.uniform(size=(100, 2)), "ab") is None
     moved = random.uniform(size=(100, 2)) + np.array([0.0, 0.5])
     assert "'b'" in prediction_checks.check_unknown_ground(inputs, moved, "ab").evidence
+
+
+def test_shape_of_distributions(random):
+    """A PIT histogram that chance explains is no finding; skewed errors are, and so are errors of another spread."""
+    assert not any(prediction_checks.check_distributions(random.normal(size=rows)) for rows in (150, 1000, 20_000))
+    for errors in (random.exponential(size=1000) - 1.0, 0.5 * random.normal(size=1000)):
+        finding = prediction_checks.check_distributions(errors)
+        assert finding.severity == "warning"
+        assert "--target-scale" in finding.shell_fix
+    assert finding.evidence.startswith("0.")  # errors of half the size are hardly ever in the lowest tenth
+    assert prediction_checks.check_distributions(3.0 * random.normal(size=50)) is None  # too few to say
+
+
+def test_coverage_by_segment(random):
+    level, errors = random.permutation(1000).astype(float), random.normal(size=1000)
+    assert prediction_checks.check_segments(errors, level) is None
+    finding = prediction_checks.check_segments(np.where(level >= 750, 2.0, 0.85) * errors, level)
+    assert "with the highest predictions" in finding.evidence
+
+
+def test_little_explained_and_noise_that_explains_everything():
+    assert "4.0 %" in prediction_checks.check_explained(0.04).evidence
+    assert prediction_checks.check_explained(0.2) is None
+    # Noise that depends on the row may exceed the variance of the target while something is learned.
+    assert model_checks.check_noise_bound(1.2, 0.0, 0.125) is None
+    assert model_checks.check_noise_bound(1.2, 0.0, 0.01).title == "Noise explains everything"
+
+
+def test_harmful_inputs():
+    entries = [Importance("good", 2.0, 0.1), Importance("idle", -0.02, 0.05), Importance("bad", -0.5, 0.05)]
+    finding = prediction_checks.check_harmful_inputs(ImportanceTable(entries, 100, 100, 3, 5, 10.0))
+    assert finding.evidence.endswith("smaller: 'bad'.")
+    assert "--drop" in finding.shell_fix
+    assert prediction_checks.check_harmful_inputs(ImportanceTable(entries[:2], 100, 100, 2, 5, 10.0)) is None
+
+
+def test_advice_in_the_shell_names_no_python():
+    """The last text of each finding, which the shell shows, is free of arguments of Python."""
+    found = 0
+    for module in (model_checks, prediction_checks, data_checks):
+        for call in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding":
+                found += 1
+                assert not re.search(r"\w+='|feature_map|fit_auto|TableRegressor", ast.unparse(call.args[-1]))
+    assert found > 20
+
+
+def test_kernels_have_no_features_that_can_die(training, held_out):
+    found = gather_contents(make_fit(*training, record={"path": "kernel"}), *held_out).checkup
+    assert found.skipped["dead features"] == "kernels have no features that can die"
 
 
 def test_every_finding_says_what_to_do():

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from .commands.console import scores_table, verdict
 from .metrics import Scores
-from .tables.judging import fit_and_judge, stored_summary
+from .tables.judging import fit_and_judge
 from .tables.model import TableRegressor
 from .tables.reader import TableReader
 from .tables.rows import TableRows
@@ -72,7 +72,7 @@ def run_demo(
     console.print(f"{fit.seconds:.0f} seconds of training")
     found = {each.name: each for each in fit.scores}
     if model_path is not None:
-        model.summary_ = stored_summary(fit, {"seed": seed})
+        model.summary_ = fit.summary() | {"seed": seed}
         model.save(model_path)
         console.print(f"model:  {model_path} (try: finitegp info {model_path})", soft_wrap=True, highlight=False)
         console.print(f"report: {report_path} (open it in a browser)", soft_wrap=True, highlight=False)

@@ -52,7 +52,7 @@ class ErrorShape:
         return f"Student's t with {self.degrees_of_freedom:.3g} degrees of freedom"
 
     def beyond(self, deviations: float) -> float:
-        """The probability of an error farther off than so many standard deviations, to either side.
+        """The probability of an error farther off than this number of standard deviations, to either side.
 
         Example:
             >>> round(GAUSSIAN.beyond(3.0), 4), round(ErrorShape(3.0).beyond(3.0), 4)

@@ -24,7 +24,7 @@ Array = npt.NDArray[np.float64]
 
 # Values of a column closer than this, in its units, belong together: what lies between them was seen.
 _GAP = 0.1
-# At most so many stretches of values per column are kept: the widest gaps count.
+# The most stretches of values that are kept per column: the widest gaps count.
 _MOST_RUNS = 64
 MOST_CENTRES = 500
 CLUSTERED_ROWS = 10_000

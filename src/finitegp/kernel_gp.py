@@ -351,7 +351,7 @@ class KernelPosterior:
             block = np.linalg.inv(inverse[np.ix_(index, index)])
             means[index] = self.rows.targets[index] - block @ self._solved[index]
             variances[index] = block.diagonal()
-        # A row that stands for several is the mean of so many observations.
+        # A row that stands for several is the mean of that many observations.
         variances += self.noise * self.rows.noise_scales * (1.0 - 1.0 / self.rows.counts)
         return np.asarray(means), np.asarray(self.scale * variances)
 

@@ -26,7 +26,7 @@ RELATIVE_JITTERS = {
 
 # Rows per block when rows are summed in float64: one block stays in a core's cache.
 GRAM_BLOCK_ROWS = 512
-# Up to so many rows the general product is faster: the update has more overhead.
+# Up to this number of rows the general product is faster: the update has more overhead.
 SMALL_BATCH_ROWS = 64
 
 
@@ -40,7 +40,7 @@ def _lapack() -> Any:
 
 @cache
 def _blas() -> Any:
-    """SciPy's BLAS, likewise."""
+    """SciPy's BLAS, imported when first needed."""
     from scipy.linalg import blas
 
     return blas

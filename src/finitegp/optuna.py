@@ -36,7 +36,7 @@ except ImportError as error:
 
 # The observed points among which the noisy best is sought: more cost more and are hardly ever the best.
 _BASELINE_POINTS = 32
-# Below so many trials for each column, all columns share a length scale.
+# Below this number of trials for each column, all columns share a length scale.
 _TRIALS_PER_LENGTH_SCALE = 10
 _REFIT_GROWTH = 1.2
 

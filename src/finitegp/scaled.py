@@ -230,12 +230,14 @@ class ScaledGP:
             found[start : start + self.chunk_size] = torch.stack(means).sum(dim=0)
         return found * float(self.target_scaler.scale) + float(self.target_scaler.mean)
 
-    def interval(self, inputs: Any, coverage: float = 0.9, *, method: str = "predictive") -> tuple[Tensor, Tensor]:
+    def interval(
+        self, inputs: Any, coverage: float | Sequence[float] = 0.9, *, method: str = "predictive"
+    ) -> tuple[Tensor, Tensor]:
         """Lower and upper ends of the intervals that hold new observations with this probability.
 
         Args:
             inputs: ``(rows, columns)``.
-            coverage: Between 0 and 1.
+            coverage: Between 0 and 1; several, in a last dimension of the ends, come from one prediction.
             method: ``"predictive"``, as the predictive distribution has it; ``"gaussian"``, from mean and standard
                 deviation alone; or ``"conformal"``, the quantiles that held this share of rows which the model that
                 predicted them had not seen: see :class:`~finitegp.conformal.ConformalScores`.
@@ -243,9 +245,17 @@ class ScaledGP:
         return self.interval_of(self.predict(inputs), coverage, method=method)
 
     def interval_of(
-        self, prediction: Prediction, coverage: float = 0.9, *, method: str = "predictive"
+        self, prediction: Prediction, coverage: float | Sequence[float] = 0.9, *, method: str = "predictive"
     ) -> tuple[Tensor, Tensor]:
         """:meth:`interval` of rows that have been predicted already."""
+        if np.ndim(coverage):
+            levels = np.ravel(coverage).tolist()
+            if not levels:
+                raise ValueError("coverage must be a number or several, but is empty.")
+            ends = [self.interval_of(prediction, level, method=method) for level in levels]
+            lower, upper = (torch.stack(each, dim=-1) for each in zip(*ends, strict=True))
+            return lower, upper
+        coverage = check_coverage(float(np.asarray(coverage)))
         if method not in INTERVAL_METHODS:
             raise ValueError(f"method must be one of {list(INTERVAL_METHODS)}, but is {method!r}.")
         if method == "gaussian":
@@ -257,7 +267,7 @@ class ScaledGP:
                 "Conformal intervals need a fit that left rows out to count on, and the noise of that fit: take those "
                 "of the predictive distribution instead."
             )
-        score = self.conformal.at(check_coverage(coverage))
+        score = self.conformal.at(coverage)
         if self.conformal.in_deviations:
             return prediction.mean - score * prediction.std, prediction.mean + score * prediction.std
         below = float(torch.special.ndtr(torch.tensor(-score, dtype=torch.float64)))

@@ -24,7 +24,8 @@ from .persistence.row_sums import decode_statistics, encode_statistics
 from .posterior import WeightPosterior
 from .scaled import ScaledGP
 from .statistics import FeatureStatistics, sum_statistics
-from .tables.encoder import TableEncoder, TransformReport
+from .tables.encoder import TableEncoder
+from .tables.summaries import TransformReport
 
 Targets = Callable[[Any, TransformReport, int], Any]
 

@@ -1,11 +1,14 @@
 """Members trained together are members trained alone, and see nothing of their folds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from finitegp import FeatureGP
 from finitegp.algorithms import Lagged
+from finitegp.automatic import ensemble
 from finitegp.automatic.batched import BatchedNetworks
 from finitegp.automatic.ensemble import (
     LaggedHeads,
@@ -126,6 +129,30 @@ def test_the_race_counts_the_error_of_the_mean_of_all_members():
     found = train_ensemble(table, validation, two, seed=0)
     error = found.predict(validation.inputs).mean(axis=0) - validation.targets
     assert found.race["rmse"][0] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-6)
+
+
+def test_a_member_that_went_astray_is_trained_again(monkeypatch):
+    """Its residuals would be taken for noise."""
+    table, validation = make_table(), make_table(VALIDATION, seed=9)
+    plain = SETTINGS.with_changes({"weight_decays": (0.1,)})
+    usual = train_ensemble(table, validation, plain, seed=0)
+    assert usual.race["trained_again"] == []
+    original, rates = ensemble._train_group, []
+
+    def train(group, *rest):
+        rates.append(rest[-1].learning_rate)
+        found = original(group, *rest)
+        astray = rates[-1] == plain.learning_rate
+        pairs = zip(group.seeds, found, strict=True)
+        return [replace(each, weights=50.0 * each.weights) if astray and seed == 2 else each for seed, each in pairs]
+
+    monkeypatch.setattr(ensemble, "_train_group", train)
+    mended = train_ensemble(table, validation, plain, seed=0)
+    assert mended.race["trained_again"] == [2]
+    assert rates[2:] == [plain.learning_rate / 3]
+    kept = slice(0, len(usual.folds[0]) + len(usual.folds[1]))
+    np.testing.assert_array_equal(mended.out_of_fold[kept], usual.out_of_fold[kept])
+    assert float(mended.weights[2].abs().max()) < 10.0 * float(usual.weights[2].abs().max())
 
 
 def test_processes_find_what_threads_find():

@@ -7,12 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from budget_rows import QUICK, make_rows
+from sklearn.base import clone
 from typer.testing import CliRunner
 
-from finitegp import fit_source
+from finitegp import GPRegressor, fit_source
 from finitegp.automatic import EFFORTS
 from finitegp.cli import app
 from finitegp.estimator import as_regressor
+from finitegp.features import LinearFeatures
 from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.model import TableRegressor
 
@@ -37,6 +39,14 @@ def run(*arguments, code=0):
     result = runner.invoke(app, [str(each) for each in arguments])
     assert result.exit_code == code, (result.output, result.exception)
     return result
+
+
+def described(model):
+    """The encoding of a model; sums over other chunks differ in their last digits."""
+    stored = model.encoder_.to_dict()
+    for column in stored["columns"]:
+        column["means"] = [round(mean, 9) for mean in column.get("means", ())]
+    return stored
 
 
 class TestCommands:
@@ -91,16 +101,72 @@ class TestCommands:
         result = run("predict", "m.finitegp", "t.parquet", "-o", "a.csv", "--memory", "1MB", code=1)
         assert "prediction with this model needs" in result.stderr
 
-    def test_bad_targets_are_named_with_file_and_row(self, quick_low, tmp_path, monkeypatch):
+    def test_a_budget_changes_nothing_about_columns_targets_and_weights(self, quick_low, tmp_path, monkeypatch):
+        """The encodings, the scale and the rows are those of the same fit in memory."""
         monkeypatch.chdir(tmp_path)
-        inputs, targets = make_rows(3000)
-        targets[1234] = np.nan
-        pq.write_table(pa.table({"x": inputs[:, 0], "y": targets}), "t.parquet")
-        result = run("fit", "t.parquet", "-t", "y", "--effort", "low", "--memory", "24MB", code=1)
-        assert "'y' is missing" in result.stderr
-        assert "row 1234 of t.parquet" in result.stderr
-        result = run("fit", "t.parquet", "-t", "Y", "--memory", "24MB", code=1)
-        assert "did you mean 'y'?" in result.stderr
+        random = np.random.default_rng(0)
+        inputs, targets = make_rows(2400)
+        town = random.integers(0, 30, 2400)
+        price = np.exp(0.3 * targets + 0.1 * town)
+        price[[5, 1234]] = np.nan
+        table = {
+            "x": inputs[:, 0],
+            "unused": inputs[:, 1],
+            "size": pa.array([f"{value:.2f} kg" if value > 40 else None for value in inputs[:, 2]]),
+            "town": [f"town {number}" for number in town],
+            "times": random.integers(0, 3, 2400),
+            "price": price,
+        }
+        pq.write_table(pa.table(table), "t.parquet", row_group_size=500)
+        options = ["--only", "x", "--only", "size", "--only", "town", "--weight", "times", "--test-fraction", 0]
+        arguments = ("fit", "t.parquet", "-t", "price", "--effort", "low", *options, "--memory", "32MB", "--json")
+        made = json.loads(run(*arguments, "--no-report", "-o", "disk.finitegp").stdout)
+        disk = TableRegressor.load("disk.finitegp")
+        regressor = GPRegressor(LinearFeatures(5), algorithm="exact", random_state=0)
+        memory = TableRegressor(only=["x", "size", "town"], weight="times", regressor=regressor, random_state=0)
+        memory.fit("t.parquet", target="price")
+        assert described(disk) == described(memory)
+        assert {line.column: line.encoding for line in disk.columns_}["town"] == "target mean"
+        assert disk.scale_ == memory.scale_
+        assert disk.scale_.name == "log"
+        times = table["times"][np.isfinite(price)]
+        assert disk.rows_ == memory.rows_ == times.sum()
+        assert made["rows"] == memory.summary_["rows"] == (times > 0).sum()
+        told = "'price' is missing in 2 of 2400 rows, first in row 5 of t.parquet: these rows are left out."
+        assert all(any(told in note for note in notes) for notes in (made["notes"], memory.notes_))
+        assert any("Copies of rows were not looked for" in note for note in made["notes"])
+
+    @pytest.mark.slow
+    def test_a_table_in_memory_is_encoded_in_pieces_too(self, quick_low, tmp_path):
+        """`TableRegressor` with a budget: the same fit from a file and from a table in memory."""
+        path = write_table(tmp_path / "t.parquet", rows=2600, town=[f"town {n % 23}" for n in range(2600)])
+        model = TableRegressor(effort="low", random_state=0, memory_budget="32MB", target_scale="identity")
+        first, second = (clone(model).fit(data, target="y") for data in (path, pq.read_table(path)))
+        for fitted in (first, second):
+            assert fitted.regressor_.fits_[0].record["memory"]["planned"] < 32_000_000
+            assert fitted.rows_ == 2600
+        assert described(first) == described(second)
+        np.testing.assert_allclose(first.predict(path), second.predict(path), rtol=1e-6)
+
+    def test_what_cannot_hold_within_a_budget_is_refused_by_name(self, quick_low, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        write_table(tmp_path / "t.parquet")
+        fit = ("fit", "t.parquet", "-t", "y", "--effort", "low", "--memory", "24MB")
+        for options in (("--split-by", "x0"), ("--group", "x0"), ("--cv", 3)):
+            message = run(*fit, *options, code=1).stderr
+            assert f"leave out {options[0]} or --memory, or give the rows to judge with as --test FILE" in message
+        assert "'y' is missing" not in message
+        assert "did you mean 'y'?" in run("fit", "t.parquet", "-t", "Y", "--memory", "24MB", code=1).stderr
+
+    def test_another_table_judges(self, quick_low, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        write_table(tmp_path / "t.parquet")
+        write_table(tmp_path / "later.parquet", rows=100, seed=5)
+        fit = ("fit", "t.parquet", "-t", "y", "--effort", "low", "--memory", "24MB", "--json", "--no-report")
+        found = json.loads(run(*fit, "--test", "later.parquet").stdout)
+        assert (found["held_out_rows"], found["rows"], found["takes_in_held_out_rows"]) == (100, 3000, False)
+        scores = json.loads(run("evaluate", "model.finitegp", "later.parquet", "--json").stdout)["scores"][0]
+        assert found["scores"][0]["rmse"] == pytest.approx(scores["rmse"], rel=1e-9)
 
 
 def test_predictions_say_that_the_budget_is_the_models_own(tmp_path, monkeypatch):

@@ -14,8 +14,9 @@ from encoder_summaries import kinds, note, output
 
 from finitegp import DataError
 from finitegp.tables import sketches
-from finitegp.tables.encoder import TableEncoder, TransformReport
+from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.reader import TableReader
+from finitegp.tables.summaries import TransformReport
 from finitegp.tables.targets import target_values
 
 

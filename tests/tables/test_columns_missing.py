@@ -9,7 +9,8 @@ from encoder_summaries import kinds, note
 
 from finitegp import DataError
 from finitegp.tables import sketches
-from finitegp.tables.encoder import TableEncoder, TransformReport
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.summaries import TransformReport
 
 
 def test_missing_and_infinite_values_are_all_listed():

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finitegp import DataError
-from finitegp.tables.encoder import TableEncoder, TransformReport
+from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.summaries import TransformReport
 
 TEXTS = ["a", "b", "c", "", "1", "2.5", "-", "x y", "2020-01-01", "2021-06-07T08:00", "inf", "ü"]
 

@@ -9,8 +9,9 @@ import pytest
 from encoder_summaries import kinds, note, output
 
 from finitegp import DataError
-from finitegp.tables.encoder import TableEncoder, TransformReport
+from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.reader import TableReader
+from finitegp.tables.summaries import TransformReport
 from finitegp.tables.targets import target_values
 
 

@@ -15,6 +15,7 @@ from sklearn.pipeline import Pipeline
 
 from finitegp import DataError, GPRegressor, TableRegressor, coverage_scorer, crps_scorer, nlpd_scorer
 from finitegp.features import LinearFeatures
+from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.judging import Judging, fit_and_judge
 from finitegp.tables.splits import make_folds, split_groups, split_last
 
@@ -74,6 +75,17 @@ def test_predictions_are_those_of_the_regressor(frame, model):
         ends = model.regressor_.predict_interval(inputs, coverage)
         assert np.array_equal(lower[:, column], ends[0])
         assert np.array_equal(model.predict_interval(frame, coverage)[1], ends[1])
+    # Several coverages, mean and deviation come from one prediction each.
+    calls = []
+    original = type(model.regressor_.fits_[0]).predict
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(model.regressor_.fits_[0]), "predict", lambda *args, **kw: calls.append(1) or original(*args, **kw)
+        )
+        model.predict_interval(frame, coverage=[0.5, 0.8, 0.9])
+        next(model.predict_chunks(frame))
+        model.evaluate(frame)
+    assert len(calls) == 3
     np.testing.assert_allclose(
         model.log_density(frame), model.regressor_.log_density(inputs, frame["price"].to_numpy()), rtol=1e-12
     )
@@ -158,6 +170,24 @@ def test_values_outside_of_the_fit_are_told(frame, model):
         model.predict(frame.assign(size=[99.0, *frame["size"][1:]]))
     with pytest.warns(UserWarning, match=r"'day': 80 of 80 values lie outside .* such as 2100-01-01"):
         model.predict(frame.assign(day="1.1.2100"))
+
+
+def test_many_equally_frequent_categories_are_learned():
+    """Which ranks by frequency cannot do: they are in the order of the alphabet, whatever the effects."""
+    random = np.random.default_rng(0)
+    effects = random.normal(size=60)
+    town = np.repeat(np.arange(60), 12)
+    table = pd.DataFrame({"town": [f"town {number:02d}" for number in town], "year": np.tile(np.arange(12.0), 60)})
+    table["y"] = effects[town] + 0.1 * table["year"] + 0.2 * random.normal(size=720)
+    held_out = np.arange(720) % 4 == 0
+    training, test = table[~held_out], table[held_out]
+    model = linear(target_scale="identity", feature_map=LinearFeatures(2)).fit(training, target="y")
+    assert {line.column: line.encoding for line in model.columns_}["town"] == "target mean"
+    assert model.evaluate(test).r_squared > 0.9
+    inputs, y = (TableEncoder.fit(training, exclude="y").transform(each) for each in (training, test)), test["y"]
+    ranks, new = inputs
+    plain = GPRegressor(LinearFeatures(2), algorithm="exact", random_state=0).fit(ranks, training["y"])
+    assert plain.score(new, y) < 0.5
 
 
 def test_copies_are_counted_and_stay_on_one_side_of_a_split(frame):

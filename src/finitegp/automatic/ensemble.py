@@ -27,7 +27,7 @@ from .table import Array, Index, Table
 
 # Most members of one group, which share each product; and members that are trained with every weight decay.
 LARGEST_GROUP, RACERS = 2, 2
-# Steps grow with the rows beyond so many, to this power.
+# Beyond this number of rows, steps grow with the rows to this power.
 _FEW_ROWS, _GROWTH = 2000, 0.4
 # As in Lagged: batches between refreshes, batches that the statistics cover, and rows that the noise comes from.
 BLOCK, _WINDOW, _RESIDUAL_ROWS = 5, 100, 2000
@@ -41,12 +41,14 @@ _SMALLEST_SQUARE = 1e-4
 # Shares of the mean diagonal that are added, one after the other, where a factor fails.
 _RIDGES = (0.0, 1e-9, 1e-7, 1e-5)
 _WARM_UP = 0.1
+# A member whose error is this multiple of that of the others is trained again, at a third of the rate.
+_ASTRAY = 2.5
 _FARTHEST_PULL = 4.0
 # The share of steps before rows are weighted by their noise: what is not learned yet is no noise.
 _UNWEIGHTED = 0.2
 # Cosines, and outputs, of the embedding of all columns together: many columns have to do with few each.
 _COSINES, _EMBEDDED = 512, 64
-# All folds together hold at least so many rows, if there are as many; larger tables leave out a tenth per member.
+# All folds together hold at least this many rows, if the table has them; larger tables leave out a tenth per member.
 _FOLD_ROWS, _FOLD_FRACTION = 10_000, 0.1
 # Inputs of networks end so far outside of those of the training rows, in standard deviations.
 _MARGIN = 1.0
@@ -122,7 +124,7 @@ def train_ensemble(
     between tables, the best decay differs tenfold. What counts is the error of all members together: with residuals
     r and q of two members at rows that neither has seen, :math:`E[rq]` is the part of the squared error that members
     share, and of the rest only one over their number stays in their mean. A single member would be judged by an error
-    that the others mend.
+    that the others mend. A member that went astray is trained again more slowly.
 
     Args:
         training: The rows, of which each member leaves out a fold.
@@ -143,7 +145,9 @@ def train_ensemble(
     total = settings.members + RACERS * (len(settings.weight_decays) - 1)
     finished = 0
 
-    def train(members: Sequence[Sequence[int]], decays: Sequence[float]) -> list[list[_Member]]:
+    def train(
+        members: Sequence[Sequence[int]], decays: Sequence[float], used: AutoSettings = settings
+    ) -> list[list[_Member]]:
         """One group after another in each thread or process."""
         nonlocal finished
         # Networks are made here: the seeds of initial values are set in a generator that threads share.
@@ -159,15 +163,15 @@ def train_ensemble(
         rows = inputs, targets, counts, training
         found = []
         results = (
-            in_parallel(_train_group, [(job, *rows, settings) for job in jobs], threads)
+            in_parallel(_train_group, [(job, *rows, used) for job in jobs], threads)
             if processes
-            else in_threads(lambda job: _train_group(job, *rows, settings), jobs, threads)
+            else in_threads(lambda job: _train_group(job, *rows, used), jobs, threads)
         )
         for result in results:
             found.append(result)
             finished += len(result)
             if progress is not None:
-                progress(f"network {finished} of {total}")
+                progress(f"network {min(finished, total)} of {total}")
         return found
 
     everyone, decays = list(range(settings.members)), settings.weight_decays
@@ -179,6 +183,13 @@ def train_ensemble(
     best = int(np.argmin(errors)) if errors else 0
     others = split_evenly(everyone[len(raced[best]) :])
     members = [*raced[best], *(member for group in train(others, [decays[best]] * len(others)) for member in group)]
+    failed = _failed(members, clip, validation, settings)
+    if failed:
+        slower = settings.with_changes({"learning_rate": settings.learning_rate / 3.0})
+        for number, (again,) in zip(
+            failed, train([[n] for n in failed], [decays[best]] * len(failed), slower), strict=True
+        ):
+            members[number] = again
     return Ensemble(
         clip=clip,
         networks=[member.network for member in members],
@@ -186,9 +197,17 @@ def train_ensemble(
         folds=folds,
         out_of_fold=np.concatenate([member.out_of_fold for member in members]),
         noise_variances=[member.noise_variance for member in members],
-        race={"weight_decays": list(decays), "rmse": errors, "weight_decay": decays[best]},
+        race={"weight_decays": list(decays), "rmse": errors, "weight_decay": decays[best], "trained_again": failed},
         chunk_size=settings.chunk_size,
     )
+
+
+def _failed(members: Sequence[_Member], clip: SoftClip, rows: Table, settings: AutoSettings) -> list[int]:
+    """Members whose error on rows that none has seen is far beyond that of the others: training went astray."""
+    networks, weights = [each.network for each in members], torch.stack([each.weights for each in members])
+    errors = predict_members(networks, weights, clip, rows.inputs, settings.chunk_size) - rows.targets
+    found = np.array([rows.mean(error**2) for error in errors])
+    return [int(number) for number in np.flatnonzero(found > _ASTRAY**2 * np.median(found))]
 
 
 def _ensemble_error(pair: Sequence[_Member], clip: SoftClip, rows: Table, settings: AutoSettings) -> float:
@@ -268,7 +287,7 @@ def split_evenly(members: Sequence[int]) -> list[list[int]]:
 
 
 def count_steps(rows: int, settings: AutoSettings) -> int:
-    """Steps of a member that is trained on so many rows: more rows are worth more steps, but ever fewer more.
+    """Steps of a member that is trained on this many rows: more rows are worth more steps, but ever fewer more.
 
     Example:
         >>> [count_steps(rows, AutoSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]

@@ -33,9 +33,9 @@ from .table import Array, Index, Table, merge_equal_rows
 
 _FEWEST_ROWS = 2
 _LARGEST = 1e152
-# Sorting so many rows takes no time.
+# Up to this number of rows, sorting them takes no time.
 _MOST_TO_MERGE = 10_000
-# Kernels and networks are both fitted within a budget of so many times what kernels take.
+# Kernels and networks are both fitted where the budget is at least this multiple of what kernels take.
 _PLENTY = 4
 # Rows of a table that may be small that are read at once.
 _FEW_AT_ONCE = 1024

@@ -38,7 +38,7 @@ _NETWORK_RANGE, _FOURIER_RANGE = (-7.0, 2.0), (-5.0, 1.0)
 _START = (-3.0, -2.0)
 # Rows that a search looks at; the end of it looks at all.
 _SEARCH_ROWS = 2000
-# The noise has settled when the factor on it is so close to one, or after so many rounds.
+# The noise has settled when the logarithm of the factor on it is below the first, or after the second number of rounds.
 _SETTLED, _SETTLING = 0.02, 3
 _ITERATIONS = 20
 # Factors on the variance of rows far from what was seen together, and what a larger one may cost in nats per row.

@@ -19,7 +19,7 @@ from .table import Array
 _USUAL, _LIMITS, _SAFETY = 2.0, (2.0, 12.0), 2.0
 # Rows that effects are measured with and outer rows predicted from, at most: the cost grows with the cube.
 _KNOWN_ROWS = 800
-# What outer rows ask for is weighed with so many of the usual.
+# What outer rows ask for is weighed against this number of rows that ask for the usual.
 _PRIOR_ROWS = 10
 # The share of rows at an end of a column; columns that are tested, and the share of all effects that they need.
 _OUTER, _TESTED_COLUMNS, _LEAST_SHARE = 0.1, 6, 0.02

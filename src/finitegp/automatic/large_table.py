@@ -25,7 +25,7 @@ from .processes import count_processes, with_one_thread
 from .settings import AutoSettings
 from .table import Array, Table
 
-# Each of so many shares of the rows in memory is summed on its own, whatever the number of threads.
+# The rows in memory are summed in this number of shares, whatever the number of threads.
 SHARES = 2
 # Features of the kernel beside the networks: with many columns, fewer, and there is less to gain from them.
 _MANY_COLUMNS = 64

@@ -26,7 +26,7 @@ _VALIDATION_ROWS = (2000, 1000, 500, 250)
 _FEW_ROWS, _FEWEST_ROWS = 10_000, 1_000
 # Few rows at once slow everything down: before, a thread goes.
 _SMALL_CHUNK, _SMALLEST_CHUNK = 256, 64
-# BLAS copies panels of so many rows into memory of its own, and keeps it: measured with OpenBLAS.
+# BLAS copies panels of this number of rows into memory of its own, and keeps it: measured with OpenBLAS.
 _BLAS_PANEL_ROWS = 384
 # The width of the embedding of noise networks: the default of PeriodicEmbedding.
 _NOISE_WIDTH = 4

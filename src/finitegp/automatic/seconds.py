@@ -157,7 +157,7 @@ def _of_networks(work: Work, speed: float) -> float:
 
 
 def _in_rounds(jobs: list[float], threads: int) -> float:
-    """Jobs in their order, so many at once."""
+    """Jobs in their order, one per thread at once."""
     return sum(max(jobs[first : first + threads]) for first in range(0, len(jobs), threads))
 
 

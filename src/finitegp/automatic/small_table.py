@@ -55,7 +55,7 @@ _SPREAD_FORM = KernelForm(
 # Rows that outliers and the spread are learned from: more make them hardly better, and cost grows with the cube.
 _LEARNING_ROWS = 600
 _FEWEST_FOR_FOLDS = 5
-# With so many rows that hyperparameters were not learned from, these alone judge, and nothing is refitted in folds.
+# With at least this number of rows that hyperparameters were not learned from, these alone judge, without refits.
 ENOUGH_JUDGES = 400
 _FEWEST_FOR_OUTLIERS = 8
 _LEAST_WEIGHT = 0.01
@@ -409,7 +409,7 @@ def gross_outliers(rows: KernelRows, seed: int) -> tuple[float, float, Array]:
         parameters = fit_from_several_starts(form, part.take(learning), (1.0, 0.3), steps=30, seed=seed)
         posterior = KernelPosterior(form, parameters, part)
         mean, variance = posterior.leave_one_out()
-        # Of one trusted observation: a row of a count is the mean of so many.
+        # Of one trusted observation: a row with a count is the mean of that many.
         trusted = np.maximum(variance - posterior.scale * posterior.noise * (scales / rows.counts - 1.0), 1e-12)
         found = (4.0 + np.square(standardized - mean) / trusted) / 5.0
         scales = np.where(found > 5.0, found, 1.0)

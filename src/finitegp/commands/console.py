@@ -20,10 +20,11 @@ from ..errors import FiniteGPError, LostRankError
 from ..formatting import shown
 
 if TYPE_CHECKING:
-    from ..tables.encoder import ColumnSummary
+    from ..tables.summaries import ColumnSummary
 
 # More columns than these are not listed one by one.
 _MOST_COLUMNS = 40
+_SHELL_OPTIONS = {"split_by": "--split-by", "group": "--group", "folds": "--cv"}
 # What to do about an error in the shell, by its code and with its fields, where that differs from Python.
 _ADVICE: dict[str, Callable[..., str]] = {
     "absent_columns": lambda: "correct the file.",
@@ -37,6 +38,9 @@ _ADVICE: dict[str, Callable[..., str]] = {
     "missing_values_in_new_rows": lambda: "Remove these rows or columns, or fit the model with --missing impute.",
     "model_keeps_rows": lambda: "Fit it with --no-rows.",
     "needs_double": lambda: "use --double.",
+    "not_on_disk": lambda option: (
+        f"leave out {_SHELL_OPTIONS[option]} or --memory, or give the rows to judge with as --test FILE."
+    ),
     "no_target": lambda: "name the column with --target.",
     "rows_without_target": lambda: "remove them, or leave out --refuse-missing-targets.",
     "target_scale": lambda: "choose another --target-scale, or leave it to be found.",
@@ -62,6 +66,7 @@ class Console:
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
         self.notes: list[str] = []
+        self.written: list[Path] = []  # files that are complete
         self._out = RichConsole(quiet=as_json)
         self._errors = RichConsole(stderr=True, quiet=as_json)
 
@@ -112,6 +117,10 @@ class Console:
                 typer.secho("Error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
                 typer.echo(error_message(error), err=True)
                 raise typer.Exit(1) from None
+            except KeyboardInterrupt:
+                kept = f"{', '.join(map(str, self.written))} is complete" if self.written else "no file was written"
+                typer.echo(f"Stopped: {kept}, and files that were there before are as they were.", err=True)
+                raise typer.Exit(130) from None
 
 
 def error_message(error: BaseException) -> str:
@@ -138,22 +147,23 @@ def _rounded_up(size: int) -> str:
 
 
 def columns_table(columns: Sequence[ColumnSummary]) -> Table:
-    """What becomes of each column; of very many, of the first and of those that are not plain numbers."""
+    """What becomes of each column; of very many, of those that matter or are not plain numbers."""
     title = "columns"
     shown = list(columns)
     if len(shown) > _MOST_COLUMNS:
-        special = [line for line in shown if line.encoding != "number" or line.gaps]
+        special = [line for line in shown if line.encoding != "number" or line.gaps or (line.relevance or 0.0) >= 0.01]
         shown = (special or shown)[:_MOST_COLUMNS]
         kinds = Counter(line.encoding for line in columns)
         counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         title = f"{len(shown)} of {len(columns)} columns ({counted})"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("column", "holds", "becomes", "numbers", "gaps", "different", "note"):
-        right, long = heading in ("numbers", "gaps", "different"), heading in ("column", "note")
+    for heading in ("column", "holds", "becomes", "numbers", "gaps", "different", "relevance", "note"):
+        right, long = heading in ("numbers", "gaps", "different", "relevance"), heading in ("column", "note")
         table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=not long)
     for line in shown:
         style = "dim" if line.encoding == "left out" else None
         counts = [str(count) if count else "" for count in (len(line.outputs), line.gaps, line.distinct)]
+        counts.append("" if line.relevance is None else f"{100 * line.relevance:.1f} %")
         name = escape(line.column) or "(no name)"
         table.add_row(name, line.kind, line.encoding, *counts, escape(line.note), style=style)
     return table

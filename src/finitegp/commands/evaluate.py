@@ -26,8 +26,8 @@ def evaluate(
     """
     console = Console(as_json)
     with console.guard():
-        from ..tables.encoder import TransformReport
         from ..tables.model import TableRegressor
+        from ..tables.summaries import TransformReport
 
         loaded = TableRegressor.load(model).with_target(target)
         table = open_tables(tables, delimiter, encoding, **loaded.reading_options)

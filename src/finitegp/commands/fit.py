@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from ..errors import DataError
 from .console import Console, columns_table, scores_table, show_findings, verdict
-from .fit_on_disk import BLOCK_BYTES, CHUNK_ROWS, fit_on_disk
 from .options import (
     Categorical,
     Date,
@@ -38,13 +36,6 @@ from .options import (
     open_tables,
 )
 
-if TYPE_CHECKING:
-    from ..distributed import Ranks
-    from ..tables.model import TableRegressor
-    from ..tables.reader import TableReader
-
-# Up to this many rows are kept in memory also with a memory budget: a kernel can then be fitted to them.
-_ROWS_IN_MEMORY = 1500
 # What each of several processes may use without --memory.
 _MEMORY_OF_A_RANK = "1GB"
 
@@ -123,7 +114,7 @@ def fit(
     _check_judging(cv, split_by, test)
     if memory is not None:
         check_size("--memory", memory)
-    from ..distributed import join_ranks  # here, because torch takes seconds to import
+    from ..distributed import ALONE, join_ranks  # here, because torch takes seconds to import
 
     with console.guard(), join_ranks() as ranks:
         if not ranks.is_first:
@@ -136,15 +127,16 @@ def fit(
                 f"Several processes keep the rows on disk: each of them may use {memory} of memory besides the program "
                 "itself; use --memory for another size."
             )
-        from ..tables.judging import Judging
+        from ..tables.judging import Judging, fit_and_judge
         from ..tables.model import TableRegressor
+        from ..tables.reader import ON_DISK, ROWS_IN_MEMORY
 
         if memory is not None:
             from ..memory import return_freed_memory
 
             return_freed_memory()  # before the first table is opened
         reading: dict[str, Any] = {"decimal": decimal or ".", "text": categorical or []}
-        sizes = {} if memory is None else {"chunk_size": CHUNK_ROWS, "block_size": BLOCK_BYTES}
+        sizes = {} if memory is None else ON_DISK
         with ranks.working():  # so that what is wrong on all ranks is reported by one
             check_output(output, force=force, inputs=tables)
             report_path = None if no_report else check_output(report or output.with_suffix(".html"), force=force)
@@ -169,35 +161,34 @@ def fit(
             memory_budget=memory,
             keep_rows=not no_rows,
         )
-        small = table.num_rows <= _ROWS_IN_MEMORY
-        if small and ranks.world_size > 1:
+        if table.num_rows <= ROWS_IN_MEMORY and ranks.world_size > 1:
             console.note("So few rows are fitted by one process.")
-        more = {"files": [path.name for path in table.paths], "effort": effort.value, "seed": seed, "memory": memory}
-        if memory is not None and not small:
-            fitted = _fit_on_disk(model, table, target, test_fraction, report_path, console, ranks, force)
             if not ranks.is_first:
                 return
-            model, summary = fitted, fitted.summary_
-        elif not ranks.is_first:
+            ranks = ALONE
+        console.print(f"{table.num_rows} rows; target {target!r}")
+        judged = fit_and_judge(
+            model,
+            table,
+            target,
+            Judging(test_fraction, split_by, group, cv),
+            test=None if not test else open_tables(test, delimiter, encoding, **reading, **sizes),
+            seed=seed,
+            report=report_path,
+            force=force,
+            ranks=ranks,
+            on_plan=lambda plan: console.print(str(plan)),
+            shell=True,
+        )
+        if not ranks.is_first:
             return
-        else:
-            from ..tables.judging import fit_and_judge, stored_summary
-
-            console.print(f"{table.num_rows} rows; target {target!r}")
-            judged = fit_and_judge(
-                model,
-                table,
-                target,
-                Judging(test_fraction, split_by, group, cv),
-                test=None if not test else open_tables(test, delimiter, encoding, **reading),
-                seed=seed,
-                report=report_path,
-                force=force,
-            )
-            model.verbose = False
-            summary = stored_summary(judged, {})
-            console.table(columns_table(model.columns_))
-            console.note(*judged.notes)
+        model.verbose = False
+        summary = judged.summary()
+        console.table(columns_table(model.columns_))
+        console.note(*judged.notes)
+        if judged.contents is not None and report_path is not None:
+            console.written.append(report_path)
+        more = {"files": [path.name for path in table.paths], "effort": effort.value, "seed": seed, "memory": memory}
         if not summary["scores"]:
             report_path = None
         model.summary_ = {**summary, **more}
@@ -218,78 +209,6 @@ def _check_judging(cv: int, split_by: str | None, test: list[Path] | None) -> No
         raise typer.BadParameter("must be 2 or more.", param_hint="--cv")
 
 
-def _fit_on_disk(
-    model: TableRegressor,
-    table: TableReader,
-    target: str,
-    test_fraction: float,
-    report: Path | None,
-    console: Console,
-    ranks: Ranks,
-    force: bool,
-) -> TableRegressor:
-    """A model of rows that stay on disk, judged by held-out rows, which it takes in."""
-    from ..report.evaluation import evaluate
-    from ..tables.encoder import TableEncoder
-    from ..tables.model import TableRegressor
-
-    console.note(*table.notes)
-    seed = int(model.random_state)
-    with ranks.working():
-        encoder = TableEncoder.fit(
-            table,
-            missing=model.missing,
-            exclude=[target, *model.drop],
-            categorical=model.categorical,
-            numeric=model.numeric,
-            date=model.date,
-            day_first=model.day_first,
-            decimal=model.decimal,
-        )
-    console.print(f"{table.num_rows} rows; target {target!r}")
-    console.table(columns_table(encoder.summary()))
-    console.note(*encoder.notes)
-    budget = str(model.memory_budget)
-    regressor, training, held_out, seconds = fit_on_disk(
-        table,
-        encoder,
-        target,
-        budget,
-        effort=model.effort,
-        test_fraction=test_fraction,
-        seed=seed,
-        console=console,
-        ranks=ranks,
-    )
-    fitted = TableRegressor.from_parts(regressor, encoder, target)
-    if not ranks.is_first:
-        return fitted
-    scores: list[dict[str, Any]] = []
-    width = None
-    if len(held_out.targets):
-        rows = training.inputs, training.targets
-        evaluation = evaluate(regressor, held_out.inputs, held_out.targets, training=rows, seed=seed)
-        scores = [each.to_dict() for each in evaluation.scores]
-        lower, upper = regressor.predict_interval(held_out.inputs, 0.9)
-        width = float(np.median(upper - lower))
-        if report is not None:
-            known = training.inputs, training.targets, training.numbers
-            fitted.report_encoded(
-                held_out.inputs, held_out.targets, report, training=known, evaluation=evaluation, seed=seed, force=force
-            )
-        regressor.partial_fit(held_out.inputs, held_out.targets)
-    fitted.summary_ = {
-        "rows": table.num_rows,
-        "held_out_rows": len(held_out.targets),
-        "takes_in_held_out_rows": bool(len(held_out.targets)),
-        "judged_by": "random rows",
-        "scores": scores,
-        "interval_width": width,
-        "seconds": seconds,
-    }
-    return fitted
-
-
 def _show_result(console: Console, summary: dict[str, Any], output: Path, report: Path | None) -> None:
     held_out = summary["held_out_rows"]
     if summary["scores"]:
@@ -297,6 +216,8 @@ def _show_result(console: Console, summary: dict[str, Any], output: Path, report
         title = f"{held_out} held-out rows ({how})" if "fold" not in how else f"{held_out} rows, {how}"
         console.table(scores_table(title, summary["scores"]))
         console.print(verdict(summary["scores"], summary.get("interval_width")))
+        for how, scores in summary.get("other_scores", {}).items():
+            console.table(scores_table(how, scores))
         if "fold" in how:
             console.print("The saved model was fitted to all rows.")
         elif summary["takes_in_held_out_rows"]:

@@ -9,7 +9,6 @@ import typer
 
 from ..errors import DataError
 from .console import Console
-from .fit_on_disk import BLOCK_BYTES, CHUNK_ROWS, keep_to_budget
 from .options import (
     Delimiter,
     Encoding,
@@ -83,9 +82,10 @@ def predict(
     if memory is not None:
         check_size("--memory", memory)
     with console.guard():
-        from ..tables.encoder import TransformReport
         from ..tables.model import TableRegressor
+        from ..tables.reader import ON_DISK
         from ..tables.rows import check_columns
+        from ..tables.summaries import TransformReport
         from .tables_out import check_ending
 
         check_ending(output)
@@ -102,9 +102,8 @@ def predict(
             from ..memory import return_freed_memory
 
             return_freed_memory()  # before the first table is opened
-            sizes = {"chunk_size": CHUNK_ROWS, "block_size": BLOCK_BYTES}
-            table = open_tables(tables, delimiter, encoding, **sizes, **options)
-            keep_to_budget(loaded.regressor_, budget, table, console, of_model=memory is None)
+            table = open_tables(tables, delimiter, encoding, **ON_DISK, **options)
+            _keep_to_budget(loaded.regressor_, budget, table, console, of_model=memory is None)
         prefix = loaded.target_ or "target"
         added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper")]
         check_columns(keep or [], table.column_names)
@@ -129,6 +128,31 @@ def predict(
                 "interval": interval.value,
             }
         )
+
+
+def _keep_to_budget(
+    regressor: Any, budget: str | int, table: TableReader, console: Console, *, of_model: bool = False
+) -> None:
+    """Let a model predict in chunks that keep to a memory budget, perhaps its own; the bill is shown."""
+    from ..memory import MemoryBudgetError, parse_bytes, return_freed_memory
+    from ..prediction_memory import PredictionSetting, plan_prediction
+    from ..tables.reader import ON_DISK
+
+    (fit,) = regressor.fits_
+    setting = PredictionSetting.of(
+        fit, table_columns=len(table.column_names), table_rows=ON_DISK["chunk_size"], reading_bytes=table.reading_bytes
+    )
+    try:
+        plan = plan_prediction(parse_bytes(budget), setting)
+    except MemoryBudgetError as error:
+        if not of_model:
+            raise
+        # Reading a CSV file takes more than a small model: a budget that was enough to fit it may not be here.
+        problem = f"The model was fitted with a memory budget, which predictions keep to. {error.problem}"
+        raise MemoryBudgetError(problem, "", error.plan) from None
+    console.print(str(plan))
+    return_freed_memory()
+    regressor.fits_ = [fit.with_chunks(plan.setting.chunk_size)]
 
 
 def _is_text(output: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -48,8 +47,8 @@ def report(
         place = check_output(output or model.with_suffix(".html"), force=force, inputs=[model, *tables])
         loaded = TableRegressor.load(model).with_target(target)
         table = open_tables(tables, delimiter, encoding, **loaded.reading_options)
-        contents = loaded.report(table, place, seed=seed, force=force)
-        findings = [asdict(finding) for finding in contents.checkup.findings]
+        contents = loaded.report(table, place, seed=seed, force=force, shell=True)
+        findings = [finding.to_dict() for finding in contents.checkup.findings]
         console.note(*table.notes)
         console.print(f"report on {table.num_rows} rows: ", place)
         show_findings(console, findings)

@@ -33,8 +33,8 @@ def update(
     """
     console = Console(as_json)
     with console.guard():
-        from ..tables.encoder import TransformReport
         from ..tables.model import TableRegressor
+        from ..tables.summaries import TransformReport
 
         check_output(output, force=force, inputs=tables)
         loaded = TableRegressor.load(model).with_target(target)

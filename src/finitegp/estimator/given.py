@@ -40,7 +40,7 @@ _LEARNING_RATE = 1e-2  # of Adam with cosine decay
 _HIDDEN, _NOISE_HIDDEN, _BATCH_SIZE = (128, 128, 128), 64, 128
 # Of Lagged: batches between refreshes, and batches that its statistics cover.
 _BLOCK, _WINDOW = 5, 100
-# By effort: passes over the rows, and at least so many steps.
+# By effort: passes over the rows, and the fewest steps.
 _EPOCHS_AND_STEPS = {"low": (6, 1500), "medium": (12, 4000), "high": (40, 6000)}
 _FOURIER_FEATURES = {"low": 256, "medium": 512, "high": 512}
 _SMALLEST_NOISE_VARIANCE = 1e-6

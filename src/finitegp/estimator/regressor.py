@@ -6,6 +6,7 @@ import numbers
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -209,12 +210,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 start = stop
         return _join(list(means)), _join(list(deviations))
 
-    def predict_interval(self, X: Any, coverage: float = 0.9, method: str = "predictive") -> tuple[Array, Array]:
+    def predict_interval(
+        self, X: Any, coverage: float | Sequence[float] = 0.9, method: str = "predictive"
+    ) -> tuple[Array, Array]:
         """Lower and upper end of the central interval that holds a new observation with probability ``coverage``.
 
         Args:
             X: ``(rows, columns)``.
-            coverage: Between 0 and 1.
+            coverage: Between 0 and 1; several give ends of shape ``(rows, coverages)``, or ``(rows, targets,
+                coverages)``, from one prediction.
             method: ``"predictive"``, from the predictive distribution: a Gaussian, or Student's t where an automatic
                 fit found that a few errors are far larger than most; ``"gaussian"``, from the standard deviations
                 alone; or ``"conformal"`` after an automatic fit: from what was counted on rows that were left out.
@@ -222,7 +226,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         check_is_fitted(self, "fits_")
         inputs = self._check_inputs(X)
         ends = [fit.interval(inputs, coverage, method=method) for fit in self.fits_]
-        return _join([lower for lower, _ in ends]), _join([upper for _, upper in ends])
+        return _join([lower for lower, _ in ends], axis=1), _join([upper for _, upper in ends], axis=1)
 
     def log_density(self, X: Any, y: Any) -> Array:
         """The log predictive density of observed targets, ``(rows,)`` or ``(rows, targets)``.
@@ -237,10 +241,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         inputs, targets, _ = self._check_rows(X, y, None, reset=False, fewest=1)
         self._check_target_count(targets)
         return _join(
-            [
-                fit.predict(inputs).log_density(torch.from_numpy(targets[:, column]))
-                for column, fit in enumerate(self.fits_)
-            ]
+            [fit.predict(inputs).log_density(torch.tensor(targets[:, column])) for column, fit in enumerate(self.fits_)]
         )
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:

@@ -153,10 +153,8 @@ class LiteModel:
         if self.scale.name != "identity":
             nothing = np.full(len(mean), np.nan)
             return LitePrediction(*self.scale.moments(interval), nothing, nothing, interval)
-        # What is more than the prediction had before is not known of the row.
-        epistemic = np.sqrt(np.maximum(np.square(std) - found.noise, 0.0)) if unknown is not None else None
-        plain = np.sqrt(found.epistemic)
-        return LitePrediction(mean, std, plain if epistemic is None else epistemic, np.sqrt(found.noise), interval)
+        wider = std / found.std
+        return LitePrediction(mean, std, wider * np.sqrt(found.epistemic), wider * np.sqrt(found.noise), interval)
 
     def update(self, rows: Any, targets: Any, counts: Any = None) -> LiteModel:
         """The model with more rows: the exact posterior of all of them, with features, noise and scaling kept."""

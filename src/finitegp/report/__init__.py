@@ -3,13 +3,14 @@
 >>> from finitegp.report import gather_contents, write_report
 """
 
-from .contents import Checkup, Finding, ReportContents
+from .contents import Checkup, ColumnFacts, Finding, ReportContents
 from .evaluation import Evaluation, evaluate
 from .measure import encoded_columns, gather_contents
 from .page import render_page, write_report
 
 __all__ = [
     "Checkup",
+    "ColumnFacts",
     "Evaluation",
     "Finding",
     "ReportContents",

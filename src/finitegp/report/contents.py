@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,17 +29,23 @@ class Finding:
         title: What is wrong, in a few words.
         evidence: The figures that show it.
         fix: What to do.
+        shell_fix: What to do in the shell, where that differs from Python.
     """
 
     severity: str
     title: str
     evidence: str
     fix: str
+    shell_fix: str = ""
 
     def __post_init__(self) -> None:
         """An unknown severity would vanish from the sorted list."""
         if self.severity not in SEVERITIES:
             raise ValueError(f"severity must be one of {SEVERITIES}, but is {self.severity!r}.")
+
+    def to_dict(self) -> dict[str, str]:
+        """What was found, as JSON values."""
+        return {"severity": self.severity, "title": self.title, "evidence": self.evidence, "fix": self.fix}
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,11 @@ class Checkup:
     findings: list[Finding]
     passed: list[str]
     skipped: dict[str, str]
+
+    def in_shell(self) -> Checkup:
+        """The same for people who work in the shell: advice names options of the command line."""
+        findings = [dataclasses.replace(each, fix=each.shell_fix or each.fix) for each in self.findings]
+        return dataclasses.replace(self, findings=findings)
 
     def count(self, severity: str) -> int:
         """How many findings are this severe."""
@@ -230,6 +241,29 @@ class ImportanceTable:
     base_rmse: float
 
 
+@dataclass(frozen=True)
+class ColumnFacts:
+    """One column of a table that was encoded.
+
+    Attributes:
+        name: In the table.
+        kind: What it holds.
+        encoding: How it was turned into numbers.
+        gaps: Values that are missing.
+        distinct: Different values.
+        relevance: Its total effect on predictions, from 0 to 1; None if that was not measured.
+        note: What is worth knowing.
+    """
+
+    name: str
+    kind: str
+    encoding: str
+    gaps: int
+    distinct: int
+    relevance: float | None
+    note: str
+
+
 @dataclass(frozen=True, eq=False)
 class ReportContents:
     """All that a report shows.
@@ -249,6 +283,8 @@ class ReportContents:
         importance: Of the inputs.
         checkup: The doctor's findings.
         remarks: What could not be shown, and why, by section name.
+        columns: Of the table, if one was encoded.
+        other_scores: Scores on rows that were held out in another way, by how.
     """
 
     title: str
@@ -265,6 +301,8 @@ class ReportContents:
     importance: ImportanceTable
     checkup: Checkup
     remarks: dict[str, str]
+    columns: list[ColumnFacts] = field(default_factory=list)
+    other_scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values: arrays become lists, and a number that is not finite becomes None."""

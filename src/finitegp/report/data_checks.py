@@ -192,6 +192,7 @@ def check_skewed_target(targets: Array) -> Finding | None:
         f"All targets are positive and their skewness is {shown(plain, 2)}; that of their logarithm is "
         f"{shown(logarithm, 2)}.",
         "Predicting the logarithm of the target may do better, and makes errors relative and intervals positive.",
+        "Fit with --target-scale log, which makes errors relative and intervals positive, and compare the scores.",
     )
 
 

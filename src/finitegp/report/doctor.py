@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..metrics import Scores
 from . import data_checks, model_checks, prediction_checks
-from .contents import SEVERITIES, Checkup, Finding, ResidualPanel
+from .contents import SEVERITIES, Checkup, Finding, ImportanceTable, ResidualPanel
 from .reported_model import ModelFacts, Predicted
 
 Array = npt.NDArray[np.float64]
@@ -32,6 +32,8 @@ class Patient:
         model: Facts from the posterior's matrices, or None.
         record: Of the fit.
         residual_panels: Residuals by input.
+        importance: Of the inputs, or None.
+        scale_is_chosen: Whether left-out rows have settled on which scale the target is modelled.
     """
 
     column_names: Sequence[str]
@@ -43,6 +45,8 @@ class Patient:
     model: ModelFacts | None
     record: dict[str, Any]
     residual_panels: Sequence[ResidualPanel] = ()
+    importance: ImportanceTable | None = None
+    scale_is_chosen: bool = False
 
 
 class _NotPossible(Exception):  # noqa: N818  not an error: the reason is shown
@@ -71,6 +75,7 @@ def examine(patient: Patient, *, seed: int = 0) -> Checkup:
 def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | None]]:
     names, scores = patient.column_names, patient.scores
     residuals = patient.held_out[1] - patient.predicted.mean
+    standardized = patient.predicted.normal_scores(patient.held_out[1])
     inputs, targets = _sample(patient, seed)
     columns = inputs.shape[1]
     return {
@@ -78,7 +83,7 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         "constant columns": lambda: data_checks.check_constant_columns(inputs, names),
         "duplicate columns": lambda: data_checks.check_duplicate_columns(inputs, names),
         "repeated target values": lambda: data_checks.check_repeated_targets(targets),
-        "skewed target": lambda: data_checks.check_skewed_target(targets),
+        "skewed target": lambda: data_checks.check_skewed_target(_without_scale(patient, targets)),
         "leakage: one telling column": lambda: data_checks.check_telling_columns(inputs, targets, names),
         "leakage: held-out error near zero": lambda: prediction_checks.check_perfect_predictions(scores[0].r_squared),
         "leakage: shared rows": lambda: data_checks.check_shared_rows(*_training(patient), *patient.held_out),
@@ -88,18 +93,22 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         "baselines": lambda: prediction_checks.check_baselines(_with_baselines(scores)),
         "overfit gap": lambda: prediction_checks.check_overfit(_nlml(patient), scores[0]),
         "coverage of intervals": lambda: prediction_checks.check_coverage(scores[0].coverage, len(residuals)),
-        "heavy tails": lambda: prediction_checks.check_heavy_tails(
-            patient.predicted.normal_scores(patient.held_out[1])
+        "shape of predicted distributions": lambda: prediction_checks.check_distributions(standardized),
+        "coverage by size of the prediction": lambda: prediction_checks.check_segments(
+            standardized, patient.predicted.mean
         ),
+        "share that is explained": lambda: prediction_checks.check_explained(scores[0].r_squared),
+        "harmful inputs": lambda: prediction_checks.check_harmful_inputs(_importance(patient)),
+        "heavy tails": lambda: prediction_checks.check_heavy_tails(standardized),
         "bias": lambda: prediction_checks.check_bias(residuals),
         "residuals by input": lambda: prediction_checks.check_structured_residuals(patient.residual_panels),
         "dead features": lambda: model_checks.check_dead_features(
-            _model(patient).dead_features, _model(patient).num_features
+            _network(patient).dead_features, _model(patient).num_features
         ),
         "collapsed features": lambda: model_checks.check_collapsed_features(
             _model(patient).effective_dimension, _model(patient).num_features
         ),
-        "noise at its bound": lambda: model_checks.check_noise_bound(*_noise(patient)),
+        "noise at its bound": lambda: model_checks.check_noise_bound(*_noise(patient), scores[0].r_squared),
         "conditioning": lambda: model_checks.check_conditioning(
             _model(patient).condition_number, _model(patient).jitter
         ),
@@ -128,6 +137,24 @@ def _model(patient: Patient) -> ModelFacts:
     if patient.model is None:
         raise _NotPossible("this estimator does not show its posterior")
     return patient.model
+
+
+def _network(patient: Patient) -> ModelFacts:
+    if patient.record.get("path") == "kernel":
+        raise _NotPossible("kernels have no features that can die")
+    return _model(patient)
+
+
+def _without_scale(patient: Patient, targets: Array) -> Array:
+    if patient.scale_is_chosen:
+        raise _NotPossible("the scale of the target was chosen by left-out rows")
+    return targets
+
+
+def _importance(patient: Patient) -> ImportanceTable:
+    if patient.importance is None:
+        raise _NotPossible("the importance of inputs was not measured")
+    return patient.importance
 
 
 def _nlml(patient: Patient) -> float:

@@ -12,9 +12,10 @@ import numpy as np
 from ..formatting import cut, distinct_cuts, percent, shown
 from ..metrics import Scores
 from .charts import Axis, Chart, log_ticks
-from .contents import Calibration, Curve, HeldOutPoints, ImportanceTable, Outliers, ResidualPanel
+from .contents import Calibration, ColumnFacts, Curve, HeldOutPoints, ImportanceTable, Outliers, ResidualPanel
 
 _TABLE_ROWS = 20
+_MOST_COLUMNS = 100
 # Three of these side by side have letters of the same size as two of the usual ones.
 _SMALL: dict[str, Any] = {"width": 340, "height": 270}
 # A cell: text, or a value and its standard error.
@@ -289,7 +290,27 @@ def curve_figure(panel: str, curves: Sequence[Curve], number: int) -> Figure:
     return Figure(f"curve{number}", chart, table, {"panel": panel, "names": names})
 
 
-def scores_table(scores: Sequence[Scores], rows: int, target_name: str) -> Table:
+def columns_table(columns: Sequence[ColumnFacts]) -> Table:
+    """What became of the columns of a table, the most relevant first."""
+    ordered = sorted(columns, key=lambda each: -1.0 if each.relevance is None else each.relevance, reverse=True)
+    body = [
+        [
+            cut(each.name, 40) or "(no name)",
+            each.kind,
+            each.encoding,
+            "–" if each.relevance is None else percent(each.relevance),
+            shown(each.gaps),
+            shown(each.distinct) if each.distinct else "–",
+            cut(each.note, 120),
+        ]
+        for each in ordered[:_MOST_COLUMNS]
+    ]
+    more = f", the {_MOST_COLUMNS} most relevant" if len(ordered) > _MOST_COLUMNS else ""
+    headings = ["column", "kind", "encoding", "relevance", "gaps", "distinct", "note"]
+    return Table(f"{shown(len(columns))} columns of the table{more}", headings, body, (0, 1, 2, 6))
+
+
+def scores_table(scores: Sequence[Scores], rows: str, target_name: str) -> Table:
     """The model and its baselines side by side."""
     levels = [f"{percent(level, 0)} holds" for level in scores[0].coverage]
     body: list[list[Cell]] = [
@@ -304,7 +325,7 @@ def scores_table(scores: Sequence[Scores], rows: int, target_name: str) -> Table
         ]
         for each in scores
     ]
-    caption = f"{shown(rows)} held-out rows; errors in units of {cut(target_name, 40)}"
+    caption = f"{rows}; errors in units of {cut(target_name, 40)}"
     return Table(caption, ["model", "RMSE", "MAE", "R²", "NLPD", "CRPS", *levels], body, own_row=True)
 
 

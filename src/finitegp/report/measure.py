@@ -15,8 +15,9 @@ from .. import __version__
 from ..data import ArraySource
 from ..errors import DataError, NumericalError
 from ..formatting import shown
+from ..metrics import Scores
 from .calibration import measure_calibration
-from .contents import Curve, HeldOutPoints, Outliers, ReportContents
+from .contents import ColumnFacts, Curve, HeldOutPoints, Outliers, ReportContents
 from .doctor import Patient, examine
 from .evaluation import Evaluation, evaluate
 from .importance import measure_importance
@@ -49,6 +50,8 @@ def gather_contents(
     title: str | None = None,
     seed: int = 0,
     evaluation: Evaluation | None = None,
+    columns: Sequence[ColumnFacts] = (),
+    other_scores: Mapping[str, Sequence[Scores]] | None = None,
 ) -> ReportContents:
     """Measure everything that a report shows.
 
@@ -68,6 +71,8 @@ def gather_contents(
         title: Heading of the page.
         seed: Of all samples of rows.
         evaluation: Of these held-out rows by :func:`.evaluate`, if they have been predicted already.
+        columns: Of the table that was encoded.
+        other_scores: Scores on rows that were held out in another way, by how.
 
     Example:
         >>> from finitegp import FeatureGP
@@ -153,10 +158,14 @@ def gather_contents(
                 model=facts,
                 record=reported.record,
                 residual_panels=panels,
+                importance=importance,
+                scale_is_chosen=reported.units is not None,
             ),
             seed=seed,
         ),
         remarks=remarks,
+        columns=list(columns),
+        other_scores={how: list(scores) for how, scores in (other_scores or {}).items()},
     )
 
 

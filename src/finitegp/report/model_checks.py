@@ -26,6 +26,7 @@ def check_dead_features(dead: int, num_features: int) -> Finding | None:
         f"{dead} of {num_features} features ({percent(share, 0)}) are zero on every training row.",
         "Lower the learning rate or the weight decay, or use an activation that cannot die (gelu, silu). If accuracy "
         "is good as it is, a narrower network will do as well and cost less.",
+        "If accuracy is good as it is, nothing has to be done; otherwise try another --seed or --effort.",
     )
 
 
@@ -45,15 +46,19 @@ def check_collapsed_features(effective_dimension: float, num_features: int) -> F
         "inputs from new ones.",
         "Lower the learning rate, train shorter, or use feature_map='fourier'. Check whether the inputs carry "
         "information on the target at all: see the importance section.",
+        "Check whether the inputs carry information on the target at all: see the importance section.",
     )
 
 
-def check_noise_bound(relative_noise: float, floored_share: float = 0.0) -> Finding | None:
+def check_noise_bound(
+    relative_noise: float, floored_share: float = 0.0, r_squared: float | None = None
+) -> Finding | None:
     """Noise that has run into its lower bound, or that has taken up the whole target.
 
     Args:
         relative_noise: Mean noise variance over the variance of the target.
         floored_share: The share of rows whose own noise is at the bound of its network.
+        r_squared: What is explained of held-out rows: noise that depends on the row is no share of the variance.
 
     Example:
         >>> check_noise_bound(1e-9).severity, check_noise_bound(0.99).severity, check_noise_bound(0.1)
@@ -68,7 +73,7 @@ def check_noise_bound(relative_noise: float, floored_share: float = 0.0) -> Find
             "Look for a column that gives the target away, for repeated rows, or for targets made by a formula. If the "
             "target is truly free of noise, the error bars are only as good as the features.",
         )
-    if relative_noise >= 0.97:
+    if relative_noise >= 0.97 and (r_squared is None or r_squared < 0.03):
         return Finding(
             "problem",
             "Noise explains everything",
@@ -84,6 +89,7 @@ def check_noise_bound(relative_noise: float, floored_share: float = 0.0) -> Find
             f"The predicted noise of {percent(floored_share)} of the held-out rows is as small as it may be.",
             "Look for repeated rows or few distinct targets there; set noise='constant' if the error bars of such rows "
             "are too narrow.",
+            "Look for repeated rows or few distinct targets there.",
         )
     return None
 
@@ -105,6 +111,7 @@ def check_conditioning(condition_number: float, jitter: float) -> Finding | None
         f"{_digits_left(condition_number)} of 16 digits are left.",
         "Scale inputs and target to order one, remove duplicate columns, use fewer features or a larger noise "
         "variance.",
+        "Leave out duplicate columns with --drop.",
     )
 
 

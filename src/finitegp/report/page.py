@@ -22,6 +22,7 @@ _SECTIONS = {
     "doctor": "Doctor",
     "trained": "What was trained",
     "scores": "Held-out scores",
+    "columns": "Columns",
     "predicted": "Predicted against actual",
     "calibration": "Calibration",
     "importance": "Importance of inputs",
@@ -43,11 +44,17 @@ def render_page(contents: ReportContents) -> str:
         .get_template("report.html.j2")
         .render(
             contents=contents,
-            sections=_SECTIONS,
+            sections={name: title for name, title in _SECTIONS.items() if name != "columns" or contents.columns},
             tiles=_tiles(contents),
             skipped=skipped,
             settings=figures.Table("Settings of the fit", ["setting", "value"], settings, (0, 1)),
-            scores=figures.scores_table(contents.scores, contents.points.total, contents.target_name),
+            scores=figures.scores_table(
+                contents.scores, f"{shown(contents.points.total)} held-out rows", contents.target_name
+            ),
+            other_scores=[
+                figures.scores_table(scores, how, contents.target_name) for how, scores in contents.other_scores.items()
+            ],
+            columns=figures.columns_table(contents.columns),
             predictions=figures.predictions_figure(contents.points, contents.target_name),
             level=figures.level_figure(contents.by_level),
             pit=figures.pit_figure(contents.calibration),

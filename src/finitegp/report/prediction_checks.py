@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..data.naming import listed
 from ..formatting import percent, shown
 from ..metrics import Scores
-from .contents import Finding, ResidualPanel
+from .contents import Finding, ImportanceTable, ResidualPanel
 
 Array = npt.NDArray[np.float64]
 
@@ -57,10 +57,10 @@ def check_baselines(scores: Sequence[Scores]) -> Finding | None:
             fix = (
                 "Raise the effort or get more rows; with many columns and few rows, leave out those that cannot matter."
             )
-            return Finding("problem", title, evidence, fix)
-        return Finding(
-            "note", title, evidence, "If the relation is linear, nothing is wrong. Otherwise raise the effort."
-        )
+            shell = "Use --effort high or get more rows; of many columns, --drop those that cannot matter."
+            return Finding("problem", title, evidence, fix, shell)
+        fix = "If the relation is linear, nothing is wrong. Otherwise raise the effort"
+        return Finding("note", title, evidence, f"{fix}.", f"{fix}: --effort high.")
     return None
 
 
@@ -80,6 +80,7 @@ def check_overfit(nlml: float, scores: Scores) -> Finding | None:
         f"{shown(gap, 2)} nats (standard error {shown(scores.nlpd_error, 2)}).",
         "Train shorter or with more weight decay, use a smaller network or feature_map='fourier', or get more rows. "
         "Check that held-out rows come from the same time and place as training rows.",
+        "Check that held-out rows come from the same time and place as training rows; get more rows.",
     )
 
 
@@ -106,7 +107,9 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
             "Error bars are too narrow",
             f"The {percent(worst, 0)} interval holds {percent(coverage[worst])} of {shown(rows)} held-out targets.",
             "Check whether held-out rows differ from training rows. More rows and more effort help; conformal "
-            "intervals (method='conformal' of fit_auto's interval) take their width from rows that were kept aside.",
+            "intervals (method='conformal') take their width from rows that were left out.",
+            "Check whether held-out rows differ from training rows. More rows and --effort high help; conformal "
+            "intervals (predict --interval conformal) take their width from rows that were left out.",
         )
     widest = max(coverage)
     if widest > worst and coverage[widest] < widest:
@@ -117,12 +120,109 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
             f"{percent(widest, 0)} interval {percent(coverage[widest])}.",
             "One noise for all rows is a compromise: set noise='input', or predict the logarithm of a positive target. "
             "Look at the unexpected rows.",
+            "Errors differ between rows in a way that was not learned: add columns that tell which rows are noisy, or "
+            "try another --target-scale. Look at the unexpected rows.",
         )
     return Finding(
         "warning" if severe else "note",
         "Error bars are too wide",
         f"The {percent(worst, 0)} interval holds {percent(coverage[worst])} of {shown(rows)} held-out targets.",
         "Set noise='input' if some rows are noisier than others; look for outliers that blow up the noise.",
+        "Look for outliers that blow up the noise; --effort high learns better which rows are noisy.",
+    )
+
+
+def check_distributions(standardized: Array) -> Finding | None:
+    """Targets that do not fall evenly into their predicted distributions: a PIT histogram that is not flat.
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> check_distributions(random.normal(size=2000))
+        >>> check_distributions(random.exponential(size=2000) - 1.0).title
+        'Predicted distributions have the wrong shape'
+    """
+    from scipy.special import ndtr
+    from scipy.stats import chisquare
+
+    if len(standardized) < 100:
+        return None
+    counts, _ = np.histogram(ndtr(standardized), bins=10, range=(0.0, 1.0))
+    apart = 0.5 * float(np.abs(counts / len(standardized) - 0.1).sum())
+    if apart < 0.08 or float(chisquare(counts).pvalue) > 1e-4:
+        return None
+    low, high = counts[0] / len(standardized), counts[-1] / len(standardized)
+    return Finding(
+        "warning",
+        "Predicted distributions have the wrong shape",
+        f"{percent(low)} of the held-out targets lie in the lowest tenth of their predicted distributions and "
+        f"{percent(high)} in the highest, and {percent(apart)} of all are in a tenth where they should not be.",
+        "Read intervals as rough, most of all one-sided ones; see the PIT histogram. A target on another scale "
+        "(target_scale of TableRegressor), more rows or more effort may help.",
+        "Read intervals as rough, most of all one-sided ones; see the PIT histogram. Another --target-scale, more rows "
+        "or --effort high may help.",
+    )
+
+
+def check_segments(standardized: Array, predicted: Array) -> Finding | None:
+    """Intervals that hold on the whole, but not among rows with low or high predictions.
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> level, errors = np.arange(2000.0), random.normal(size=2000)
+        >>> check_segments(errors, level), check_segments(errors * np.where(level < 500, 2.0, 0.8), level).severity
+        (None, 'warning')
+    """
+    if len(standardized) < 200:
+        return None
+    parts = np.array_split(np.argsort(predicted, kind="stable"), 4)
+    reach = NormalDist().inv_cdf(0.95)
+    shares = [float(np.mean(np.abs(standardized[part]) <= reach)) for part in parts]
+    worst = int(np.argmin(shares))
+    rows = len(parts[worst])
+    if 0.9 - shares[worst] <= max(0.07, 4.0 * math.sqrt(0.09 / rows)):
+        return None
+    where = ("lowest", "second lowest", "second highest", "highest")[worst]
+    return Finding(
+        "warning",
+        "Error bars are too narrow for some rows",
+        f"Of the quarter of the rows with the {where} predictions, 90 % intervals hold {percent(shares[worst])}.",
+        "Trust these error bars less; add inputs that tell such rows apart, or more of such rows.",
+    )
+
+
+def check_explained(r_squared: float | None) -> Finding | None:
+    """A model that explains little, however good its error bars are.
+
+    Example:
+        >>> check_explained(0.05).severity, check_explained(0.6)
+        ('note', None)
+    """
+    if r_squared is None or r_squared >= 0.1:
+        return None
+    return Finding(
+        "note",
+        "Little is explained",
+        f"{percent(max(r_squared, 0.0))} of the held-out variance is explained: a single prediction says little more "
+        "than the mean.",
+        "Use the intervals rather than the predictions, and look for inputs that bear on the target.",
+    )
+
+
+def check_harmful_inputs(importance: ImportanceTable) -> Finding | None:
+    """Inputs without which, shuffled, the predictions are better."""
+    harmful = [
+        entry.name
+        for entry in importance.entries
+        if entry.increase < -0.005 * importance.base_rmse and entry.increase < -3.0 * entry.spread
+    ]
+    if not harmful:
+        return None
+    return Finding(
+        "note",
+        "Some inputs do harm",
+        f"Shuffled between held-out rows, these make the error smaller: {listed(harmful)}.",
+        "Leave them out and see whether the scores improve.",
+        "Leave them out with --drop and see whether the scores improve.",
     )
 
 
@@ -146,6 +246,8 @@ def check_heavy_tails(standardized: Array) -> Finding | None:
         f"{shown(float(np.abs(standardized).max()), 2)}.",
         "Look at these rows: mistakes in the table, or cases the inputs do not describe. Try the logarithm of the "
         "target or noise='input', and do not read far intervals (99 % and beyond) literally.",
+        "Look at these rows: mistakes in the table, or cases the columns do not describe. Try another --target-scale, "
+        "and do not read far intervals (99 % and beyond) literally.",
     )
 
 
@@ -188,6 +290,7 @@ def check_structured_residuals(panels: Sequence[ResidualPanel]) -> Finding | Non
         f"{listed(worst)}: see the section on residuals.",
         "The model is too stiff there: raise the effort, use more features or shorter length scales, or add an input "
         "that explains the pattern.",
+        "The model is too stiff there: use --effort high, or add a column that explains the pattern.",
     )
 
 

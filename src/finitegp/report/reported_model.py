@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,26 +19,55 @@ from ..predictive import Prediction, StudentMixture
 from ..scaled import Component, ScaledGP
 
 Array = npt.NDArray[np.float64]
+# Normal scores of targets that a model holds impossible.
+_FARTHEST = 38.0
+
+
+class TargetUnits(Protocol):
+    """A rising function of the target that was modelled instead of it, such as its logarithm."""
+
+    def forward(self, targets: Array) -> Array:
+        """What is modelled."""
+
+    def inverse(self, values: Array) -> Array:
+        """Targets."""
 
 
 class Predicted(NamedTuple):
-    """Mean, standard deviation and, where they are known, noise variance and distribution of new observations."""
+    """Mean, standard deviation and, where they are known, noise variance and distribution of new observations.
+
+    Where a function of the target was modelled, ``modelled`` is what was predicted for it, and that function.
+    """
 
     mean: Array
     std: Array
     noise_variance: Array | None = None
     mixture: StudentMixture | None = None
+    modelled: tuple[Predicted, TargetUnits] | None = None
 
     def normal_scores(self, targets: Array) -> Array:
         """Errors on the scale of a standard normal; see :meth:`~finitegp.Prediction.normal_scores`."""
+        if self.modelled is not None:
+            inner, units = self.modelled
+            # A target that the model holds impossible is as far out as can be.
+            return np.nan_to_num(inner.normal_scores(units.forward(targets)), nan=-_FARTHEST, neginf=-_FARTHEST)
         return (targets - self.mean) / self.std if self.mixture is None else self.mixture.normal_scores(targets)
 
     def interval(self, coverage: float) -> tuple[Array, Array]:
         """Lower and upper end of the central interval."""
+        if self.modelled is not None:
+            inner, units = self.modelled
+            lower, upper = inner.interval(coverage)
+            return units.inverse(lower), units.inverse(upper)
         if self.mixture is not None:
             return self.mixture.quantile(0.5 - 0.5 * coverage), self.mixture.quantile(0.5 + 0.5 * coverage)
         deviations = NormalDist().inv_cdf(0.5 + 0.5 * coverage)
         return self.mean - deviations * self.std, self.mean + deviations * self.std
+
+    def in_units(self, units: TargetUnits) -> Predicted:
+        """What this says of the target: its median, and half the width of its 68 % interval."""
+        lower, upper = (units.inverse(end) for end in self.interval(0.6827))
+        return Predicted(units.inverse(self.interval(1e-9)[0]), 0.5 * (upper - lower), modelled=(self, units))
 
     @classmethod
     def of(cls, prediction: Prediction) -> Predicted:
@@ -57,6 +87,8 @@ class ReportedModel:
         target_scale: What the target was divided by; the standard deviation of the training rows if there is a mean.
         record: Of the fit: what was chosen, and why.
         kind: What it is, for the reader.
+        units: Of the target, where ``gp`` models a function of it.
+        log_derivative: Of this function, the mean over training rows, which densities differ by; None if not known.
     """
 
     predict: Callable[[Array], Predicted]
@@ -65,6 +97,8 @@ class ReportedModel:
     target_scale: float
     record: dict[str, Any] = field(default_factory=dict)
     kind: str = "FittedGP"
+    units: TargetUnits | None = None
+    log_derivative: float | None = 0.0
 
     @property
     def fitted(self) -> FittedGP | None:
@@ -75,7 +109,8 @@ class ReportedModel:
         """Only the mean, without the cost of the variance where that can be had."""
         if self.gp is None:
             return self.predict(inputs).mean
-        return np.asarray(self.gp.predict_mean(inputs).cpu().numpy())
+        mean = np.asarray(self.gp.predict_mean(inputs).cpu().numpy())
+        return mean if self.units is None else self.units.inverse(mean)
 
     def leave_one_out(self, inputs: Array, targets: Array) -> Predicted:
         """What is predicted for training rows, each from the posterior without it.
@@ -84,7 +119,9 @@ class ReportedModel:
             NumericalError: If a row is not among the training rows, or a leverage rounds to one.
         """
         assert self.gp is not None
-        return Predicted.of(self.gp.leave_one_out(inputs, targets))
+        if self.units is None:
+            return Predicted.of(self.gp.leave_one_out(inputs, targets))
+        return Predicted.of(self.gp.leave_one_out(inputs, self.units.forward(targets))).in_units(self.units)
 
 
 def as_reported_model(model: Any, target_index: int = 0) -> ReportedModel:
@@ -93,6 +130,8 @@ def as_reported_model(model: Any, target_index: int = 0) -> ReportedModel:
     An estimator has ``predict(inputs, return_std=True)`` and, where its predictions come from ``fit_auto``, a list
     ``fits_`` with one outcome per target.
     """
+    if isinstance(model, ReportedModel):
+        return model
     if isinstance(model, FittedGP):
         return _gp(_unscaled(model), "FittedGP")
     if isinstance(model, ScaledGP):
@@ -173,10 +212,10 @@ def measure_model(model: ReportedModel) -> ModelFacts | None:
     statistics, noise = posterior.statistics, posterior.noise_variance
     eigenvalues = symmetric_eigen(statistics.gram)[0].clamp_min(0.0)
     diagonal = statistics.gram.diagonal()
-    try:
-        value = -model.gp.evidence() / model.gp.num_data
-    except NumericalError:
-        value = None
+    value = None
+    if model.log_derivative is not None:
+        with suppress(NumericalError):
+            value = -model.gp.evidence() / model.gp.num_data - model.log_derivative
     return ModelFacts(
         num_features=statistics.num_features,
         dead_features=int((diagonal <= 1e-12 * diagonal.max()).sum()),

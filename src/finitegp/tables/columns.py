@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,13 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..data.naming import shortened
-from ..errors import DataError
-from .arrow_values import family, moment_values, number_values, plain, text_values
-from .dates import PARTS, date_parts, part_names
-from .sketches import MAX_CATEGORIES, MAX_CATEGORY_BYTES
+from .arrow_values import family, moment_values, number_values, plain
+from .dates import date_parts, part_names
 from .text_values import NOT_A_MOMENT, moment_text, parse_numbers, strange_texts
-from .written_dates import STYLES, read_moments, whole_number_moments
-from .written_numbers import DECIMALS, MAX_UNIT, read_numbers
+from .written_dates import read_moments, whole_number_moments
+from .written_numbers import read_numbers
 
 _FAMILY_WORDS = {
     "number": "numbers",
@@ -30,13 +26,12 @@ _FAMILY_WORDS = {
     "time": "times of day",
     "other": "values of a type that cannot be used",
 }
-_MAX_NAME = 1_000_000
 #: Words for true and false, in small letters.
 BOOLEAN_WORDS = (("true", "false"), ("yes", "no"), ("y", "n"), ("t", "f"))
 # Values that lie outside of the fit's by more than this share of its range are told.
 _BEYOND = 0.1
-# Rows without a value in a column are predicted with so many of its values at most.
-_MOST_REPRESENTATIVES = 24
+#: Rows without a value in a column are predicted with so many of its values at most.
+MOST_REPRESENTATIVES = 24
 
 
 class MisfitError(Exception):
@@ -214,7 +209,7 @@ class NumberColumn(FittedColumn):
         elif found == "text":
             values = self._read_text(array)
         else:
-            raise _wrong_family(self, array, found)
+            raise wrong_family(self, array, found)
         missing = np.isnan(values)
         return Cells(values, missing, np.isinf(values))
 
@@ -229,7 +224,7 @@ class NumberColumn(FittedColumn):
                     values[pc.fill_null(pc.equal(words, word), False).to_numpy(zero_copy_only=False)] = value
         strange = strange_texts(texts, np.isnan(values), self.words)
         if len(strange):
-            raise _wrong_text(self, int(strange[0]), texts[int(strange[0])].as_py())
+            raise wrong_text(self, int(strange[0]), texts[int(strange[0])].as_py())
         return values
 
     def fill(self, cells: Cells) -> None:
@@ -286,14 +281,14 @@ class DateColumn(FittedColumn):
             moments = whole_number_moments(numbers, self.style)
             strange = np.flatnonzero((moments == NOT_A_MOMENT) & ~np.isnan(numbers))
             if len(strange):
-                raise _wrong_text(self, int(strange[0]), f"{numbers[strange[0]]:g}")
+                raise wrong_text(self, int(strange[0]), f"{numbers[strange[0]]:g}")
         elif found == "text":
             moments = self._read_text(array)
             strange = strange_texts(array, moments == NOT_A_MOMENT, self.words)
             if len(strange):
-                raise _wrong_text(self, int(strange[0]), array[int(strange[0])].as_py())
+                raise wrong_text(self, int(strange[0]), array[int(strange[0])].as_py())
         else:
-            raise _wrong_family(self, array, found)
+            raise wrong_family(self, array, found)
         return Cells(moments, moments == NOT_A_MOMENT)
 
     def _read_text(self, texts: Any) -> npt.NDArray[np.int64]:
@@ -319,122 +314,6 @@ class DateColumn(FittedColumn):
         return self._with_indicator(self.encode(Cells(values, np.zeros(len(values), dtype=bool))))
 
 
-@dataclass(frozen=True)
-class CategoryColumn(FittedColumn):
-    """Texts out of a known set.
-
-    With few categories each has an output column that is one in its rows (``one-hot``). With many there are two numbers
-    instead (``target mean``): the mean target of the category, shrunk towards that of all rows the more, the fewer and
-    noisier its rows are, and the logarithm of its frequency (of the count plus one), which says how far that mean is to
-    be trusted. Training rows get the mean over the other folds, so that it does not contain their own target. Where no
-    targets are known, and in files of earlier versions, the first number is the rank by frequency (``rank``).
-
-    A new category has zeros in all columns of a one-hot encoding, the mean of all rows and the frequency zero.
-
-    Attributes:
-        categories: The most frequent first; it is put in where values are missing.
-        counts: Their frequencies.
-        means: Their mean targets, as differences from the mean of all rows.
-        out_of_fold: The same without the rows of each fold, ``(categories, folds)``; known after the fit only.
-    """
-
-    categories: tuple[str, ...]
-    counts: tuple[int, ...]
-    means: tuple[float, ...] = field(default=(), kw_only=True)
-    out_of_fold: npt.NDArray[np.float64] | None = field(default=None, kw_only=True, compare=False)
-
-    type_name: ClassVar[str] = "category"
-    kinds: ClassVar[tuple[str, ...]] = ("category",)
-    encodings: ClassVar[tuple[str, ...]] = ("one-hot", "target mean", "rank", "missing or not")
-
-    @property
-    def value_names(self) -> list[str]:
-        """``column=category``, or mean target (rank) and frequency."""
-        if self.encoding == "one-hot":
-            return [f"{self.name}={category}" for category in self.categories]
-        if self.encoding in ("rank", "target mean"):
-            first = f"{self.name} {self.encoding}"
-            return [first, *([f"{self.name} log frequency"] if self._frequencies_differ else [])]
-        return []
-
-    @cached_property
-    def _means(self) -> npt.NDArray[np.float64]:
-        # The last entry is that of new categories: index -1 finds it.
-        return np.array([*self.means, 0.0])
-
-    @cached_property
-    def _value_set(self) -> Any:
-        return pa.array(self.categories, pa.large_string())
-
-    @property
-    def _frequencies_differ(self) -> bool:
-        # From the most to the least frequent.
-        return self.counts[0] > self.counts[-1]
-
-    @cached_property
-    def _log_frequencies(self) -> npt.NDArray[np.float64]:
-        # The last entry is that of new categories: index -1 finds it.
-        return np.log1p(np.array([*self.counts, 0], dtype=np.float64))
-
-    def read(self, array: Any) -> Cells:
-        """Texts, or anything that is a text when written out."""
-        array = plain(array)
-        found = family(array.type)
-        if found == "other":
-            raise _wrong_family(self, array, found)
-        texts = text_values(array)
-        missing = is_blank(texts)
-        codes = self._codes(texts)
-        codes[missing] = -1
-        if found == "text" and bool((codes < 0).any()):
-            # Codes that were whole numbers in the fit may come as text, such as 7 or 7.0.
-            numbers = parse_numbers(texts)
-            whole = (codes < 0) & np.isfinite(numbers) & (numbers == np.floor(numbers))
-            if whole.any():
-                codes[whole] = self._codes(pa.array([f"{value:.0f}" for value in numbers[whole]], pa.large_string()))
-        unseen: dict[str, int] = {}
-        new = (codes < 0) & ~missing
-        if new.any():
-            for item in pc.value_counts(texts.filter(pa.array(new))).to_pylist():
-                unseen[item["values"]] = item["counts"]
-        return Cells(codes, missing, None, unseen)
-
-    def _codes(self, texts: Any) -> npt.NDArray[np.int64]:
-        found = pc.fill_null(pc.index_in(texts, value_set=self._value_set), -1)
-        return np.array(found.to_numpy(zero_copy_only=False), dtype=np.int64)
-
-    def fill(self, cells: Cells) -> None:
-        """The most frequent category."""
-        cells.values[cells.missing] = 0
-
-    def encode(self, cells: Cells) -> npt.NDArray[np.float64]:
-        """One column per category, or rank and frequency."""
-        codes = cells.values
-        if self.encoding == "one-hot":
-            one_hot: npt.NDArray[np.float64] = (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
-            return one_hot
-        if self.encoding in ("rank", "target mean"):
-            if self.encoding == "rank":
-                first = np.where(codes < 0, len(self.categories), codes).astype(np.float64)
-            elif cells.folds is not None and self.out_of_fold is not None:
-                first = np.where(codes < 0, 0.0, self.out_of_fold[codes, cells.folds])
-            else:
-                first = self._means[codes]
-            return np.stack([first, *([self._log_frequencies[codes]] if self._frequencies_differ else [])], axis=1)
-        return np.empty((len(codes), 0))
-
-    def is_unknown(self, cells: Cells) -> npt.NDArray[np.bool_]:
-        """New categories, and gaps where the fit had none."""
-        return (cells.values < 0) & ~(cells.missing & self.indicator)
-
-    def representatives(self) -> npt.NDArray[np.float64]:
-        """All categories, or some from the lowest to the highest mean target, or from the commonest to the rarest."""
-        order = np.argsort(self.means) if self.means else np.arange(len(self.categories))
-        places = np.linspace(0, len(order) - 1, min(len(order), _MOST_REPRESENTATIVES - 2)).astype(np.int64)
-        codes = np.unique(np.append(order[places], [0, len(order) - 1]))
-        return self._with_indicator(self.encode(Cells(codes, np.zeros(len(codes), dtype=bool))))
-
-
 def is_blank(texts: Any) -> npt.NDArray[np.bool_]:
     """Which of some Arrow texts are missing: null, or nothing but blanks."""
     blank = pc.equal(pc.utf8_trim_whitespace(texts), "")
@@ -449,83 +328,14 @@ def _numbers_with_unit(texts: Any, decimal: str, unit: str) -> npt.NDArray[np.fl
     return np.where(known, values, np.nan)
 
 
-def _wrong_text(column: FittedColumn, row: int, text: str) -> MisfitError:
+def wrong_text(column: FittedColumn, row: int, text: str) -> MisfitError:
+    """A text that is none of the kind of the column."""
     return MisfitError(
         row, f"holds {shortened(text)}, but the column was {_FAMILY_WORDS[column.kind]} when the encoder was fitted"
     )
 
 
-def _wrong_family(column: FittedColumn, array: Any, found: str) -> MisfitError:
+def wrong_family(column: FittedColumn, array: Any, found: str) -> MisfitError:
+    """Values of another type than the column's."""
     was = _FAMILY_WORDS.get(column.kind, "text")
     return MisfitError(None, f"holds {_FAMILY_WORDS[found]} ({array.type}), but was {was} when the encoder was fitted")
-
-
-_TYPES: dict[str, type[FittedColumn]] = {
-    each.type_name: each for each in (LeftOutColumn, NumberColumn, DateColumn, CategoryColumn)
-}
-
-
-def column_from_dict(stored: Any) -> FittedColumn:
-    """A column from what ``to_dict`` gave, every entry checked."""
-    if not isinstance(stored, dict) or stored.get("type") not in list(_TYPES):
-        raise DataError("an entry of the stored encoder is not a column of a known type")
-    made = _TYPES[stored["type"]]
-    stored_fields = [each for each in fields(made) if each.compare]
-    expected = {each.name for each in stored_fields} | {"type"}
-    # Entries with a default are newer than the first version of the format.
-    required = {each.name for each in stored_fields if not each.kw_only} | {"type"}
-    if not required <= set(stored) <= expected:
-        raise DataError(f"a stored column has the entries {sorted(map(str, stored))} instead of {sorted(expected)}")
-    entries = {key: _checked(key, value, made) for key, value in stored.items() if key != "type"}
-    if made is CategoryColumn:
-        categories, counts = entries["categories"], entries["counts"]
-        if len(categories) != len(counts) or not categories or len(set(categories)) != len(categories):
-            raise DataError("the categories of a stored column are empty, repeated, or do not match their counts")
-        if sum(len(category) for category in categories) > MAX_CATEGORY_BYTES:
-            raise DataError("the categories of a stored column are too long")
-        if list(counts) != sorted(counts, reverse=True):
-            raise DataError("the categories of a stored column are not in the order of their counts")
-        if len(entries.get("means", ())) != (len(categories) if entries["encoding"] == "target mean" else 0):
-            raise DataError("the mean targets of a stored column do not match its categories")
-    return made(**entries)
-
-
-def _checked(key: str, value: Any, made: type[FittedColumn]) -> Any:
-    good = False
-    if key in ("name", "note"):
-        good = isinstance(value, str) and len(value) <= _MAX_NAME
-    elif key == "kind":
-        good = isinstance(value, str) and value in made.kinds
-    elif key == "encoding":
-        good = isinstance(value, str) and value in made.encodings
-    elif key == "indicator":
-        good = isinstance(value, bool)
-    elif key in ("gaps", "distinct"):
-        good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-    elif key == "decimal":
-        good = value in ("", *DECIMALS)
-    elif key == "unit":
-        good = isinstance(value, str) and len(value) <= 2 * MAX_UNIT
-    elif key == "style":
-        good = isinstance(value, str) and value in STYLES
-    elif key == "usual" and made is NumberColumn:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        value = float(value) if good else value
-    elif key == "usual":
-        good = isinstance(value, int) and not isinstance(value, bool) and NOT_A_MOMENT < value < 2**63
-    elif isinstance(value, list) and len(value) <= MAX_CATEGORIES:
-        if key == "counts":
-            good = all(isinstance(each, int) and not isinstance(each, bool) and 0 < each < 2**63 for each in value)
-        elif key == "parts":
-            good = value == [part for part in PARTS if part in value]
-        elif key in ("means", "quantiles", "span"):
-            whole = made is DateColumn
-            good = all(isinstance(each, int if whole else int | float) and not isinstance(each, bool) for each in value)
-            good = good and all(-(2**63) < each < 2**63 if whole else math.isfinite(each) for each in value)
-            value = [int(each) if whole else float(each) for each in value] if good else value
-        else:
-            good = all(isinstance(each, str) for each in value)
-        value = tuple(value)
-    if not good:
-        raise DataError(f"the entry {key!r} of a stored column cannot be used: {shortened(repr(value), 60)}")
-    return value

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,97 +12,16 @@ from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
 from ..errors import DataError
 from .arrow_values import record_batches
 from .category_means import fold_of
-from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
-from .profiles import ColumnOptions, ColumnProfile, Verdict
+from .column_files import column_from_dict
+from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError
+from .settling import EncodingOptions, notes_on, refuse_gaps, settle_columns
 from .sketches import Gaps
+from .summaries import ColumnSummary, TransformReport
 
 _FORMAT = "finitegp table encoder"
 _VERSION = 2
 _READABLE = (1, 2)
 _MAX_COLUMNS = 100_000
-_SHOWN_UNSEEN = 5
-
-
-@dataclass(frozen=True)
-class ColumnSummary:
-    """What became of one column of the table.
-
-    Attributes:
-        column: Its name.
-        kind: ``number``, ``boolean``, ``category``, ``date``, ``time``; or, for columns that are left out,
-            ``constant``, ``identifier``, ``free text``, ``empty``, ``other``.
-        encoding: ``number``, ``one-hot``, ``target mean``, ``rank``, ``date parts``, ``missing or not``,
-            ``left out``.
-        outputs: The columns of numbers it gives.
-        note: What is worth knowing: range, categories, missing values, why it is left out.
-        gaps: Missing or infinite values.
-        distinct: Different values, or those in a sample of 16 384; 0 if it is left out.
-    """
-
-    column: str
-    kind: str
-    encoding: str
-    outputs: tuple[str, ...]
-    note: str
-    gaps: int = 0
-    distinct: int = 0
-
-
-@dataclass
-class TransformReport:
-    """What happened in one or several calls of `TableEncoder.transform`, added up.
-
-    Attributes:
-        source: Where the rows come from, if it can ``locate`` a row in a file, such as `TableReader`.
-        rows: Rows transformed so far; rows in errors are counted from the first of them.
-        imputed: Values that were missing or infinite and were put in, by column.
-        unseen: Values in categories that the fit did not see, by column.
-        examples: A few of these categories, by column.
-        extra_columns: Columns that the fit did not see, and that were ignored.
-        outside: Values that lie clearly outside of what the fit saw, by column, and the farthest of the last chunk.
-        first_infinite: The first row with an infinite value, by column.
-        unknown: For each row of the last call, and each column that is used: whether the fit saw nothing like its
-            value, a new category or a gap where there was none. None if there is no such row.
-    """
-
-    source: Locator | None = None
-    rows: int = 0
-    imputed: dict[str, int] = field(default_factory=dict)
-    unseen: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, list[str]] = field(default_factory=dict)
-    extra_columns: list[str] = field(default_factory=list)
-    outside: dict[str, tuple[int, str]] = field(default_factory=dict)
-    first_infinite: dict[str, int] = field(default_factory=dict)
-    unknown: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
-
-    def lines(self) -> list[str]:
-        """One sentence for each thing that a user should hear of; none if all went as in the fit.
-
-        Example:
-            >>> TransformReport(rows=9, imputed={"size": 2}).lines()
-            ["Column 'size': 2 of 9 values were missing or infinite, and the usual value was put in."]
-        """
-        lines = [
-            f"Column {name!r}: {count} of {self.rows} values were missing or infinite, and the usual value was put in."
-            for name, count in self.imputed.items()
-        ]
-        lines += [
-            f"Column {name!r}: {count} of {self.rows} values are categories that the fit did not see, such as "
-            f"{', '.join(map(repr, self.examples[name]))}."
-            for name, count in self.unseen.items()
-        ]
-        lines += [
-            f"Column {name!r}: {row_label(row, self.source)} holds an infinite value."
-            for name, row in self.first_infinite.items()
-        ]
-        lines += [
-            f"Column {name!r}: {count} of {self.rows} values lie outside of what the fit saw, such as {farthest}: "
-            "predictions there are extrapolations."
-            for name, (count, farthest) in self.outside.items()
-        ]
-        if self.extra_columns:
-            lines.append(f"Columns that the fit did not see are ignored: {listed(self.extra_columns)}.")
-        return lines
 
 
 class TableEncoder:
@@ -193,55 +111,31 @@ class TableEncoder:
             day_first: Whether 01/02/2020 is 1 February (True) or 2 January (False); by default some row must show it.
             decimal: ``"."`` or ``","`` before the decimals of numbers in text; by default it is found.
         """
-        if missing not in ("error", "impute"):
-            raise ValueError(f"missing must be 'error' or 'impute', but is {missing!r}.")
-        if max_one_hot < 1:
-            raise ValueError(f"max_one_hot must be at least 1, but is {max_one_hot}.")
-        if decimal not in (None, ".", ","):
-            raise ValueError(f"decimal must be '.' or ',', but is {decimal!r}.")
-        excluded = _names(exclude)
-        kinds = {
-            name: kind
-            for kind, names in (("category", categorical), ("number", numeric), ("date", date))
-            for name in _names(names)
-        }
-        profiles: dict[str, ColumnProfile] = {}
-        names: list[str] = []
-        rows = 0
-        for batch in record_batches(data):
-            if not names:
-                names = list(batch.schema.names)
-                for name in (*excluded, *kinds):
-                    if name not in names:
-                        raise DataError(unknown_column(name, names))
-                profiles = {
-                    name: ColumnProfile(name, ColumnOptions(kinds.get(name), decimal, day_first))
-                    for name in names
-                    if name not in excluded
-                }
-            elif set(names) != set(batch.schema.names):
-                different = sorted(set(names) ^ set(batch.schema.names))
-                raise DataError(
-                    f"The chunk from row {rows} on has other columns than those before: {listed(different)}."
-                )
-            own = None if targets is None else targets[rows : rows + batch.num_rows]
-            for name, profile in profiles.items():
-                try:
-                    profile.add(batch.column(batch.schema.get_field_index(name)), rows, own)
-                except DataError as error:
-                    raise DataError(f"Column {name!r}, in the chunk from row {rows} on: {error}.") from None
-            rows += batch.num_rows
-        if rows == 0:
-            raise DataError("The table has no rows.")
-        verdicts = [profile.verdict(max_one_hot) for profile in profiles.values()]
-        if not any(verdict.column.outputs for verdict in verdicts):
-            # Where there is nothing else, the number of a row may stand for time.
-            verdicts = [profile.verdict(max_one_hot, row_numbers=True) for profile in profiles.values()]
-        source = locator_of(data)
-        if missing == "error":
-            _refuse_gaps({verdict.column.name: verdict.gaps for verdict in verdicts}, source, "missing_values")
-        encoder = cls([verdict.column for verdict in verdicts], missing=missing, excluded=excluded)
-        encoder.notes = [note for verdict in verdicts for note in _notes(verdict, source)]
+        told = {"exclude": exclude, "categorical": categorical, "numeric": numeric, "date": date}
+        columns: dict[str, Any] = {name: _names(each) for name, each in told.items()}
+        options = EncodingOptions(max_one_hot, missing, day_first=day_first, decimal=decimal, **columns)
+        return cls.fit_chunks(_with_targets(data, targets), options, source=locator_of(data))
+
+    @classmethod
+    def fit_chunks(
+        cls,
+        chunks: Iterable[tuple[Any, npt.NDArray[np.float64] | None]],
+        options: EncodingOptions,
+        *,
+        source: Locator | None = None,
+    ) -> TableEncoder:
+        """`fit` for record batches, each with the targets of its rows, that come one by one.
+
+        Args:
+            chunks: The batches.
+            options: What is known about columns.
+            source: What finds a row in its file, for error messages.
+        """
+        verdicts = settle_columns(chunks, options)
+        if options.missing == "error":
+            refuse_gaps({verdict.column.name: verdict.gaps for verdict in verdicts}, source, "missing_values")
+        encoder = cls([verdict.column for verdict in verdicts], missing=options.missing, excluded=options.exclude)
+        encoder.notes = [note for verdict in verdicts for note in notes_on(verdict, source)]
         return encoder
 
     @property
@@ -286,7 +180,12 @@ class TableEncoder:
         return self._transform(data, report, None)
 
     def transform_training(
-        self, data: Any, report: TransformReport | None = None, first_row: int = 0
+        self,
+        data: Any,
+        report: TransformReport | None = None,
+        first_row: int = 0,
+        *,
+        numbers: npt.NDArray[np.int64] | None = None,
     ) -> npt.NDArray[np.float64]:
         """The numbers of the rows that the encoder was fitted to, for training.
 
@@ -297,17 +196,24 @@ class TableEncoder:
             data: As in `fit`, the same rows in the same order, or a chunk of them.
             report: As in `transform`.
             first_row: Number of the first row of the chunk in the table of the fit.
+            numbers: Number of each row there, if they are not neighbours.
         """
-        return self._transform(data, report, first_row)
+        return self._transform(data, report, first_row if numbers is None else numbers)
 
-    def _transform(self, data: Any, report: TransformReport | None, first_row: int | None) -> npt.NDArray[np.float64]:
+    def _transform(
+        self, data: Any, report: TransformReport | None, training: int | npt.NDArray[np.int64] | None
+    ) -> npt.NDArray[np.float64]:
         report = TransformReport() if report is None else report
         report.source = locator_of(data) if report.source is None else report.source
-        blocks, unknown = [], []
+        blocks, unknown, row = [], [], 0
         for batch in record_batches(data):
-            blocks.append(self._transform_batch(batch, report, first_row))
+            folds = None
+            if training is not None:
+                own = np.arange(row, row + batch.num_rows)
+                folds = fold_of(own + training if isinstance(training, int) else training[own])
+            blocks.append(self._transform_batch(batch, report, folds))
             unknown.append(report.unknown)
-            first_row = None if first_row is None else first_row + batch.num_rows
+            row += batch.num_rows
         report.unknown = None
         if any(each is not None for each in unknown):
             nothing = [np.zeros((len(block), len(self._used)), dtype=bool) for block in blocks]
@@ -317,7 +223,9 @@ class TableEncoder:
             return blocks[0]
         return np.concatenate(blocks) if blocks else np.empty((0, len(self.feature_names_out)))
 
-    def _transform_batch(self, batch: Any, report: TransformReport, first_row: int | None) -> npt.NDArray[np.float64]:
+    def _transform_batch(
+        self, batch: Any, report: TransformReport, folds: npt.NDArray[np.int64] | None
+    ) -> npt.NDArray[np.float64]:
         names = batch.schema.names
         absent = [column.name for column in self._used if column.name not in names]
         if absent:
@@ -329,13 +237,12 @@ class TableEncoder:
         for name, cells in read.items():
             gaps[name].add(cells.missing, cells.infinite, report.rows)
         if self.missing == "error":
-            _refuse_gaps(gaps, report.source, "missing_values_in_new_rows")
+            refuse_gaps(gaps, report.source, "missing_values_in_new_rows")
         result = np.empty((batch.num_rows, len(self.feature_names_out)))
-        folds = None if first_row is None else fold_of(np.arange(first_row, first_row + batch.num_rows))
         unknown = np.stack([column.is_unknown(read[column.name]) for column in self._used], axis=1)
         # Files of earlier versions do not tell, and predict as they did.
         unknown &= np.array([column.distinct > 0 for column in self._used])
-        report.unknown = unknown if first_row is None and unknown.any() else None
+        report.unknown = unknown if folds is None and unknown.any() else None
         start = 0
         for column in self._used:
             cells = read[column.name]
@@ -345,12 +252,12 @@ class TableEncoder:
             if gaps[column.name].total:
                 report.imputed[column.name] = report.imputed.get(column.name, 0) + gaps[column.name].total
                 column.fill(cells)
-            if first_row is None:
+            if folds is None:
                 count, farthest = column.farthest_outside(cells)
                 if count:
                     report.outside[column.name] = (report.outside.get(column.name, (0, ""))[0] + count, farthest)
             if cells.unseen:
-                _count_unseen(report, column.name, cells.unseen)
+                report.count_unseen(column.name, cells.unseen)
             stop = start + len(column.value_names)
             result[:, start:stop] = column.encode(cells)
             if column.indicator:
@@ -359,14 +266,23 @@ class TableEncoder:
         report.rows += batch.num_rows
         return result
 
+    @property
+    def learns_effects(self) -> bool:
+        """Whether some column is encoded by mean targets."""
+        return any(column.encoding == "target mean" for column in self._used)
+
+    def places(self) -> dict[str, slice]:
+        """For each column that is used, its place in the output."""
+        found, start = {}, 0
+        for column in self._used:
+            found[column.name] = slice(start, start + len(column.outputs))
+            start += len(column.outputs)
+        return found
+
     def representatives(self) -> list[tuple[slice, npt.NDArray[np.float64]]]:
         """For each column that is used, its place in the output and encodings of values that the fit saw."""
-        found, start = [], 0
-        for column in self._used:
-            stop = start + len(column.outputs)
-            found.append((slice(start, stop), column.representatives()))
-            start = stop
-        return found
+        places = self.places().values()
+        return [(place, column.representatives()) for place, column in zip(places, self._used, strict=True)]
 
     def _read(self, column: FittedColumn, batch: Any, report: TransformReport) -> Cells:
         try:
@@ -436,20 +352,17 @@ class TableEncoder:
         )
 
 
-def _names(given: str | Iterable[str]) -> list[str]:
-    return [given] if isinstance(given, str) else list(given)
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _notes(verdict: Verdict, source: Locator | None) -> list[str]:
-    """What a user should hear of a column."""
-    notes, name = list(verdict.notes), verdict.column.name
-    if verdict.absurd_row is not None:
-        place = row_label(verdict.absurd_row, source)
-        notes.append(f"Column {name!r}: {place} holds a value that is absurdly far from all others: correct it.")
-    if verdict.gaps.infinite:
-        place = row_label(verdict.gaps.first_infinite, source)
-        notes.append(f"Column {name!r}: {verdict.gaps.infinite} infinite values count as missing, first in {place}.")
-    return notes
+def _with_targets(
+    data: Any, targets: npt.NDArray[np.float64] | None
+) -> Iterator[tuple[Any, npt.NDArray[np.float64] | None]]:
+    row = 0
+    for batch in record_batches(data):
+        yield batch, None if targets is None else targets[row : row + batch.num_rows]
+        row += batch.num_rows
 
 
 def _different(names: list[str]) -> list[str]:
@@ -464,29 +377,3 @@ def _different(names: list[str]) -> list[str]:
         seen.add(unique)
         result.append(unique)
     return result
-
-
-def _refuse_gaps(gaps: dict[str, Gaps], source: Locator | None, code: str) -> None:
-    found = []
-    for name, each in gaps.items():
-        for count, word, row in (
-            (each.missing, "missing", each.first_missing),
-            (each.infinite, "infinite", each.first_infinite),
-        ):
-            if count:
-                noun = "value" if count == 1 else "values"
-                found.append(f"column {name!r} has {count} {word} {noun} (first: {row_label(row, source)})")
-    if found:
-        raise DataError(
-            f"Some values are missing or infinite: {'; '.join(found)}.",
-            "Remove these rows or columns, or pass missing='impute' to put in the median or the most frequent value.",
-            code=code,
-        )
-
-
-def _count_unseen(report: TransformReport, name: str, unseen: dict[str, int]) -> None:
-    report.unseen[name] = report.unseen.get(name, 0) + sum(unseen.values())
-    examples = report.examples.setdefault(name, [])
-    for text in unseen:
-        if len(examples) < _SHOWN_UNSEEN and text not in examples:
-            examples.append(text)

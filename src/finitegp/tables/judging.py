@@ -4,31 +4,45 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-from sklearn.base import clone
 
+from ..data.permutation import RandomPermutation
+from ..distributed import ALONE, Ranks
 from ..errors import DataError
-from ..metrics import Scores, score
-from .encoder import TransformReport
+from ..estimator.progress import Stages, show_stages
+from ..memory import MemoryBudgetError, parse_bytes
+from ..metrics import Scores
+from .arrow_values import family
+from .columns import DateColumn
+from .encoder import TableEncoder
 from .model import TableRegressor
+from .ordering import groups_of, order_by, order_of
+from .profiles import ColumnOptions
 from .rows import TableRows
 from .scoring import ScoredRows
 from .splits import Split, make_folds, split_groups, split_last
+from .summaries import TransformReport
+from .text_values import moment_text
+from .training_rows import TrainingRows
 
 if TYPE_CHECKING:
     from ..report import ReportContents
+    from .reporting import KnownRows
 
-Array = npt.NDArray[np.float64]
 # With fewer rows, a fifth of them says too little: all rows are judged, by cross-validation.
 FEWEST_TO_HOLD_OUT = 50
 _FEWEST_TO_JUDGE = 5
 _FOLDS = 5
+# Of rows on disk: training rows that the report and the linear baseline see, and the share of the memory budget that
+# these and held-out rows take at most, twice while they are put together.
+_SAMPLE_ROWS, _SHARE_OF_ROWS = 5000, 0.1
+# Numbers that scores need of a row, and outputs that a column has at most, by what it holds.
+_SCORED_NUMBERS, _MOST_OUTPUTS = 80, {"date": 8, "time": 8, "number": 2, "boolean": 2}
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,15 @@ class Judging:
     group: str | None = None
     folds: int = 0
 
+    @property
+    def how(self) -> str:
+        """In words."""
+        if self.folds:
+            return f"{self.folds}-fold cross-validation"
+        if self.split_by is not None:
+            return f"the rows with the highest {self.split_by!r}"
+        return "random rows" if self.group is None else f"whole groups of {self.group!r}"
+
 
 @dataclass(frozen=True, eq=False)
 class JudgedFit:
@@ -63,6 +86,7 @@ class JudgedFit:
         contents: What the report shows; None if there is none.
         notes: What a user should hear of.
         seconds: To train.
+        other_scores: Those of fits that were judged in another way, by how.
     """
 
     model: TableRegressor
@@ -75,21 +99,21 @@ class JudgedFit:
     contents: ReportContents | None
     notes: list[str]
     seconds: float
+    other_scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
         """What a model file says of the fit, in types that JSON has."""
         findings = [] if self.contents is None else self.contents.checkup.findings
         return {
+            **self.model.summary_,
             "rows": self.rows,
             "held_out_rows": self.held_out_rows,
             "takes_in_held_out_rows": self.takes_in_held_out_rows,
             "judged_by": self.how,
             "scores": [each.to_dict() for each in self.scores],
+            "other_scores": {how: [each.to_dict() for each in scores] for how, scores in self.other_scores.items()},
             "interval_width": self.width,
-            "findings": [
-                {"severity": each.severity, "title": each.title, "evidence": each.evidence, "fix": each.fix}
-                for each in findings
-            ],
+            "findings": [each.to_dict() for each in findings],
             "seconds": self.seconds,
         }
 
@@ -104,10 +128,18 @@ def fit_and_judge(
     seed: int = 0,
     report: str | os.PathLike[str] | None = None,
     force: bool = True,
+    ranks: Ranks = ALONE,
+    on_plan: Callable[[Any], object] | None = None,
+    shell: bool = False,
 ) -> JudgedFit:
     """Fit a model to some rows of a table, score it on the others, and let it take these in, exactly.
 
     Rows that are exact copies of one another are on one side of a split, so that no row judges that was trained on.
+    With a report, where a random split judges and a column holds dates, a second fit to the earlier rows is judged by
+    the later ones: the random split does not show how well these are predicted.
+
+    Within a memory budget, rows of a long table stay on disk. Random rows then judge, or another table, as many as the
+    budget has room for; copies are not looked for, and other ways to judge are refused.
 
     Args:
         model: Not fitted; it is fitted in place.
@@ -118,6 +150,9 @@ def fit_and_judge(
         seed: Of the split.
         report: The page to write.
         force: Whether to replace a page that is there.
+        ranks: The processes that share a fit within a memory budget; only the first one judges.
+        on_plan: Called with the plan of the memory before such a fit.
+        shell: Whether the advice of the report is to name options of the command line.
 
     Example:
         >>> table = {"size": np.arange(60.0), "price": 3.0 * np.arange(60.0) + np.sin(np.arange(60.0))}
@@ -126,253 +161,284 @@ def fit_and_judge(
         (12, True, ['this model', 'linear', 'mean'])
     """
     judging = judging or Judging()
-    rows, values = model.training_rows(data, target=target)
-    kept = np.isfinite(values)
-    notes = model.notes_on_targets(rows, values, kept)
-    rows, values = rows.take(kept), values[kept]
-    if model.missing == "error":
-        model.check_gaps(rows)  # also of rows that are held out, and before anything is fitted
-    notes += _time_note(rows, target, judging)
-    if test is not None:
-        return _judge_with(model, rows, values, model.read(test), "another table", notes, False, report, seed, force)
-    if judging.folds or (len(values) < FEWEST_TO_HOLD_OUT and judging == Judging()):
-        folds = judging.folds or min(_FOLDS, len(values))
-        if len(values) >= _FEWEST_TO_JUDGE:
-            return _cross_validate(model, rows, values, judging, folds, notes, report, seed, force)
-    if judging.test_fraction == 0.0 or len(values) < _FEWEST_TO_JUDGE:
-        why = (
-            "No rows are held out" if judging.test_fraction == 0.0 else f"{len(values)} rows are too few to judge with"
-        )
-        notes.append(f"{why}, so there are no scores and no report.")
-        return _fit_alone(model, rows, values, notes)
-    split = _split(rows, judging, seed)
-    if np.ptp(values[split.training]) == 0.0:
-        raise DataError("The target is the same in all rows that are left for training: add rows, or hold fewer out.")
-    held_out = rows.take(split.held_out)
-    how = "the rows with the highest " + repr(judging.split_by) if judging.split_by else "random rows"
-    if judging.group:
-        how = f"whole groups of {judging.group!r}"
-    training = rows.take(split.training)
-    return _judge_with(model, training, values[split.training], held_out, how, notes, True, report, seed, force)
+    stages = {"reading": 0.05, "fit": 1.0, "judging": 0.05}
+    stages |= {"fit to the earlier rows": 0.5, "report": 0.2} if report is not None else {}
+    with show_stages("finitegp", stages, shown=bool(model.verbose) and ranks.is_first) as shown:
+        shown.begin("reading")
+        with ranks.working():  # so that what is wrong on all ranks is reported by one
+            training = model.training_rows(data, target=target)
+            if training.on_disk:
+                _refuse_on_disk(judging)
+            if model.missing == "error":
+                model.check_gaps(training)  # also of rows that are held out, and before anything is fitted
+        judge = _Judge(model, training, judging, seed, report, force, ranks, on_plan, shown, shell)
+        return judge.with_table(test) if test is not None else judge.with_own_rows()
 
 
-def _judge_with(
-    model: TableRegressor,
-    training: TableRows,
-    values: Array,
-    held_out: TableRows,
-    how: str,
-    notes: list[str],
-    take_in: bool,
-    report: str | os.PathLike[str] | None,
-    seed: int,
-    force: bool,
-) -> JudgedFit:
-    started = time.perf_counter()
-    target = str(model.target_)
-    model.fit(training, target=target)
-    seconds = time.perf_counter() - started
-    found = TransformReport(source=held_out)
-    predicted = model.predict_scored(held_out, report=found)
-    known = model.encoder_.transform_training(training), values, training.numbers
-    inputs = model.encoder_.transform(held_out)
-    own = predicted.scores()
-    evaluation = None
-    if model.scale_.name == "identity":
-        # What is printed is what the report shows, measured once.
-        from ..report.evaluation import evaluate
-
-        found_once = evaluate(model.regressor_, inputs, predicted.targets, training=known[:2], seed=seed)
-        scores = [own, *found_once.scores[1:]]
-        claimed = found_once.predicted._replace(mean=predicted.mean, std=predicted.std)
-        evaluation = replace(found_once, predicted=claimed, scores=scores)
-    else:
-        scores = [own, *_baselines(known[0], values, inputs, predicted.targets, seed)]
-    contents = None
-    if report is not None:
-        contents = model.report_encoded(
-            inputs, predicted.targets, report, training=known, evaluation=evaluation, seed=seed, force=force
-        )
-    if take_in:
-        model.update(held_out)
-    total = len(values) + (len(predicted.targets) if take_in else 0)
-    return JudgedFit(
-        model,
-        scores,
-        total,
-        len(predicted.targets),
-        take_in,
-        how,
-        predicted.width,
-        contents,
-        _different([*notes, *model.notes_, *found.lines()]),
-        seconds,
-    )
+def _refuse_on_disk(judging: Judging) -> None:
+    """An error for ways to judge that need all rows at once."""
+    for option in ("split_by", "group", "folds"):
+        if getattr(judging, option):
+            raise DataError(
+                f"Rows that stay on disk cannot be judged by {judging.how}:",
+                f"leave out {option} or the memory budget, or give the rows to judge with as another table (test).",
+                code="not_on_disk",
+                option=option,
+            )
 
 
-def _fit_alone(model: TableRegressor, rows: TableRows, values: Array, notes: list[str]) -> JudgedFit:
-    started = time.perf_counter()
-    model.fit(rows, target=str(model.target_))
-    seconds = time.perf_counter() - started
-    return JudgedFit(model, [], len(values), 0, False, "none", None, None, _different([*notes, *model.notes_]), seconds)
+class _HeldOut(NamedTuple):
+    """Rows that judge, and positions of training rows for baselines and report."""
+
+    rows: TableRows
+    sample: npt.NDArray[np.int64]
+    take_in: bool
 
 
-def _cross_validate(
-    model: TableRegressor,
-    rows: TableRows,
-    values: Array,
-    judging: Judging,
-    folds: int,
-    notes: list[str],
-    report: str | os.PathLike[str] | None,
-    seed: int,
-    force: bool,
-) -> JudgedFit:
-    """All rows judged by models that were fitted without them; the model itself is fitted to all rows."""
-    target = str(model.target_)
-    started = time.perf_counter()
-    parts: list[ScoredRows] = []
-    baselines: dict[str, list[Scores]] = {}
-    splits = make_folds(_groups(rows, judging), folds, seed=seed)
-    for split in splits:
-        each = clone(model)
-        training = rows.take(split.training)
-        each.fit(training, target=target)
-        held_out = rows.take(split.held_out)
-        parts.append(each.predict_scored(held_out))
-        known, inputs = each.encoder_.transform_training(training), each.encoder_.transform(held_out)
-        for scores in _baselines(known, values[split.training], inputs, parts[-1].targets, seed):
-            baselines.setdefault(scores.name, []).append(scores)
-    model.fit(rows, target=target)
-    together = ScoredRows.joined(parts)
-    sizes = np.array([len(part.targets) for part in parts], dtype=np.float64)
-    pooled = [_pooled(each, sizes, together.targets) for each in baselines.values()]
-    contents = None
-    if report is not None:
-        notes.append("The report is on all rows, which the saved model has seen; the scores are those of the folds.")
-        inputs = model.encoder_.transform(rows)
-        contents = model.report_encoded(inputs, values, report, seed=seed, force=force)
-    return JudgedFit(
-        model,
-        [together.scores(), *pooled],
-        len(values),
-        len(values),
-        True,
-        f"{folds}-fold cross-validation",
-        together.width,
-        contents,
-        _different([*notes, *model.notes_]),
-        time.perf_counter() - started,
-    )
+@dataclass(frozen=True, eq=False)
+class _Judge:
+    """One fit and its judging."""
 
+    model: TableRegressor
+    training: TrainingRows
+    judging: Judging
+    seed: int
+    report: str | os.PathLike[str] | None
+    force: bool
+    ranks: Ranks
+    on_plan: Callable[[Any], object] | None
+    stages: Stages
+    shell: bool
+    notes: list[str] = field(default_factory=list)
 
-def _pooled(parts: list[Scores], sizes: Array, targets: Array) -> Scores:
-    """Scores of a baseline over all folds."""
-    weights = sizes / sizes.sum()
+    def with_own_rows(self) -> JudgedFit:
+        """Rows of the table itself judge."""
+        judging, rows = self.judging, self.training.num_rows
+        few = rows < FEWEST_TO_HOLD_OUT and judging == Judging()
+        if (judging.folds or few) and rows >= _FEWEST_TO_JUDGE:
+            return self._cross_validate(judging.folds or min(_FOLDS, rows))
+        if judging.test_fraction == 0.0 or rows < _FEWEST_TO_JUDGE:
+            why = "No rows are held out" if judging.test_fraction == 0.0 else f"{rows} rows are too few to judge with"
+            self.notes.append(f"{why}, so there are no scores and no report.")
+            return self._alone()
+        if self.training.on_disk:
+            return self._with_sample()
+        split = self._split()
+        targets = self.training.all_rows().targets
+        if np.ptp(targets[split.training]) == 0.0:
+            raise DataError(
+                "The target is the same in all rows that are left for training: add rows, or hold fewer out."
+            )
+        held_out = _HeldOut(self.training.take(split.held_out).rows, np.arange(len(split.training)), True)
+        return self._judged(self.training.without(split.held_out), held_out, judging.how)
 
-    def mean(name: str) -> float:
-        return float(weights @ np.array([getattr(part, name) for part in parts]))
+    def with_table(self, test: Any) -> JudgedFit:
+        """The rows of another table judge, of a long one as many as a memory budget has room for."""
+        table = self.model.open(test)
+        if isinstance(table, TableRows):
+            rows = table
+        else:
+            found = self.model.with_target(self.model.target_).training_rows(table, target=str(self.model.target_))
+            most = min(found.num_rows, self._room() // 2)
+            rows = found.take(np.sort(RandomPermutation(found.num_rows, self.seed + 1)(np.arange(most)))).rows
+            if most < found.num_rows:
+                self.notes.append(f"{most} of {found.num_rows} rows judge, drawn at random: they are kept in memory.")
+        sample = np.arange(self.training.num_rows)
+        if self.training.on_disk:
+            most = min(len(sample), _SAMPLE_ROWS, max(0, self._room() - rows.num_rows))
+            sample = np.sort(RandomPermutation(len(sample), self.seed + 1)(np.arange(most)))
+        return self._judged(self.training, _HeldOut(rows, sample, False), "another table")
 
-    square = float(weights @ np.array([part.rmse**2 for part in parts]))
-    variance = float(targets.var())
-    coverage = {
-        level: float(weights @ np.array([part.coverage[level] for part in parts])) for level in parts[0].coverage
-    }
-    errors = {
-        name: float(np.sqrt(weights**2 @ np.array([getattr(part, name) ** 2 for part in parts])))
-        for name in ("rmse_error", "mae_error", "nlpd_error")
-    }
-    return Scores(
-        name=parts[0].name,
-        rmse=square**0.5,
-        mae=mean("mae"),
-        r_squared=1.0 - square / variance if variance > 0.0 else None,
-        nlpd=mean("nlpd"),
-        crps=mean("crps"),
-        coverage=coverage,
-        largest_standardized_residual=max(part.largest_standardized_residual for part in parts),
-        **errors,
-    )
-
-
-def _baselines(inputs: Array, values: Array, held_out_inputs: Array, targets: Array, seed: int) -> list[Scores]:
-    """A linear model on the same numbers, and the mean and spread of the training rows."""
-    from ..report.evaluation import predict_linear
-
-    linear = score(*predict_linear(inputs, values, held_out_inputs, seed=seed), targets, name="linear")
-    constant = np.full_like(targets, values.mean()), np.full_like(targets, values.std())
-    return [linear, score(*constant, targets, name="mean")]
-
-
-def _split(rows: TableRows, judging: Judging, seed: int) -> Split:
-    if judging.split_by is None:
-        return split_groups(_groups(rows, judging), judging.test_fraction, seed=seed)
-    return split_last(_order(rows, judging.split_by), judging.test_fraction)
-
-
-def _groups(rows: TableRows, judging: Judging) -> npt.NDArray[np.int64]:
-    """Rows that belong together: of one value in a column, or copies of one another."""
-    if judging.group is None:
-        return rows.copies()
-    array = rows.column(judging.group).combine_chunks()
-    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode(null_encoding="encode")
-    codes: npt.NDArray[np.int64] = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return codes
-
-
-def _order(rows: TableRows, name: str) -> Array:
-    """The values of a column that orders the rows: numbers or dates, however they are written."""
-    from .arrow_values import number_values
-    from .columns import Cells, DateColumn, NumberColumn
-    from .profiles import ColumnProfile
-
-    array = rows.column(name).combine_chunks()
-    if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-        values = number_values(array)
-    else:
-        profile = ColumnProfile(name)
-        profile.add(array, 0)
-        column = profile.verdict(max_one_hot=1).column
-        if not isinstance(column, NumberColumn | DateColumn):
-            raise DataError(f"Column {name!r} holds neither numbers nor dates, so rows have no order by it.")
-        cells: Cells = column.read(array)
-        values = np.where(cells.gaps, np.nan, cells.values.astype(np.float64))
-    if np.isnan(values).any():
-        first = rows.label(int(np.flatnonzero(np.isnan(values))[0]))
-        raise DataError(f"Column {name!r}, by which to split, has no value in {first}: correct it, or split otherwise.")
-    return values
-
-
-def _time_note(rows: TableRows, target: str, judging: Judging) -> list[str]:
-    """A sentence if there is a column of dates, but the split does not show how later rows are predicted."""
-    from .columns import DateColumn
-    from .profiles import ColumnProfile
-
-    if judging.split_by is not None or judging.test_fraction == 0.0:
-        return []
-    head = rows.take(np.arange(min(1000, rows.num_rows)))
-    for name in rows.column_names:
-        if name == target:
-            continue
-        profile = ColumnProfile(name)
+    def _with_sample(self) -> JudgedFit:
+        """Random rows of a table on disk judge; none, if the budget has no room for them."""
+        rows, room = self.training.num_rows, self._room()
+        wanted = int(self.judging.test_fraction * rows)
+        tests = min(wanted, room // 2)
+        if tests == 0:
+            self.notes.append("The memory budget has no room for held-out rows: there are no scores and no report.")
+            return self._alone()
+        drawn = RandomPermutation(rows, self.seed + 1)(np.arange(tests + min(_SAMPLE_ROWS, room - tests, rows - tests)))
+        positions, others = np.sort(drawn[:tests]), np.sort(drawn[tests:])
+        with self.ranks.working():
+            held_out = self.training.take(positions).rows
+            kept_bytes = self._row_bytes() * len(drawn)
+            training = self.training.without(positions, kept_bytes=kept_bytes)
+        if tests < wanted:
+            self.notes.append(f"{tests} rows are held out for the scores instead of {wanted}: they are kept in memory.")
+        # Of the sample, positions among the rows that are left.
+        sample = others - np.searchsorted(positions, others)
         try:
-            profile.add(head.column(name).combine_chunks(), 0)
-            column = profile.verdict(max_one_hot=16).column
+            return self._judged(training, _HeldOut(held_out, sample, True), self.judging.how)
+        except MemoryBudgetError:
+            if self.ranks.world_size > 1:  # other ranks have heard of it, and stop
+                raise
+        self.notes[:] = ["The memory budget has no room for held-out rows: there are no scores and no report."]
+        return self._alone()
+
+    def _room(self) -> int:
+        """How many rows a memory budget lets us keep."""
+        budget = (self.model.regressor or self.model).memory_budget
+        return 0 if budget is None else int(_SHARE_OF_ROWS * parse_bytes(budget)) // self._row_bytes()
+
+    def _row_bytes(self) -> int:
+        """About what a row that is kept takes: as it is, encoded twice, and with its predictions."""
+        first = next(iter(self.training.table.rows(0, min(self.training.table.num_rows, 1000))))
+        most = [_MOST_OUTPUTS.get(family(each.type), self.model.max_one_hot + 1) for each in first.schema]
+        return int(first.nbytes / first.num_rows) + 8 * (2 * sum(most) + _SCORED_NUMBERS)
+
+    def _fit(self, model: TableRegressor, training: TrainingRows) -> float:
+        """The seconds of a fit."""
+        started = time.perf_counter()
+        model.fit_rows(training, ranks=self.ranks, on_plan=self.on_plan)
+        return time.perf_counter() - started
+
+    def _alone(self) -> JudgedFit:
+        self.stages.begin("fit")
+        seconds = self._fit(self.model, self.training)
+        return self._result([], 0, False, "none", None, None, seconds)
+
+    def _judged(self, training: TrainingRows, held_out: _HeldOut, how: str) -> JudgedFit:
+        model = self.model
+        self.stages.begin("fit")
+        seconds = self._fit(model, training)
+        if not self.ranks.is_first:
+            return self._result([], 0, held_out.take_in, how, None, None, seconds)
+        from .reporting import all_scores, report_on
+
+        self.stages.begin("judging")
+        found = TransformReport()
+        judged = model.judge(*model.rows_to_judge(held_out.rows), found)
+        known = _known_rows(model, training, held_out.sample)
+        scores = all_scores(judged, known, self.seed)
+        other_scores, remark = self._by_time(scores[0])
+        contents = None
+        if self.report is not None:
+            self.stages.begin("report")
+            contents = report_on(
+                model,
+                judged,
+                known,
+                self.report,
+                scores=scores,
+                other_scores=other_scores,
+                remark=remark,
+                seed=self.seed,
+                force=self.force,
+                shell=self.shell,
+            )
+        if held_out.take_in:
+            model.update(held_out.rows)
+        self.notes.extend(found.lines())
+        rows, width = len(judged.scored.targets), judged.scored.width
+        return self._result(scores, rows, held_out.take_in, how, width, contents, seconds, other_scores)
+
+    def _result(
+        self,
+        scores: list[Scores],
+        held_out_rows: int,
+        take_in: bool,
+        how: str,
+        width: float | None,
+        contents: ReportContents | None,
+        seconds: float,
+        other_scores: dict[str, list[Scores]] | None = None,
+    ) -> JudgedFit:
+        notes = list(dict.fromkeys([*self.model.notes_, *self.notes]))
+        rows = self.training.num_rows
+        return JudgedFit(
+            self.model, scores, rows, held_out_rows, take_in, how, width, contents, notes, seconds, other_scores or {}
+        )
+
+    def _by_time(self, own: Scores) -> tuple[dict[str, list[Scores]], str]:
+        """Scores on the latest rows of a fit to the earlier ones, where there are dates and random rows judge."""
+        judging = self.judging
+        column = _date_column(self.model.encoder_)
+        if column is None or judging.split_by is not None:
+            return {}, ""
+        told = f"Column {column.name!r} holds dates, and random rows do not show how well later ones are predicted"
+        if self.report is None or judging.group is not None or self.training.on_disk:
+            self.notes.append(f"{told}: split by it to see that.")
+            return {}, ""
+        order = order_of(self.training.all_rows().rows, column)
+        dated = np.flatnonzero(np.isfinite(order))
+        try:
+            split = split_last(order[dated], judging.test_fraction or Judging().test_fraction)
         except DataError:
-            continue
-        if isinstance(column, DateColumn) and "days" in column.parts:
-            return [
-                f"Column {name!r} holds dates, and random rows do not show how well later ones are predicted: split by "
-                "it to see that."
-            ]
-    return []
+            return {}, ""
+        if len(split.training) < FEWEST_TO_HOLD_OUT:
+            self.notes.append(f"{told}: there are too few of them to see that.")
+            return {}, ""
+        from .reporting import all_scores
+
+        self.stages.begin("fit to the earlier rows")
+        later = dated[split.held_out]
+        training = self.training.without(np.setdiff1d(np.arange(self.training.num_rows), dated[split.training]))
+        model = self.model.unfitted()
+        self._fit(model, training)
+        rows, targets = self.training.take(later)
+        judged = model.judge(rows, targets)
+        known = _known_rows(model, training, np.arange(training.num_rows))
+        scores = all_scores(judged, known, self.seed)
+        first = moment_text(int(order[later].min()))
+        remark = (
+            f"{told}. By a model that was fitted to the rows before {first} alone, the {len(later)} rows from then on "
+            f"have an RMSE of {scores[0].rmse:.4g} (random rows: {own.rmse:.4g}), and 90 % intervals hold "
+            f"{100 * scores[0].coverage[0.9]:.0f} % (random rows: {100 * own.coverage[0.9]:.0f} %)."
+        )
+        self.notes.append(remark)
+        return {f"The {len(later)} latest rows by {column.name!r}, from {first} on": scores}, remark
+
+    def _split(self) -> Split:
+        rows, judging = self.training.all_rows().rows, self.judging
+        if judging.split_by is not None:
+            known = ColumnOptions(None, self.model.decimal, self.model.day_first)
+            return split_last(order_by(rows, judging.split_by, known), judging.test_fraction)
+        return split_groups(groups_of(rows, judging.group), judging.test_fraction, seed=self.seed)
+
+    def _cross_validate(self, folds: int) -> JudgedFit:
+        """All rows judged by models that were fitted without them; the model itself is fitted to all rows."""
+        from .reporting import Baseline, baselines, report_on
+
+        model, training = self.model, self.training
+        started = time.perf_counter()
+        parts: list[ScoredRows] = []
+        others: list[list[Baseline]] = []
+        self.stages.begin("fit")
+        splits = make_folds(groups_of(training.all_rows().rows, self.judging.group), folds, seed=self.seed)
+        for number, split in enumerate(splits):
+            each, own = model.unfitted(), training.without(split.held_out)
+            each.fit_rows(own)
+            judged = each.judge(*training.take(split.held_out))
+            parts.append(judged.scored)
+            others.append(baselines(_known_rows(each, own, np.arange(own.num_rows)), judged.inputs, self.seed))
+            self.stages.tell(f"fold {number + 1} of {folds}")
+        model.fit_rows(training)
+        together = ScoredRows.joined(parts)
+        scores = [together.scores()]
+        for same in zip(*others, strict=True):
+            mean, std = np.concatenate([fold.mean for fold in same]), np.concatenate([fold.std for fold in same])
+            scores.append(Baseline(same[0].name, mean, std).score(together.targets))
+        contents = None
+        if self.report is not None:
+            self.stages.begin("report")
+            self.notes.append("The charts of the report are of rows that the saved model has seen; its scores are not.")
+            known = _known_rows(model, training, np.arange(training.num_rows))
+            judged = model.judge(*training.all_rows())
+            contents = report_on(
+                model, judged, known, self.report, scores=scores, seed=self.seed, force=self.force, shell=self.shell
+            )
+        seconds, how = time.perf_counter() - started, f"{folds}-fold cross-validation"
+        return self._result(scores, training.num_rows, True, how, together.width, contents, seconds)
 
 
-def _different(notes: list[str]) -> list[str]:
-    """Each note once, in order."""
-    return list(dict.fromkeys(notes))
+def _known_rows(model: TableRegressor, training: TrainingRows, positions: npt.NDArray[np.int64]) -> KnownRows:
+    from .reporting import KnownRows
+
+    rows, targets = training.take(positions)
+    return KnownRows(model.encoder_.transform_training(rows, numbers=positions), targets, rows.numbers)
 
 
-def stored_summary(fit: JudgedFit, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The summary of the model with that of its judging and more."""
-    return {**fit.model.summary_, **fit.summary(), **more}
+def _date_column(encoder: TableEncoder) -> DateColumn | None:
+    """The first column of dates whose days differ."""
+    dates = [each for each in encoder.columns if isinstance(each, DateColumn) and each.kind == "date"]
+    return next((column for column in dates if "days" in column.parts), None)

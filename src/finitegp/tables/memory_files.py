@@ -56,7 +56,10 @@ def _read_sheet(path: Path) -> Any:
     try:
         rows = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets[0].iter_rows(values_only=True)
         header = next(rows, ())
-        columns = list(zip(*rows, strict=True))
+        body = list(rows)
+        while body and all(value is None for value in body[-1]):
+            body.pop()  # rows that were formatted or emptied at the end of a sheet
+        columns = list(zip(*body, strict=True))
     except Exception as error:  # whatever the package finds wrong with a file that is no workbook
         raise DataError(f"{path} cannot be read as an Excel workbook: {str(error)[:200]}.") from None
     names = [f"column {number + 1}" if name is None else str(name) for number, name in enumerate(header)]

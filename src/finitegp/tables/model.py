@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import copy
-import numbers
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, RegressorMixin, clone
-from sklearn.utils import check_random_state
+from sklearn.base import RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from ..data.naming import listed, locator_of, row_label
+from ..data.naming import listed, locator_of
+from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..estimator import GPRegressor
 from ..metrics import Scores, score
 from ..sites import SiteStatistics, merge_sites, site_statistics
 from .arrow_values import record_batches
-from .columns import NumberColumn
-from .encoder import ColumnSummary, TableEncoder, TransformReport
+from .encoder import TableEncoder
+from .learning import learn
 from .model_files import load_table_model, save_table_model
-from .predictive import EncodedRows, TablePredictor
+from .predictive import EncodedRows, JudgedRows, TablePredictor
 from .reader import TableReader
-from .rows import RowsWithTarget, TableRows, check_columns, is_file, note_on_copies
-from .scoring import COVERAGES, SCORED_COVERAGES, ScoredRows
-from .target_scale import SCALES, TargetScale, atom, choose_scale
-from .targets import check_varies, fit_target, read_target
+from .reading import TableReading
+from .rows import TableRows, is_file
+from .scoring import ScoredRows
+from .summaries import ColumnSummary, TransformReport
+from .target_scale import TargetScale
+from .targets import check_varies, plain_target
+from .training_rows import TrainingRows, note_on_copies
 
 if TYPE_CHECKING:
-    from ..report import Evaluation, ReportContents
+    from ..report import ReportContents
 
 Array = npt.NDArray[np.float64]
 _FEWEST_ROWS = 2
@@ -50,7 +53,7 @@ class PredictedChunk(NamedTuple):
     upper: Array
 
 
-class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
     """Exact Gaussian-process regression on a table with text, dates and gaps, with honest error bars.
 
     Tables are pandas or polars data frames, Arrow tables, mappings of names to columns, arrays, or files (CSV, Parquet,
@@ -111,47 +114,6 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     summary_: dict[str, Any]
     notes_: list[str]
 
-    def __init__(
-        self,
-        *,
-        target_scale: str = "auto",
-        categorical: Sequence[str] = (),
-        numeric: Sequence[str] = (),
-        date: Sequence[str] = (),
-        drop: Sequence[str] = (),
-        only: Sequence[str] | None = None,
-        weight: str | None = None,
-        day_first: bool | None = None,
-        decimal: str | None = None,
-        missing: str = "impute",
-        rows_without_target: str = "drop",
-        max_one_hot: int = 16,
-        effort: str = "medium",
-        random_state: Any = None,
-        verbose: bool | int = False,
-        memory_budget: str | int | None = None,
-        keep_rows: bool = True,
-        regressor: GPRegressor | None = None,
-    ) -> None:
-        self.target_scale = target_scale
-        self.categorical = categorical
-        self.numeric = numeric
-        self.date = date
-        self.drop = drop
-        self.only = only
-        self.weight = weight
-        self.day_first = day_first
-        self.decimal = decimal
-        self.missing = missing
-        self.rows_without_target = rows_without_target
-        self.max_one_hot = max_one_hot
-        self.effort = effort
-        self.random_state = random_state
-        self.verbose = verbose
-        self.memory_budget = memory_budget
-        self.keep_rows = keep_rows
-        self.regressor = regressor
-
     # Fitting
 
     def fit(self, X: Any, y: Any = None, *, target: str | None = None, sample_weight: Any = None) -> TableRegressor:
@@ -163,178 +125,56 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             target: The column of ``X`` to predict, instead of ``y``.
             sample_weight: ``(rows,)``: a row of weight ``k`` stands for ``k`` equal rows.
         """
-        self._check_parameters()
-        rows, values = self.training_rows(X, y, target=target)
-        weights = self._weights(rows, sample_weight, len(values))
-        kept = np.isfinite(values)
-        notes = self.notes_on_targets(rows, values, kept)
-        rows, values = rows.take(kept), values[kept]
-        if len(values) < _FEWEST_ROWS:
+        return self.fit_rows(self.training_rows(X, y, target=target, sample_weight=sample_weight))
+
+    def fit_rows(
+        self, training: TrainingRows, *, ranks: Ranks = ALONE, on_plan: Callable[[Any], object] | None = None
+    ) -> TableRegressor:
+        """Fit to what :meth:`training_rows` gave, or to a part of it.
+
+        Args:
+            training: The rows.
+            ranks: The processes that share a fit within a memory budget.
+            on_plan: Called with the plan of the memory before such a fit.
+        """
+        rows = training.num_rows
+        if rows < _FEWEST_ROWS:
             raise DataError(
-                f"The table has {len(values)} row{'s' * (len(values) != 1)} with a target, but at least {_FEWEST_ROWS} "
-                "are needed to learn from."
+                f"The table has {rows} row{'s' * (rows != 1)} with a target, but at least {_FEWEST_ROWS} are needed to "
+                "learn from."
             )
-        check_varies(values, self.target_)
+        moments = training.facts.moments
+        check_varies(float(moments.smallest[0]), float(moments.largest[0]), self.target_)
         started = time.perf_counter()
-        seed = self._seed()
-        notes += note_on_copies(rows, rows.copies())
-        self._fit_encoded(rows, values, None if weights is None else weights[kept], seed)
-        self.feature_names_in_ = np.array([name for name in rows.column_names if name != self.target_], dtype=object)
+        names, seed = training.table.column_names, self._seed()
+        options = self.encoding_options(names)
+        learned = learn(
+            training, self.new_regressor(seed), options, self.target_scale, seed=seed, ranks=ranks, on_plan=on_plan
+        )
+        self.regressor_, self.encoder_, self.scale_ = learned.regressor, learned.encoder, learned.scale
+        self.feature_names_in_ = np.array([name for name in names if name != self.target_], dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
-        if self.scale_.name != "identity":
-            notes.append(f"The target is modelled on the scale {self.scale_.name!r}.")
-        self.notes_ = notes + self.encoder_.notes + _note_on_gaps(self.columns_)
+        self.notes_ = [*self.notes_on(training), *note_on_copies(training), *self._notes_on_fit()]
         self.summary_ = {
-            "rows": len(values),
-            "rows_without_target": int((~kept).sum()),
-            "target_mean": float(values.mean()),
-            "target_std": float(values.std()),
+            "rows": rows,
+            "rows_without_target": training.facts.missing,
+            "target_mean": float(moments.mean[0]),
+            "target_std": float(np.sqrt(moments.variance[0])),
+            "target_scale": self.scale_.to_dict(),
+            "left_out_density_by_scale": learned.densities,
+            "total_effects": learned.effects,
             "seconds": time.perf_counter() - started,
-        } | self.summary_
+        }
         return self
 
-    def training_rows(self, X: Any, y: Any = None, *, target: str | None = None) -> tuple[TableRows, Array]:
-        """The rows of a table in memory and their targets, NaN where missing; remembers how targets are written.
-
-        The first step of :meth:`fit`, for those who split rows themselves.
-        """
-        rows = self.read(X)
-        if target is not None:
-            if y is not None:
-                raise ValueError("Give either y or target, not both.")
-            column = rows.column(target)
-            self.target_ = target
-            self._target_column = fit_target(column, target, decimal=self.decimal, source=rows)
-            return rows, read_target(self._target_column, column, source=rows)
-        if y is None:
-            raise DataError("There are no targets:", "pass y, or target='NAME' of a column.", code="no_target")
-        name = getattr(y, "name", None)
-        self.target_ = name if isinstance(name, str) else None
-        self._target_column = NumberColumn(self.target_ or "y", "number", "number", False, "the target", 0.0, ())
-        return rows, self._given_targets(y, rows)
-
-    def read(self, data: Any) -> TableRows:
-        """The rows of a table or a file in memory, read as the parameters say."""
-        if is_file(data):
-            return TableRows.read(TableReader(data, **self.reading_options))
-        return TableRows.read(data)
-
-    @property
-    def reading_options(self) -> dict[str, Any]:
-        """How to read the model's tables from files: arguments of `TableReader`."""
-        return {"text": list(self.categorical), "decimal": self.decimal or "."}
-
-    @staticmethod
-    def _given_targets(y: Any, rows: TableRows) -> Array:
-        try:
-            values = np.array(y.to_numpy() if hasattr(y, "to_numpy") else y, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise DataError("y must be one number per row, but holds something else.") from None
-        values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-        if values.shape != (rows.num_rows,):
-            raise ValueError(f"y must have one number for each of {rows.num_rows} rows, but has shape {values.shape}.")
-        if np.isinf(values).any():
-            raise DataError(f"y is infinite in {rows.label(int(np.flatnonzero(np.isinf(values))[0]))}.")
-        return values
-
-    def _weights(self, rows: TableRows, sample_weight: Any, count: int) -> Array | None:
-        if self.weight is not None:
-            column = fit_target(rows.column(self.weight), self.weight, decimal=self.decimal, source=rows)
-            weights = read_target(column, rows.column(self.weight), source=rows)
-            if not bool((weights >= 0.0).all()):
-                first = int(np.flatnonzero(~(weights >= 0.0))[0])
-                raise DataError(f"The weight {self.weight!r} is missing or negative in {rows.label(first)}.")
-            return weights
-        return None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64).reshape(count)
-
-    def notes_on_targets(self, rows: TableRows, values: Array, kept: npt.NDArray[np.bool_]) -> list[str]:
-        """What a user should hear of the reading of a table and of its targets: missing ones, atoms."""
-        notes = list(getattr(rows.source, "notes", ()))
-        name = self.target_ or "y"
-        missing = np.flatnonzero(~kept)
-        if len(missing):
-            problem = f"The target {name!r} is missing in {len(missing)} of {len(values)} rows, first in "
-            problem += rows.label(int(missing[0]))
-            if self.rows_without_target == "error":
-                raise DataError(
-                    f"{problem}:", "remove them, or pass rows_without_target='drop'.", code="rows_without_target"
-                )
-            notes.append(f"{problem}: these rows are left out.")
-        if kept.sum() >= _FEWEST_ROWS:
-            found = atom(values[kept])
-            if found is not None:
-                notes.append(
-                    f"The target {name!r} is exactly {found[0]:g} in {100 * found[1]:.0f} % of the rows, which no "
-                    "density describes: NLPD on such rows rewards narrow predictions, so judge by CRPS and coverage."
-                )
+    def _notes_on_fit(self) -> list[str]:
+        notes = list(self.encoder_.notes)
+        if self.scale_.name != "identity":
+            notes.insert(0, f"The target is modelled on the scale {self.scale_.name!r}.")
+        gaps = [f"{line.column} ({line.gaps})" for line in self.encoder_.summary() if line.gaps and line.outputs]
+        if gaps:
+            notes.append(f"Gaps were filled with the usual value, and the model is told where: {listed(gaps)}.")
         return notes
-
-    def _excluded(self, names: Sequence[str]) -> list[str]:
-        check_columns([*self.drop, *(self.only or ())], names)
-        left_out = {self.target_, self.weight, *self.drop}
-        if self.only is not None:
-            left_out |= set(names) - set(self.only)
-        return [name for name in names if name in left_out]
-
-    def check_gaps(self, rows: TableRows) -> None:
-        """An error that lists the gaps in the columns that would be used."""
-        TableEncoder.fit(rows, **self._encoder_options(rows) | {"missing": "error"})
-
-    def _encoder_options(self, rows: TableRows) -> dict[str, Any]:
-        return {
-            "missing": self.missing,
-            "exclude": self._excluded(rows.column_names),
-            "categorical": self.categorical,
-            "numeric": self.numeric,
-            "date": self.date,
-            "day_first": self.day_first,
-            "decimal": self.decimal,
-            "max_one_hot": self.max_one_hot,
-        }
-
-    def _fit_encoded(self, rows: TableRows, values: Array, weights: Array | None, seed: int) -> None:
-        options = self._encoder_options(rows)
-        densities: dict[str, float] = {}
-        encoder = None
-        if self.target_scale == "auto":
-            encoder = TableEncoder.fit(rows, targets=values, **options)
-            scale, densities = choose_scale(encoder.transform_training(rows), values, seed=seed)
-        else:
-            scale = TargetScale.fitted(self.target_scale, values)
-        scaled = scale.forward(values)
-        if encoder is None or scale.name != "identity":
-            encoder = TableEncoder.fit(rows, targets=scaled, **options)
-        regressor = self._regressor(seed)
-        regressor.fit(encoder.transform_training(rows), scaled, weights)
-        regressor.verbose = False
-        self.regressor_, self.encoder_, self.scale_ = regressor, encoder, scale
-        self.summary_ = {"target_scale": scale.to_dict(), "left_out_density_by_scale": densities}
-
-    def _regressor(self, seed: int) -> GPRegressor:
-        if self.regressor is not None:
-            made: GPRegressor = clone(self.regressor)
-            return made
-        return GPRegressor(
-            effort=self.effort,
-            random_state=seed,
-            verbose=self.verbose,
-            memory_budget=self.memory_budget,
-            keep_rows=self.keep_rows,
-        )
-
-    def _seed(self) -> int:
-        if isinstance(self.random_state, numbers.Integral):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _check_parameters(self) -> None:
-        if self.target_scale not in ("auto", *SCALES):
-            raise ValueError(f"target_scale must be 'auto' or one of {SCALES}, but is {self.target_scale!r}.")
-        if self.rows_without_target not in ("drop", "error"):
-            raise ValueError(f"rows_without_target must be 'drop' or 'error', but is {self.rows_without_target!r}.")
-        for name in ("categorical", "numeric", "date", "drop", "only"):
-            if isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} must be a list of columns, but is {getattr(self, name)!r}: write [{name!r}].")
 
     @classmethod
     def from_parts(
@@ -355,16 +195,34 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         model.regressor_, model.encoder_, model.target_ = regressor, encoder, target
         model.scale_, model.notes_ = scale or TargetScale(), []
         model.summary_ = dict(summary or {})
-        model._target_column = NumberColumn(target or "y", "number", "number", False, "the target", 0.0, ())
+        model._target_column = plain_target(target)
         model.feature_names_in_ = np.array([column.name for column in encoder.columns], dtype=object)
         model.n_features_in_ = len(model.feature_names_in_)
         return model
 
     @property
     def columns_(self) -> list[ColumnSummary]:
-        """What became of each column."""
+        """What became of each column, and how much it matters."""
         check_is_fitted(self, "encoder_")
-        return self.encoder_.summary()
+        effects = self._effects
+        return [replace(line, relevance=effects.get(line.column)) for line in self.encoder_.summary()]
+
+    @property
+    def feature_importances_(self) -> Array:
+        """For each of ``feature_names_in_`` its total effect: what part of the variance of predictions it makes.
+
+        As fitted, on training rows and on the scale of the model; zero for columns that are left out. See
+        :func:`~finitegp.tables.learning.total_effects`.
+        """
+        check_is_fitted(self)
+        if not self._effects:
+            raise AttributeError("The fit of this model measured no effects of columns: fit it anew to have them.")
+        return np.array([self._effects.get(str(name), 0.0) for name in self.feature_names_in_])
+
+    @property
+    def _effects(self) -> dict[str, float]:
+        found = self.summary_.get("total_effects")
+        return found if isinstance(found, dict) else {}
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there is a fit."""
@@ -376,7 +234,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predictor_(self) -> TablePredictor:
         """Predicts encoded rows."""
         check_is_fitted(self)
-        return TablePredictor(self.regressor_, self.encoder_, self.scale_)
+        return TablePredictor(self.regressor_.fits_[0], self.encoder_, self.scale_)
 
     def encode(self, rows: Any, report: TransformReport) -> EncodedRows:
         """The inputs of the regressor for a chunk, and what in it is new."""
@@ -385,7 +243,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean of a new observation, ``(rows,)``, and with ``return_std`` its standard deviation with noise."""
         predictor = self.predictor_
-        parts = [predictor.moments(rows) for rows in self._encoded(X)]
+        parts = [predictor.moments(predictor.predict(rows)) for rows in self._encoded(X)]
         mean, std = (np.concatenate(each) for each in zip(*parts, strict=True))
         return (mean, std) if return_std else mean
 
@@ -396,15 +254,14 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: The table.
-            coverage: Between 0 and 1; several give ends of shape ``(rows, coverages)``.
+            coverage: Between 0 and 1; several give ends of shape ``(rows, coverages)``, from one prediction.
             method: As in :meth:`GPRegressor.predict_interval`.
         """
         predictor = self.predictor_
-        single = np.ndim(coverage) == 0
-        levels = np.atleast_1d(np.asarray(coverage, dtype=np.float64)).tolist()
-        parts = [predictor.intervals(rows, levels, method) for rows in self._encoded(X)]
+        levels = np.ravel(coverage).tolist()
+        parts = [predictor.intervals(predictor.predict(rows), levels, method) for rows in self._encoded(X)]
         lower, upper = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return (lower[:, 0], upper[:, 0]) if single else (lower, upper)
+        return (lower, upper) if np.ndim(coverage) else (lower[:, 0], upper[:, 0])
 
     def log_density(self, X: Any, y: Any = None) -> Array:
         """The log predictive density of observed targets, ``(rows,)``; rows without a target have NaN."""
@@ -412,8 +269,9 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         known = np.isfinite(values)
         result = np.full(len(values), np.nan)
         if known.any():
-            encoded = self.encode(rows.take(known), TransformReport())
-            result[known] = self.predictor_.log_density(encoded, values[known])
+            predictor = self.predictor_
+            prediction = predictor.predict(self.encode(rows.take(known), TransformReport()))
+            result[known] = predictor.log_density(prediction, values[known])
         return result
 
     def predict_chunks(
@@ -422,12 +280,13 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Rows and their predictions chunk by chunk, for tables of any length; ``report`` counts what is unusual."""
         report = _report_on(table, report)
         predictor = self.predictor_
-        for rows in record_batches(TableReader(table) if is_file(table) else table):
-            encoded = self.encode(rows, report)
-            yield PredictedChunk(rows, *predictor.moments(encoded), *predictor.interval(encoded, coverage, method))
+        for rows in record_batches(TableReader(table, **self.reading_options) if is_file(table) else table):
+            prediction = predictor.predict(self.encode(rows, report))
+            lower, upper = predictor.intervals(prediction, [coverage], method)
+            yield PredictedChunk(rows, *predictor.moments(prediction), lower[:, 0], upper[:, 0])
 
     def _encoded(self, X: Any) -> list[EncodedRows]:
-        table = TableReader(X) if is_file(X) else X
+        table = TableReader(X, **self.reading_options) if is_file(X) else X
         report = _report_on(table, None)
         encoded = [self.encode(rows, report) for rows in record_batches(table)]
         if not encoded:
@@ -444,25 +303,19 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if lines := report.lines():
             warnings.warn(" ".join(lines), stacklevel=4)
 
-    def scored_rows(self, X: Any, y: Any = None) -> tuple[TableRows, Array]:
-        """Rows in memory and their targets, NaN where missing, for a model that is fitted."""
-        check_is_fitted(self)
-        rows = self.read(X)
-        if y is not None:
-            return rows, self._given_targets(y, rows)
-        if self.target_ is None:
-            raise DataError(
-                "The model does not know the name of its target:", "say which column it is.", code="unknown_target"
-            )
-        return rows, read_target(self._target_column, rows.column(self.target_), source=rows)
-
     def with_target(self, target: str | None) -> TableRegressor:
         """The same model with another name for its target; None leaves it as it is."""
         if target is None:
             return self
         other = copy.copy(self)
         other.target_ = target
-        other._target_column = NumberColumn(target, "number", "number", False, "the target", 0.0, ())
+        other._target_column = plain_target(target)
+        return other
+
+    def unfitted(self) -> TableRegressor:
+        """A copy without a fit that knows the target, for :meth:`fit_rows` with other rows of the same table."""
+        other: TableRegressor = clone(self)
+        other.target_, other._target_column = self.target_, self._target_column
         return other
 
     # Judging
@@ -473,15 +326,16 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_scored(self, X: Any, y: Any = None, report: TransformReport | None = None) -> ScoredRows:
         """Predictions for rows whose targets are known, with all that scores need."""
-        rows, values = self._with_target_only(X, y)
-        encoded = self.encode(rows, _report_on(rows, report))
+        return self.judge(*self.rows_to_judge(X, y), report).scored
+
+    def judge(self, rows: TableRows, values: Array, report: TransformReport | None = None) -> JudgedRows:
+        """What is predicted for rows whose targets are known, once, and all that follows from it."""
+        started = time.perf_counter()
         predictor = self.predictor_
-        lower, upper = predictor.intervals(encoded, (*COVERAGES, *SCORED_COVERAGES))
-        if self.scale_.name == "identity":
-            mean, std = predictor.moments(encoded)
-        else:
-            mean, std = predictor.quantile_moments(lower[:, : len(COVERAGES)], upper[:, : len(COVERAGES)])
-        return ScoredRows(mean, std, predictor.log_density(encoded, values), lower, upper, values)
+        encoded = self.encode(rows, _report_on(rows, report))
+        prediction = predictor.predict(encoded)
+        seconds = time.perf_counter() - started
+        return JudgedRows(rows, encoded.inputs, prediction, predictor.score(prediction, values), seconds)
 
     def baseline(self, values: Array) -> Scores | None:
         """Scores of the mean and spread of the training rows, if the model knows them."""
@@ -505,10 +359,9 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         training: tuple[Any, Any] | None = None,
         seed: int = 0,
         force: bool = True,
+        shell: bool = False,
     ) -> ReportContents:
         """Measure everything that a report shows on rows that the model has not seen, and write it as an HTML page.
-
-        Where the target is modelled on another scale, the report is on that scale.
 
         Args:
             X: The table.
@@ -517,81 +370,35 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             training: The rows of the fit and their targets, for baselines and some checks.
             seed: Of samples of rows.
             force: Whether to replace a page that is there.
+            shell: Whether advice is to name options of the command line.
         """
-        rows, values = self._with_target_only(X, y)
-        found = TransformReport(source=rows)
-        inputs = self.encode(rows, found).inputs
+        from .reporting import KnownRows, report_on
+
+        found = TransformReport()
+        judged = self.judge(*self.rows_to_judge(X, y), found)
         self._warn(found)
         known = None
         if training is not None:
-            known_rows, known_values = training
-            known_rows = self.read(known_rows)
-            known = self.encoder_.transform_training(known_rows), np.asarray(known_values), known_rows.numbers
-        return self.report_encoded(inputs, values, path, training=known, seed=seed, force=force)
-
-    def report_encoded(
-        self,
-        inputs: Array,
-        values: Array,
-        path: str | os.PathLike[str] | None,
-        *,
-        training: tuple[Array, Array, npt.NDArray[np.int64]] | None = None,
-        evaluation: Evaluation | None = None,
-        seed: int = 0,
-        force: bool = True,
-    ) -> ReportContents:
-        """The report on rows that are encoded already."""
-        from ..report import encoded_columns, gather_contents, write_report
-
-        name = self.target_ or "target"
-        known = None if training is None else training[0]
-        contents = gather_contents(
-            self.regressor_,
-            inputs,
-            self.scale_.forward(values),
-            training_inputs=known,
-            training_targets=None if training is None else self.scale_.forward(training[1]),
-            training_row_numbers=None if training is None else [int(number) for number in training[2]],
-            **encoded_columns(self.encoder_),
-            target_name=name if self.scale_.name == "identity" else f"{name} ({self.scale_.name} scale)",
-            seed=seed,
-            evaluation=evaluation,
-        )
-        if path is not None:
-            write_report(contents, path, force=force)
-        return contents
-
-    def _with_target_only(self, X: Any, y: Any) -> tuple[TableRows, Array]:
-        rows, values = self.scored_rows(X, y)
-        known = np.isfinite(values)
-        if not known.any():
-            raise DataError(f"The target {self.target_ or 'y'!r} is missing in all {len(values)} rows.")
-        if not known.all():
-            first = rows.label(int(np.flatnonzero(~known)[0]))
-            problem = f"The target {self.target_ or 'y'!r} is missing in {int((~known).sum())} of {len(values)} rows"
-            if self.rows_without_target == "error":
-                raise DataError(
-                    f"{problem}, first in {first}:",
-                    "remove them, or set rows_without_target='drop'.",
-                    code="rows_without_target",
-                )
-            warnings.warn(f"{problem}, first in {first}: these rows are left out.", stacklevel=3)
-        return rows.take(known), values[known]
+            rows = self.read(training[0])
+            known = KnownRows(
+                self.encoder_.transform_training(rows), np.asarray(training[1], dtype=np.float64), rows.numbers
+            )
+        return report_on(self, judged, known, path, seed=seed, force=force, shell=shell)
 
     # Rows that come later
 
     def update(self, X: Any, y: Any = None, report: TransformReport | None = None) -> TableRegressor:
         """Take up more rows: the exact posterior of all rows, with features, noise, scaling and encoding kept."""
         if y is not None:
-            rows, values = self._with_target_only(X, y)
+            rows, values = self.rows_to_judge(X, y)
             inputs = self.encoder_.transform(rows, _report_on(rows, report))
             self.regressor_.partial_fit(inputs, self._scaled(values))
             return self
-        streamed = self._streamed(X)
+        streamed = self.streamed(X)
         report = _report_on(streamed, report)
         for batch in streamed:
             self.regressor_.partial_fit(self.encoder_.transform(batch, report), self._scaled(streamed.targets))
-        self._check_streamed(streamed)
+        self.check_streamed(streamed)
         return self
 
     def _scaled(self, values: Array) -> Array:
@@ -601,33 +408,6 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             wrong = values[~np.isfinite(scaled)][0]
             raise DataError(f"A target of {wrong:g} is impossible on the scale {self.scale_.name!r}: correct the row.")
         return scaled
-
-    def _streamed(self, X: Any) -> RowsWithTarget:
-        check_is_fitted(self)
-        if self.target_ is None:
-            raise DataError(
-                "The model does not know the name of its target:", "say which column it is.", code="unknown_target"
-            )
-        table = TableReader(X, **self.reading_options) if is_file(X) else X
-        source = locator_of(table)
-
-        def read(array: Any, first_row: int) -> Array:
-            return read_target(self._target_column, array, source=source, first_row=first_row)
-
-        return RowsWithTarget(table, self.target_, read)
-
-    def _check_streamed(self, rows: RowsWithTarget) -> None:
-        """After a pass: an error if there were no targets, a warning if some were missing."""
-        missing = len(rows.dropped)
-        if rows.rows and missing == rows.rows:
-            raise DataError(f"The target {rows.name!r} is missing in all {rows.rows} rows.")
-        if missing:
-            first = row_label(rows.dropped[0], rows.source)
-            warnings.warn(
-                f"The target {rows.name!r} is missing in {missing} of {rows.rows} rows, first in {first}: these rows "
-                "are left out.",
-                stacklevel=3,
-            )
 
     def statistics(self, X: Any, report: TransformReport | None = None) -> SiteStatistics:
         """The sums of a table's rows for this model's features: what a site can give away that may not share rows.
@@ -647,14 +427,14 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             >>> model.merge(*sites).rows_
             60.0
         """
-        streamed = self._streamed(X)
+        streamed = self.streamed(X)
 
         def targets(batch: Any, report: TransformReport, first_row: int) -> Array:
             return self._scaled(streamed.targets)
 
         def rows() -> Iterator[Any]:
             yield from streamed
-            self._check_streamed(streamed)
+            self.check_streamed(streamed)
 
         return site_statistics(
             self.regressor_.fits_[0], self.encoder_, self.target_, targets, rows(), _report_on(streamed, report)
@@ -742,17 +522,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         model = cls.from_parts(parts.regressor, parts.encoder, parts.target, parts.summary, parts.scale)
         known = {name: value for name, value in parts.parameters.items() if name in model.get_params(deep=False)}
         model.set_params(**known)
-        model._target_column = NumberColumn(
-            parts.target or "y",
-            "number",
-            "number",
-            False,
-            "the target",
-            0.0,
-            (),
-            decimal=parts.decimal,
-            unit=parts.unit,
-        )
+        model._target_column = plain_target(parts.target, decimal=parts.decimal, unit=parts.unit)
         return model
 
     def __sklearn_tags__(self) -> Any:
@@ -766,10 +536,3 @@ def _report_on(table: Any, report: TransformReport | None) -> TransformReport:
     report = TransformReport() if report is None else report
     report.source = locator_of(table) if report.source is None else report.source
     return report
-
-
-def _note_on_gaps(columns: Sequence[ColumnSummary]) -> list[str]:
-    gaps = [f"{line.column} ({line.gaps})" for line in columns if line.gaps and line.outputs]
-    if not gaps:
-        return []
-    return [f"Gaps were filled with the usual value, and the model is told where: {listed(gaps)}."]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from ..errors import DataError, ModelFileError
-from ..estimator import GPRegressor
+from ..predictive import Prediction
+from ..scaled import ScaledGP
 from .encoder import TableEncoder
-from .scoring import COVERAGES, quantile_moments
+from .rows import TableRows
+from .scoring import COVERAGES, SCORED_COVERAGES, ScoredRows, quantile_moments
 from .target_scale import TargetScale
 
 Array = npt.NDArray[np.float64]
@@ -21,55 +24,54 @@ _COMBINATIONS = 24
 
 
 class EncodedRows(NamedTuple):
-    """Inputs of the regressor, and for each column of the table whether a row holds there what no fit has seen."""
+    """Inputs of the fit, and for each column of the table whether a row holds there what no fit has seen."""
 
     inputs: Array
     unknown: npt.NDArray[np.bool_] | None = None
 
 
-class Location(NamedTuple):
-    """Mean and standard deviation of each row on the scale of the model: as predicted, and as claimed."""
+class JudgedRows(NamedTuple):
+    """Rows in memory, what the encoder made of them, what is predicted on the scale of the model, and its scores."""
 
-    mean: Array
-    std: Array
-    claimed_mean: Array
-    claimed_std: Array
+    rows: TableRows
+    inputs: Array
+    prediction: Prediction
+    scored: ScoredRows
+    seconds: float
 
 
 @dataclass(frozen=True, eq=False)
 class TablePredictor:
-    """Predictive distributions of rows.
+    """Predictive distributions of rows: :meth:`predict` gives them, and the others say what they mean.
 
     A row with a category that the fit did not see, or with a gap where it had none, is predicted with values that it
     did see put in: mean and variance are those of the mixture, and the standard deviation is never below that of any of
     its parts. So the row is nowhere claimed to be better known than one of which everything is known.
 
     Attributes:
-        regressor: Predicts the scaled target.
+        fit: Predicts the scaled target.
         encoder: Made its inputs.
         scale: Of the target.
     """
 
-    regressor: GPRegressor
+    fit: ScaledGP
     encoder: TableEncoder
     scale: TargetScale
 
-    def locate(self, rows: EncodedRows) -> Location:
-        """Mean and standard deviation on the scale of the model."""
-        mean, std = self.regressor.predict(rows.inputs, return_std=True)
+    def predict(self, rows: EncodedRows) -> Prediction:
+        """What is claimed of each row, on the scale of the model."""
+        prediction = _on_cpu(self.fit.predict(rows.inputs))
         if rows.unknown is None:
-            return Location(mean, std, mean, std)
-        claimed_mean, claimed_std = mean.copy(), std.copy()
+            return prediction
         which = np.flatnonzero(rows.unknown.any(axis=1))
-        means, stds = [], []
-        for inputs in self._combinations(rows.inputs[which], rows.unknown[which]):
-            each_mean, each_std = self.regressor.predict(inputs, return_std=True)
-            means.append(each_mean)
-            stds.append(each_std)
+        filled = self._combinations(rows.inputs[which], rows.unknown[which])
+        parts = [_on_cpu(self.fit.predict(each)) for each in filled]
+        means, stds = np.stack([part.mean for part in parts]), np.stack([part.std for part in parts])
+        mean, std = prediction.mean.numpy().copy(), prediction.std.numpy().copy()
         together = np.sqrt(np.mean(np.square(stds), axis=0) + np.var(means, axis=0))
-        claimed_mean[which] = np.mean(means, axis=0)
-        claimed_std[which] = np.maximum.reduce([together, *stds, std[which]])
-        return Location(mean, std, claimed_mean, claimed_std)
+        mean[which] = means.mean(axis=0)
+        std[which] = np.maximum.reduce([together, *stds, std[which]])
+        return _moved(prediction, mean, std)
 
     def _combinations(self, inputs: Array, unknown: npt.NDArray[np.bool_]) -> list[Array]:
         """The rows with known values put in where something is new, in several ways."""
@@ -85,36 +87,23 @@ class TablePredictor:
                 each[rows, place] = known[value]
         return filled
 
-    def interval(
-        self, rows: EncodedRows, coverage: float, method: str = "predictive", location: Location | None = None
+    def intervals(
+        self, prediction: Prediction, coverages: Sequence[float], method: str = "predictive"
     ) -> tuple[Array, Array]:
-        """Lower and upper ends of central intervals, in the target's units."""
+        """Lower and upper ends of central intervals in the target's units, ``(rows, coverages)`` each."""
         try:
-            lower, upper = self.regressor.predict_interval(rows.inputs, coverage, method)
+            lower, upper = self.fit.interval_of(prediction, coverages, method=method)
         except ValueError as error:
             raise DataError(str(error)) from None
         except (KeyError, TypeError, AttributeError) as error:
             raise ModelFileError(f"What the model counted on rows kept aside makes no sense: {error}.") from None
-        if rows.unknown is not None:
-            mean, std, claimed_mean, claimed_std = location or self.locate(rows)
-            lower, upper = (claimed_mean + (end - mean) * (claimed_std / std) for end in (lower, upper))
-        return self.scale.inverse(lower), self.scale.inverse(upper)
+        return self.scale.inverse(lower.numpy()), self.scale.inverse(upper.numpy())
 
-    def intervals(
-        self, rows: EncodedRows, coverages: Sequence[float], method: str = "predictive"
-    ) -> tuple[Array, Array]:
-        """The ends at several coverages, ``(rows, coverages)`` each."""
-        location = None if rows.unknown is None else self.locate(rows)
-        ends = [self.interval(rows, coverage, method, location) for coverage in coverages]
-        lower, upper = (np.stack(each, axis=1) for each in zip(*ends, strict=True))
-        return lower, upper
-
-    def moments(self, rows: EncodedRows) -> tuple[Array, Array]:
+    def moments(self, prediction: Prediction) -> tuple[Array, Array]:
         """Mean and standard deviation of a new observation, in the target's units."""
         if self.scale.name == "identity":
-            location = self.locate(rows)
-            return location.claimed_mean, location.claimed_std
-        return self.quantile_moments(*self.intervals(rows, COVERAGES))
+            return prediction.mean.numpy(), prediction.std.numpy()
+        return self.quantile_moments(*self.intervals(prediction, COVERAGES))
 
     def quantile_moments(self, lower: Array, upper: Array) -> tuple[Array, Array]:
         """Mean and standard deviation from the ends of intervals at ``COVERAGES``, cut where they are not plausible."""
@@ -128,15 +117,42 @@ class TablePredictor:
             std[cut] = np.maximum(std[cut], 0.25 * reach)
         return mean, std
 
-    def log_density(self, rows: EncodedRows, targets: Array) -> Array:
+    def log_density(self, prediction: Prediction, targets: Array) -> Array:
         """The log density of observed targets, by their own unit; minus infinity where a target is impossible."""
-        location = self.locate(rows)
         values = self.scale.forward(targets)
         possible = np.isfinite(values)
-        widening = location.claimed_std / location.std
-        standard = (
-            location.mean + (np.where(possible, values, location.claimed_mean) - location.claimed_mean) / widening
-        )
-        density = self.regressor.log_density(rows.inputs, standard) - np.log(widening)
+        standard = np.where(possible, values, prediction.mean.numpy())
+        density = prediction.log_density(torch.from_numpy(standard)).numpy()
         density = density + self.scale.log_derivative(np.where(possible, targets, 1.0))
         return np.where(possible, density, -np.inf)
+
+    def score(self, prediction: Prediction, targets: Array) -> ScoredRows:
+        """All that scores need, for rows whose targets are known."""
+        lower, upper = self.intervals(prediction, (*COVERAGES, *SCORED_COVERAGES))
+        own = slice(0, len(COVERAGES))
+        identity = self.scale.name == "identity"
+        mean, std = self.moments(prediction) if identity else self.quantile_moments(lower[:, own], upper[:, own])
+        return ScoredRows(mean, std, self.log_density(prediction, targets), lower, upper, targets)
+
+
+def _on_cpu(prediction: Prediction) -> Prediction:
+    mean, epistemic, noise = (
+        each.detach().cpu() for each in (prediction.mean, prediction.epistemic_variance, prediction.noise_variance)
+    )
+    return Prediction(mean, epistemic, noise, mixture=prediction.mixture)
+
+
+def _moved(prediction: Prediction, mean: Array, std: Array) -> Prediction:
+    """The prediction with another mean and standard deviation for each row, and the same shape around them."""
+    old, factor = prediction.mean.numpy(), std / prediction.std.numpy()
+    mixture = prediction.mixture
+    if mixture is not None:
+        means = mean + (mixture.means - old) * factor
+        mixture = replace(mixture, means=means, scales=mixture.scales * factor)
+    square = torch.from_numpy(np.square(factor))
+    return Prediction(
+        mean=torch.from_numpy(mean),
+        epistemic_variance=prediction.epistemic_variance * square,
+        noise_variance=prediction.noise_variance * square,
+        mixture=mixture,
+    )

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from ..data.naming import shortened
 from ..errors import DataError
 from .arrow_values import family, moment_values, number_values, plain, text_values
+from .category_column import CategoryColumn
 from .category_means import CategoryMeans
-from .columns import BOOLEAN_WORDS, CategoryColumn, DateColumn, FittedColumn, LeftOutColumn, NumberColumn, is_blank
+from .columns import BOOLEAN_WORDS, DateColumn, FittedColumn, LeftOutColumn, NumberColumn, is_blank
 from .dates import PARTS
 from .identifiers import IntegerSketch, is_key
 from .readings import DateReading, DistinctTexts, NumberReading

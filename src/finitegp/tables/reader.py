@@ -26,6 +26,10 @@ _CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _MAX_CHUNK_ROWS = 65_536
 _MAX_CHUNK_CELLS = 1 << 21
+#: Up to this many rows are read into memory also within a memory budget: kernels can then be fitted to them.
+ROWS_IN_MEMORY = 1500
+#: How to read tables whose rows stay on disk: rows that are decoded, and bytes of a CSV file that are read at once.
+ON_DISK: dict[str, Any] = {"chunk_size": 8192, "block_size": 1 << 18}
 
 # How files begin that are given a wrong name most often.
 _BEGINNINGS = (

@@ -17,7 +17,7 @@ from ..errors import DataError
 from .arrow_values import record_batches
 from .reader import TableReader
 
-_SHOWN_COPIES = 3
+_CHUNK_ROWS = 65_536
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,21 +65,25 @@ class TableRows:
         """The names of the columns."""
         return list(self.table.column_names)
 
+    @property
+    def reading_bytes(self) -> int:
+        """Memory that reading takes: none."""
+        return 0
+
     def __len__(self) -> int:
         return self.num_rows
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.table.to_batches()
 
+    def rows(self, start: int, stop: int) -> Iterator[Any]:
+        """Chunks of the rows from ``start`` to ``stop``, as `TableReader` has them."""
+        yield from self.table.slice(start, stop - start).to_batches(max_chunksize=_CHUNK_ROWS)
+
     def take(self, rows: npt.NDArray[Any]) -> TableRows:
         """Some of the rows: their positions, or true where a row is kept."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         return TableRows(self.table.take(pa.array(rows)), self.numbers[rows], self.source)
-
-    def without(self, columns: Sequence[str]) -> TableRows:
-        """The same rows without some columns."""
-        kept = [name for name in self.column_names if name not in columns]
-        return TableRows(self.table.select(kept), self.numbers, self.source)
 
     def column(self, name: str) -> Any:
         """One column, as an Arrow array."""
@@ -174,20 +178,6 @@ class RowsWithTarget:
     def line_of(self, row: int) -> int | None:
         """The line of its file on which a row stands; None if it is in no text file."""
         return self.source.line_of(self.original(row)) if isinstance(self.source, LineLocator) else None
-
-
-def note_on_copies(rows: TableRows, first: npt.NDArray[np.int64]) -> list[str]:
-    """A sentence on rows that are exact copies of others, if there are any."""
-    copies = np.flatnonzero(first != np.arange(len(first)))
-    if len(copies) == 0:
-        return []
-    shown = [f"{rows.label(int(copy))} of {rows.label(int(first[copy]))}" for copy in copies[:_SHOWN_COPIES]]
-    more = f" and {len(copies) - _SHOWN_COPIES} more" if len(copies) > _SHOWN_COPIES else ""
-    verb, noun = ("is a copy", "row") if len(copies) == 1 else ("are copies", "rows")
-    return [
-        f"{len(copies)} {noun} {verb} of another in all columns ({', '.join(shown)}{more}): copies are no new "
-        "evidence. Remove them, unless equal rows were observed several times."
-    ]
 
 
 def is_file(data: object) -> bool:

@@ -26,8 +26,7 @@ def nlpd_scorer(model: Any, X: Any, y: Any) -> float:
 
 def crps_scorer(model: Any, X: Any, y: Any) -> float:
     """Minus the mean continuous ranked probability score, in the target's units."""
-    ends = [model.predict_interval(X, coverage=coverage) for coverage in COVERAGES]
-    lower, upper = (np.stack(each, axis=1) for each in zip(*ends, strict=True))
+    lower, upper = model.predict_interval(X, coverage=COVERAGES)
     return -float(quantile_crps(lower, upper, np.asarray(y, dtype=np.float64)).mean())
 
 

@@ -97,4 +97,5 @@ class ScoredRows(NamedTuple):
 
 
 def _standard_error(values: Array) -> float:
-    return float(values.std()) / math.sqrt(len(values))
+    # A density of zero has no spread.
+    return float(values.std()) / math.sqrt(len(values)) if np.isfinite(values).all() else math.inf

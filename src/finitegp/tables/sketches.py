@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,11 @@ class Reservoir:
     def is_exact(self) -> bool:
         """Whether all values are in the sample."""
         return self.count <= self.size
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """The sample, in no order."""
+        return self._values
 
     def add(self, rows: npt.NDArray[np.int64], values: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> None:
         """Values and the numbers of their rows."""

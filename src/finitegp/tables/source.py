@@ -17,8 +17,9 @@ from ..data.naming import listed, unknown_column
 from ..data.sources import WHOLE, Rows, Share, Source, check_chunk_size, check_rows
 from ..errors import DataError
 from .arrow_values import family, number_values, plain
-from .encoder import TableEncoder, TransformReport
+from .encoder import TableEncoder
 from .reader import TableReader
+from .summaries import TransformReport
 from .targets import target_values
 
 

@@ -17,7 +17,8 @@ SCALES = ("identity", "log", "square root", "yeo-johnson")
 # A value that so many of the targets have is an atom: no density describes it.
 ATOM_SHARE = 0.05
 _FOLDS = 4
-_MOST_ROWS = 2000
+#: Rows that are enough to choose a scale by.
+ROWS_TO_CHOOSE_BY = 2000
 _FEWEST_ROWS = 40
 # Another scale than the target's own is taken if it is better by so many standard errors, and by so many nats.
 _CLEAR_ERRORS, _CLEAR_NATS = 2.0, 0.01
@@ -176,7 +177,9 @@ def atom(targets: Array) -> tuple[float, float] | None:
     return (float(values[first]), share) if share >= ATOM_SHARE and counts[first] > 2.0 * typical else None
 
 
-def choose_scale(inputs: Array, targets: Array, *, seed: int = 0) -> tuple[TargetScale, dict[str, float]]:
+def choose_scale(
+    inputs: Array, targets: Array, *, typical: Array | None = None, seed: int = 0
+) -> tuple[TargetScale, dict[str, float]]:
     """The scale on which left-out rows of a stand-in model have the highest density, and the mean densities by scale.
 
     The stand-in is gradient-boosted trees averaged with ridge regression, with errors of Student's t or Gaussian whose
@@ -184,21 +187,20 @@ def choose_scale(inputs: Array, targets: Array, *, seed: int = 0) -> tuple[Targe
     those of the target itself. The target's own scale is kept unless another is clearly better.
 
     Args:
-        inputs: ``(rows, columns)`` of training rows.
+        inputs: ``(rows, columns)`` of training rows, of which 2,000 are enough.
         targets: ``(rows,)``.
-        seed: Of the rows that are looked at, and of the folds.
+        typical: Targets that a scale has to suit, the smallest and largest of all among them; by default these.
+        seed: Of the folds.
     """
-    own = TargetScale.fitted("identity", targets)
+    typical = targets if typical is None else typical
+    own = TargetScale.fitted("identity", typical)
     if len(targets) < _FEWEST_ROWS:
         return own, {}
-    random = np.random.default_rng(seed)
-    rows = np.sort(random.permutation(len(targets))[:_MOST_ROWS])
-    inputs, chosen = inputs[rows], targets[rows]
-    folds = random.permutation(len(rows)) % _FOLDS
-    names = ["identity", "yeo-johnson"] + ["log"] * bool(targets.min() > 0.0)
-    names += ["square root"] * bool(targets.min() >= 0.0)
-    scales = {name: TargetScale.fitted(name, targets) for name in names}
-    densities = {name: _left_out_density(inputs, chosen, folds, scale) for name, scale in scales.items()}
+    folds = np.random.default_rng(seed).permutation(len(targets)) % _FOLDS
+    names = ["identity", "yeo-johnson"] + ["log"] * bool(typical.min() > 0.0)
+    names += ["square root"] * bool(typical.min() >= 0.0)
+    scales = {name: TargetScale.fitted(name, typical) for name in names}
+    densities = {name: _left_out_density(inputs, targets, folds, scale) for name, scale in scales.items()}
     means = {name: float(each.mean()) for name, each in densities.items()}
     best = max(means, key=lambda name: means[name])
     gain = densities[best] - densities["identity"]

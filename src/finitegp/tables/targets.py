@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,12 @@ from .written_numbers import DECIMALS, read_numbers
 
 
 def fit_target(
-    array: Any, name: str, *, decimal: str | None = None, source: Locator | None = None, first_row: int = 0
+    arrays: Iterable[Any], name: str, *, decimal: str | None = None, source: Locator | None = None, first_row: int = 0
 ) -> NumberColumn:
     """How the numbers of a target are written; anything but numbers and words for a missing one is an error.
 
     Args:
-        array: The whole column, in Arrow.
+        arrays: The column in Arrow, chunk by chunk.
         name: Its name.
         decimal: What stands before decimals in text; None to find it.
         source: What finds a row in its file, for error messages.
@@ -31,37 +32,53 @@ def fit_target(
 
     Example:
         >>> import pyarrow as pa
-        >>> column = fit_target(pa.array(["$1,200.50", "$900", "n/a"]), "price")
+        >>> column = fit_target([pa.array(["$1,200.50", "$900", "n/a"])], "price")
         >>> column.unit, column.read(pa.array(["$2,000"])).values.tolist()
         ('$', [2000.0])
     """
-    array = plain(array)
-    found = family(array.type)
-    if found in ("date", "time"):
-        raise DataError(
-            f"The target {name!r} holds dates or times ({array.type}): turn it into a number first, such as the days "
-            "since a fixed date, in a column of its own."
-        )
-    if found == "other":
-        raise DataError(f"The target {name!r} has the type {array.type}, but must be numbers.")
-    style, unit = "", ""
-    if found == "text":
-        chunk = DistinctTexts(array, is_blank)
-        readings = [NumberReading(each) for each in (None, *DECIMALS) if decimal is None or each == decimal]
-        for reading in readings:
-            reading.add(chunk, 0)
-        good = [reading for reading in readings if reading.holds and reading.words.unknown == 0]
-        if not good and bool(chunk.filled.any()):
-            values = parse_numbers(array)
-            rows = strange_texts(array, np.isnan(values) & np.isnan(read_numbers(array).values))
-            row = int(rows[0]) if len(rows) else int(strange_texts(array, np.isnan(values))[0])
+    readings = [NumberReading(each) for each in (None, *DECIMALS) if decimal is None or each == decimal]
+    strange: tuple[int, str] | None = None
+    texts = 0
+    for array in map(plain, arrays):
+        found = family(array.type)
+        if found in ("date", "time"):
             raise DataError(
-                f"The target {name!r} must be numbers, but {row_label(first_row + row, source)} holds "
-                f"{shortened(array[row].as_py())}: correct the value, or choose another target."
+                f"The target {name!r} holds dates or times ({array.type}): turn it into a number first, such as the "
+                "days since a fixed date, in a column of its own."
             )
-        if good:
-            style, unit = good[0].decimal or "", good[0].unit
-    return NumberColumn(name, "number", "number", False, "the target", 0.0, (), decimal=style, unit=unit)
+        if found == "other":
+            raise DataError(f"The target {name!r} has the type {array.type}, but must be numbers.")
+        if found == "text":
+            chunk = DistinctTexts(array, is_blank)
+            texts += int(chunk.filled.sum())
+            for reading in readings:
+                reading.add(chunk, 0)
+            strange = strange or _first_strange(array, first_row)
+        elif found != "empty":
+            break  # all chunks are of one type
+        first_row += len(array)
+    good = [reading for reading in readings if reading.holds and reading.words.unknown == 0]
+    if texts and not good:
+        row, text = strange or (first_row, "")
+        raise DataError(
+            f"The target {name!r} must be numbers, but {row_label(row, source)} holds {shortened(text)}: correct the "
+            "value, or choose another target."
+        )
+    style, unit = (good[0].decimal or "", good[0].unit) if texts else ("", "")
+    return plain_target(name, decimal=style, unit=unit)
+
+
+def plain_target(name: str | None, *, decimal: str = "", unit: str = "") -> NumberColumn:
+    """A target of numbers, perhaps written in text with this decimal sign and unit."""
+    return NumberColumn(name or "y", "number", "number", False, "the target", 0.0, (), decimal=decimal, unit=unit)
+
+
+def _first_strange(texts: Any, first_row: int) -> tuple[int, str] | None:
+    """The first text that is no number in any way of writing, or else none as programs write them."""
+    values = parse_numbers(texts)
+    rows = strange_texts(texts, np.isnan(values) & np.isnan(read_numbers(texts).values))
+    rows = rows if len(rows) else strange_texts(texts, np.isnan(values))
+    return (first_row + int(rows[0]), texts[int(rows[0])].as_py()) if len(rows) else None
 
 
 def read_target(
@@ -107,7 +124,7 @@ def target_values(
         if name not in batch.schema.names:
             raise DataError(unknown_column(name, batch.schema.names))
         array = batch.column(batch.schema.get_field_index(name))
-        column = fit_target(array, name, source=source, first_row=row)
+        column = fit_target([array], name, source=source, first_row=row)
         values = np.asarray(column.read(array).values, dtype=np.float64)
         gaps.add(np.isnan(values), np.isinf(values), row)
         parts.append(values)
@@ -125,14 +142,14 @@ def target_values(
             )
     targets = np.concatenate(parts)
     if not allow_constant:
-        check_varies(targets, name)
+        check_varies(float(targets.min()), float(targets.max()), name)
     return targets
 
 
-def check_varies(targets: npt.NDArray[np.float64], name: str | None) -> None:
+def check_varies(smallest: float, largest: float, name: str | None) -> None:
     """An error if all targets are equal."""
-    if targets.min() == targets.max():
+    if smallest == largest:
         raise DataError(
-            f"The target {name or 'y'!r} is {targets[0]:.6g} in every row, so there is nothing to predict: choose "
+            f"The target {name or 'y'!r} is {smallest:.6g} in every row, so there is nothing to predict: choose "
             "another column."
         )

@@ -1,0 +1,168 @@
+"""``learn``: from training rows to encoding, scale of the target, fitted regressor, and what each column does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..automatic import fit_source
+from ..data.permutation import RandomPermutation
+from ..distributed import ALONE, Ranks
+from ..estimator import GPRegressor, as_regressor
+from ..estimator.parameters import check_parameters, chosen_settings
+from ..estimator.progress import stage_progress
+from ..scaled import ScaledGP
+from .encoder import TableEncoder
+from .reader import ON_DISK, ROWS_IN_MEMORY
+from .settling import EncodingOptions
+from .target_scale import ROWS_TO_CHOOSE_BY, TargetScale, choose_scale
+from .training_rows import EncodedSource, TrainingRows
+
+Array = npt.NDArray[np.float64]
+# Rows, and predictions in all, by which the effects of columns are measured.
+_MOST_EFFECT_ROWS, _FEWEST_EFFECT_ROWS, _EFFECT_PREDICTIONS, _MOST_REPEATS = 2000, 64, 20_000, 8
+
+
+class Learned(NamedTuple):
+    """What a fit to a table consists of.
+
+    Attributes:
+        regressor: Predicts the scaled target from encoded rows.
+        encoder: Of the columns.
+        scale: Of the target.
+        densities: Mean log densities of left-out rows by scale, if the scale was chosen by them.
+        effects: Total effects of the columns that are used, by name.
+    """
+
+    regressor: GPRegressor
+    encoder: TableEncoder
+    scale: TargetScale
+    densities: dict[str, float]
+    effects: dict[str, float]
+
+
+def learn(
+    training: TrainingRows,
+    regressor: GPRegressor,
+    options: EncodingOptions,
+    target_scale: str,
+    *,
+    seed: int,
+    ranks: Ranks = ALONE,
+    on_plan: Callable[[Any], object] | None = None,
+) -> Learned:
+    """Fit the encoding, the scale and the regressor to training rows.
+
+    Rows become one array, to which the regressor is fitted. Within a memory budget they are encoded whenever they are
+    needed, unless they are few.
+
+    Args:
+        training: The rows.
+        regressor: With its parameters; it is fitted, or another with the same parameters is.
+        options: Of the encoding.
+        target_scale: The name of a scale, or ``"auto"``.
+        seed: Of samples of rows, and of a fit within a budget.
+        ranks: The processes that share the passes of a fit within a budget.
+        on_plan: Called with the plan of the memory before a fit within a budget.
+    """
+    with ranks.working():  # so that what is wrong on all ranks is reported by one
+        encoder, scale, densities = _encode(training, options, target_scale, seed)
+    source = EncodedSource(training, encoder, scale, chunk_size=ON_DISK["chunk_size"])
+    if regressor.memory_budget is not None and training.table.num_rows > ROWS_IN_MEMORY:
+        regressor = _fit_within_budget(training, source, regressor, seed=seed, ranks=ranks, on_plan=on_plan)
+    else:
+        regressor.fit(*source.arrays())
+    regressor.verbose = False
+    effects = {}
+    if ranks.is_first:
+        positions = _random_positions(training.num_rows, _MOST_EFFECT_ROWS, seed)
+        inputs = encoder.transform_training(training.take(positions).rows, numbers=positions)
+        effects = total_effects(regressor.fits_[0], encoder, inputs, seed=seed)
+    return Learned(regressor, encoder, scale, densities, effects)
+
+
+def _encode(
+    training: TrainingRows, options: EncodingOptions, target_scale: str, seed: int
+) -> tuple[TableEncoder, TargetScale, dict[str, float]]:
+    typical = training.facts.typical
+    if target_scale != "auto":
+        scale = TargetScale.fitted(target_scale, typical)
+        return training.encoder(options, scale), scale, {}
+    encoder = training.encoder(options, TargetScale())
+    positions = _random_positions(training.num_rows, ROWS_TO_CHOOSE_BY, seed)
+    rows, targets = training.take(positions)
+    inputs = encoder.transform_training(rows, numbers=positions)
+    scale, densities = choose_scale(inputs, targets, typical=typical, seed=seed)
+    if scale.name != "identity" and encoder.learns_effects:
+        encoder = training.encoder(options, scale)
+    return encoder, scale, densities
+
+
+def _fit_within_budget(
+    training: TrainingRows,
+    source: EncodedSource,
+    regressor: GPRegressor,
+    *,
+    seed: int,
+    ranks: Ranks,
+    on_plan: Callable[[Any], object] | None,
+) -> GPRegressor:
+    check_parameters(regressor)
+    with stage_progress("fit", shown=bool(regressor.verbose) and ranks.is_first) as progress:
+        found = fit_source(
+            source,
+            effort=regressor.effort,
+            noise=regressor.noise,
+            center=regressor.normalize_y,
+            settings=chosen_settings(regressor, source.num_data),
+            may_be_copies=training.read_weights is None,
+            keep_rows=regressor.keep_rows,
+            seed=seed,
+            memory_budget=regressor.memory_budget,
+            time_budget=regressor.time_budget,
+            kept_bytes=training.kept_bytes + training.left_out.nbytes,
+            on_plan=on_plan,
+            progress=progress,
+            ranks=ranks,
+        )
+    return as_regressor(found, **regressor.get_params(deep=False))
+
+
+def total_effects(fit: ScaledGP, encoder: TableEncoder, inputs: Array, *, seed: int) -> dict[str, float]:
+    """For each column that is used, the share of the variance of predicted means that it makes, alone or with others.
+
+    These are Sobol's total effects by Jansen's estimator: half the mean squared change of the prediction when the
+    column takes the value that it has in another row. They add up to more than one where columns act together, and to
+    less than one each. Columns that go together share what they explain in a way that the data do not settle.
+
+    Args:
+        fit: Predicts on the scale of the model.
+        encoder: Made the inputs.
+        inputs: Some training rows, encoded.
+        seed: Of the other rows.
+    """
+    places = encoder.places()
+    rows = max(_FEWEST_EFFECT_ROWS, min(len(inputs), _EFFECT_PREDICTIONS // max(1, len(places))))
+    inputs = inputs[:: max(1, -(-len(inputs) // rows))]
+    repeats = min(_MOST_REPEATS, max(1, _EFFECT_PREDICTIONS // (len(inputs) * max(1, len(places)))))
+    mean = fit.predict_mean(inputs).cpu().numpy()
+    variance = float(mean.var())
+    order = np.random.default_rng(seed).permutation(len(inputs))
+    effects = {}
+    for name, place in places.items():
+        squares = 0.0
+        for repeat in range(repeats):
+            changed = inputs.copy()
+            # Each row gets what another one has, in every repeat that of a different one.
+            changed[order, place] = inputs[np.roll(order, 1 + repeat), place]
+            squares += float(np.square(fit.predict_mean(changed).cpu().numpy() - mean).mean()) / repeats
+        effects[name] = min(1.0, 0.5 * squares / variance) if variance > 0.0 else 0.0
+    return effects
+
+
+def _random_positions(rows: int, most: int, seed: int) -> npt.NDArray[np.int64]:
+    positions: npt.NDArray[np.int64] = np.sort(RandomPermutation(rows, seed)(np.arange(min(rows, most))))
+    return positions

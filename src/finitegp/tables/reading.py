@@ -1,0 +1,280 @@
+"""``TableReading``: the parameters of a model of tables, and which rows and targets of a table they make of it."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from ..data.naming import locator_of, row_label
+from ..errors import DataError
+from ..estimator import GPRegressor
+from .columns import NumberColumn
+from .reader import ON_DISK, ROWS_IN_MEMORY, TableReader
+from .rows import RowsWithTarget, TableRows, check_columns, is_file
+from .settling import EncodingOptions
+from .target_scale import SCALES, TargetScale, atom
+from .targets import fit_target, plain_target, read_target
+from .training_rows import ReadNumbers, TrainingRows
+
+Array = npt.NDArray[np.float64]
+
+
+class TableReading(BaseEstimator):  # type: ignore[misc]
+    """What :class:`TableRegressor` knows before it is fitted; its parameters are described there."""
+
+    target_: str | None
+    _target_column: NumberColumn
+
+    def __init__(
+        self,
+        *,
+        target_scale: str = "auto",
+        categorical: Sequence[str] = (),
+        numeric: Sequence[str] = (),
+        date: Sequence[str] = (),
+        drop: Sequence[str] = (),
+        only: Sequence[str] | None = None,
+        weight: str | None = None,
+        day_first: bool | None = None,
+        decimal: str | None = None,
+        missing: str = "impute",
+        rows_without_target: str = "drop",
+        max_one_hot: int = 16,
+        effort: str = "medium",
+        random_state: Any = None,
+        verbose: bool | int = False,
+        memory_budget: str | int | None = None,
+        keep_rows: bool = True,
+        regressor: GPRegressor | None = None,
+    ) -> None:
+        self.target_scale = target_scale
+        self.categorical = categorical
+        self.numeric = numeric
+        self.date = date
+        self.drop = drop
+        self.only = only
+        self.weight = weight
+        self.day_first = day_first
+        self.decimal = decimal
+        self.missing = missing
+        self.rows_without_target = rows_without_target
+        self.max_one_hot = max_one_hot
+        self.effort = effort
+        self.random_state = random_state
+        self.verbose = verbose
+        self.memory_budget = memory_budget
+        self.keep_rows = keep_rows
+        self.regressor = regressor
+
+    def _check_parameters(self) -> None:
+        if self.target_scale not in ("auto", *SCALES):
+            raise ValueError(f"target_scale must be 'auto' or one of {SCALES}, but is {self.target_scale!r}.")
+        if self.rows_without_target not in ("drop", "error"):
+            raise ValueError(f"rows_without_target must be 'drop' or 'error', but is {self.rows_without_target!r}.")
+        for name in ("categorical", "numeric", "date", "drop", "only"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} must be a list of columns, but is {getattr(self, name)!r}: write [{name!r}].")
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, numbers.Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def new_regressor(self, seed: int) -> GPRegressor:
+        """The regressor to fit."""
+        if self.regressor is not None:
+            made: GPRegressor = clone(self.regressor)
+            return made
+        return GPRegressor(
+            effort=self.effort,
+            random_state=seed,
+            verbose=self.verbose,
+            memory_budget=self.memory_budget,
+            keep_rows=self.keep_rows,
+        )
+
+    def encoding_options(self, names: Sequence[str]) -> EncodingOptions:
+        """What is known about columns of these names."""
+        left_out = {self.target_, self.weight, *self.drop}
+        if self.only is not None:
+            left_out |= set(names) - set(self.only)
+        return EncodingOptions(
+            self.max_one_hot,
+            self.missing,
+            tuple(name for name in names if name in left_out),
+            tuple(self.categorical),
+            tuple(self.numeric),
+            tuple(self.date),
+            self.day_first,
+            self.decimal,
+        )
+
+    @property
+    def reading_options(self) -> dict[str, Any]:
+        """How to read the model's tables from files: arguments of `TableReader`."""
+        return {"text": list(self.categorical), "decimal": self.decimal or "."}
+
+    def open(self, data: Any) -> TableRows | TableReader:
+        """A table or a file as the parameters say: in memory, or on disk where there is a memory budget."""
+        budget = (self.regressor or self).memory_budget
+        if is_file(data):
+            data = TableReader(data, **self.reading_options, **({} if budget is None else ON_DISK))
+        if budget is not None and isinstance(data, TableReader) and data.num_rows > ROWS_IN_MEMORY:
+            return data
+        return TableRows.read(data)
+
+    def read(self, data: Any) -> TableRows:
+        """The rows of a table or a file in memory, read as the parameters say."""
+        return TableRows.read(TableReader(data, **self.reading_options) if is_file(data) else data)
+
+    def training_rows(
+        self, X: Any, y: Any = None, *, target: str | None = None, sample_weight: Any = None
+    ) -> TrainingRows:
+        """The rows of a table that can be learned from; remembers how targets are written.
+
+        The first step of :meth:`fit`, for those who split rows themselves.
+        """
+        self._check_parameters()
+        table = self.open(X)
+        if target is not None and y is not None:
+            raise ValueError("Give either y or target, not both.")
+        if target is None and y is None:
+            raise DataError("There are no targets:", "pass y, or target='NAME' of a column.", code="no_target")
+        if target is not None:
+            self.target_ = target
+            self._target_column, read = self._number_column(table, target)
+        else:
+            name = getattr(y, "name", None)
+            self.target_ = name if isinstance(name, str) else None
+            self._target_column = plain_target(self.target_)
+            read = _given(self._given_targets(y, table))
+        check_columns([*self.drop, *(self.only or ())], table.column_names)
+        training = TrainingRows.survey(table, read, self._weights(table, sample_weight))
+        if training.facts.missing:
+            first = training.label(training.facts.first_missing)
+            self.missing_targets(training.facts.missing, table.num_rows, first)
+        return training
+
+    def _number_column(self, table: TableRows | TableReader, name: str) -> tuple[NumberColumn, ReadNumbers]:
+        """How the numbers of a column are written, and what reads them from record batches."""
+        check_columns([name], table.column_names)
+        arrays = (batch.column(name) for batch in table.rows(0, table.num_rows))
+        column = fit_target(arrays, name, decimal=self.decimal, source=table)
+        return column, lambda batch, row: read_target(column, batch.column(name), source=table, first_row=row)
+
+    @staticmethod
+    def _given_targets(y: Any, rows: TableRows | TableReader) -> Array:
+        try:
+            values = np.array(y.to_numpy() if hasattr(y, "to_numpy") else y, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise DataError("y must be one number per row, but holds something else.") from None
+        values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+        if values.shape != (rows.num_rows,):
+            raise ValueError(f"y must have one number for each of {rows.num_rows} rows, but has shape {values.shape}.")
+        if np.isinf(values).any():
+            raise DataError(f"y is infinite in {row_label(int(np.flatnonzero(np.isinf(values))[0]), rows)}.")
+        return values
+
+    def _weights(self, table: TableRows | TableReader, sample_weight: Any) -> ReadNumbers | None:
+        if self.weight is None:
+            if sample_weight is None:
+                return None
+            return _given(np.asarray(sample_weight, dtype=np.float64).reshape(table.num_rows))
+        name, read = self.weight, self._number_column(table, self.weight)[1]
+
+        def weights(batch: Any, row: int) -> Array:
+            found = read(batch, row)
+            if not bool((found >= 0.0).all()):
+                place = row_label(row + int(np.flatnonzero(~(found >= 0.0))[0]), table)
+                raise DataError(f"The weight {name!r} is missing or negative in {place}.")
+            return found
+
+        return weights
+
+    def check_gaps(self, training: TrainingRows) -> None:
+        """An error that lists the gaps in the columns that would be used."""
+        options = self.encoding_options(training.table.column_names)
+        training.encoder(replace(options, missing="error"), TargetScale())
+
+    def notes_on(self, training: TrainingRows) -> list[str]:
+        """What a user should hear of the reading of a table and of its targets: missing ones, atoms."""
+        table, facts = training.table, training.facts
+        source = table.source if isinstance(table, TableRows) else table
+        notes = list(getattr(source, "notes", ()))
+        if facts.missing:
+            notes.append(self.missing_targets(facts.missing, table.num_rows, training.label(facts.first_missing)))
+        found = atom(facts.sample)
+        if found is not None:
+            notes.append(
+                f"The target {self.target_ or 'y'!r} is exactly {found[0]:g} in {100 * found[1]:.0f} % of the rows, "
+                "which no density describes: NLPD on such rows rewards narrow predictions, so judge by CRPS and "
+                "coverage."
+            )
+        return notes
+
+    def missing_targets(self, missing: int, rows: int, first: str) -> str:
+        """A sentence on rows without a target, or an error if they are refused."""
+        problem = f"The target {self.target_ or 'y'!r} is missing in {missing} of {rows} rows, first in {first}:"
+        if self.rows_without_target == "error":
+            raise DataError(problem, "remove them, or set rows_without_target='drop'.", code="rows_without_target")
+        return f"{problem} these rows are left out."
+
+    def scored_rows(self, X: Any, y: Any = None) -> tuple[TableRows, Array]:
+        """Rows in memory and their targets, NaN where missing, for a model that is fitted."""
+        check_is_fitted(self)
+        rows = self.read(X)
+        if y is not None:
+            return rows, self._given_targets(y, rows)
+        if self.target_ is None:
+            raise DataError(
+                "The model does not know the name of its target:", "say which column it is.", code="unknown_target"
+            )
+        return rows, read_target(self._target_column, rows.column(self.target_), source=rows)
+
+    def rows_to_judge(self, X: Any, y: Any = None) -> tuple[TableRows, Array]:
+        """Rows in memory that have a target, and these; the others are counted in a warning."""
+        rows, values = self.scored_rows(X, y)
+        known = np.isfinite(values)
+        if not known.any():
+            raise DataError(f"The target {self.target_ or 'y'!r} is missing in all {len(values)} rows.")
+        if not known.all():
+            first = rows.label(int(np.flatnonzero(~known)[0]))
+            warnings.warn(self.missing_targets(int((~known).sum()), len(values), first), stacklevel=3)
+        return rows.take(known), values[known]
+
+    def streamed(self, X: Any) -> RowsWithTarget:
+        """The rows of a table that have a target, chunk by chunk."""
+        check_is_fitted(self)
+        if self.target_ is None:
+            raise DataError(
+                "The model does not know the name of its target:", "say which column it is.", code="unknown_target"
+            )
+        table = TableReader(X, **self.reading_options) if is_file(X) else X
+        source = locator_of(table)
+
+        def read(array: Any, first_row: int) -> Array:
+            return read_target(self._target_column, array, source=source, first_row=first_row)
+
+        return RowsWithTarget(table, self.target_, read)
+
+    def check_streamed(self, rows: RowsWithTarget) -> None:
+        """After a pass: an error if there were no targets, a warning if some were missing."""
+        missing = len(rows.dropped)
+        if rows.rows and missing == rows.rows:
+            raise DataError(f"The target {rows.name!r} is missing in all {rows.rows} rows.")
+        if missing:
+            first = row_label(rows.dropped[0], rows.source)
+            warnings.warn(self.missing_targets(missing, rows.rows, first), stacklevel=3)
+
+
+def _given(values: Array) -> ReadNumbers:
+    return lambda batch, row: values[row : row + batch.num_rows]

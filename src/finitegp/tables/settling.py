@@ -1,0 +1,111 @@
+"""From the rows of a table to the encoding of each of its columns, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.naming import Locator, listed, row_label, unknown_column
+from ..errors import DataError
+from .profiles import ColumnOptions, ColumnProfile, Verdict
+from .sketches import Gaps
+
+
+@dataclass(frozen=True)
+class EncodingOptions:
+    """What is known about the columns of a table before any row was seen; see `TableEncoder.fit`."""
+
+    max_one_hot: int = 16
+    missing: str = "error"
+    exclude: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    date: tuple[str, ...] = ()
+    day_first: bool | None = None
+    decimal: str | None = None
+
+    def __post_init__(self) -> None:
+        """Wrong values are errors."""
+        if self.missing not in ("error", "impute"):
+            raise ValueError(f"missing must be 'error' or 'impute', but is {self.missing!r}.")
+        if self.max_one_hot < 1:
+            raise ValueError(f"max_one_hot must be at least 1, but is {self.max_one_hot}.")
+        if self.decimal not in (None, ".", ","):
+            raise ValueError(f"decimal must be '.' or ',', but is {self.decimal!r}.")
+
+    def profiles(self, names: list[str]) -> dict[str, ColumnProfile]:
+        """What is to be learned of each column."""
+        told = (("category", self.categorical), ("number", self.numeric), ("date", self.date))
+        kinds = {name: kind for kind, columns in told for name in columns}
+        for name in (*self.exclude, *kinds):
+            if name not in names:
+                raise DataError(unknown_column(name, names))
+        return {
+            name: ColumnProfile(name, ColumnOptions(kinds.get(name), self.decimal, self.day_first))
+            for name in names
+            if name not in self.exclude
+        }
+
+
+def settle_columns(
+    chunks: Iterable[tuple[Any, npt.NDArray[np.float64] | None]], options: EncodingOptions
+) -> list[Verdict]:
+    """What each column of record batches, which come with the targets of their rows, is turned into."""
+    profiles: dict[str, ColumnProfile] = {}
+    names: list[str] = []
+    rows = 0
+    for batch, targets in chunks:
+        if not names:
+            names = list(batch.schema.names)
+            profiles = options.profiles(names)
+        elif set(names) != set(batch.schema.names):
+            different = sorted(set(names) ^ set(batch.schema.names))
+            raise DataError(f"The chunk from row {rows} on has other columns than those before: {listed(different)}.")
+        for name, profile in profiles.items():
+            try:
+                profile.add(batch.column(batch.schema.get_field_index(name)), rows, targets)
+            except DataError as error:
+                raise DataError(f"Column {name!r}, in the chunk from row {rows} on: {error}.") from None
+        rows += batch.num_rows
+    if rows == 0:
+        raise DataError("The table has no rows.")
+    verdicts = [profile.verdict(options.max_one_hot) for profile in profiles.values()]
+    if any(verdict.column.outputs for verdict in verdicts):
+        return verdicts
+    # Where there is nothing else, the number of a row may stand for time.
+    return [profile.verdict(options.max_one_hot, row_numbers=True) for profile in profiles.values()]
+
+
+def notes_on(verdict: Verdict, source: Locator | None) -> list[str]:
+    """What a user should hear of a column."""
+    notes, name = list(verdict.notes), verdict.column.name
+    if verdict.absurd_row is not None:
+        place = row_label(verdict.absurd_row, source)
+        notes.append(f"Column {name!r}: {place} holds a value that is absurdly far from all others: correct it.")
+    if verdict.gaps.infinite:
+        place = row_label(verdict.gaps.first_infinite, source)
+        notes.append(f"Column {name!r}: {verdict.gaps.infinite} infinite values count as missing, first in {place}.")
+    return notes
+
+
+def refuse_gaps(gaps: dict[str, Gaps], source: Locator | None, code: str) -> None:
+    """An error that lists all gaps, if there are any."""
+    found = []
+    for name, each in gaps.items():
+        for count, word, row in (
+            (each.missing, "missing", each.first_missing),
+            (each.infinite, "infinite", each.first_infinite),
+        ):
+            if count:
+                noun = "value" if count == 1 else "values"
+                found.append(f"column {name!r} has {count} {word} {noun} (first: {row_label(row, source)})")
+    if found:
+        raise DataError(
+            f"Some values are missing or infinite: {'; '.join(found)}.",
+            "Remove these rows or columns, or pass missing='impute' to put in the median or the most frequent value.",
+            code=code,
+        )

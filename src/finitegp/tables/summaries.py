@@ -1,0 +1,102 @@
+"""What became of columns in a fit, and what is unusual about rows that come later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.naming import Locator, listed, row_label
+
+_SHOWN_UNSEEN = 5
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """What became of one column of the table.
+
+    Attributes:
+        column: Its name.
+        kind: ``number``, ``boolean``, ``category``, ``date``, ``time``; or, for columns that are left out,
+            ``constant``, ``identifier``, ``free text``, ``empty``, ``other``.
+        encoding: ``number``, ``one-hot``, ``target mean``, ``rank``, ``date parts``, ``missing or not``,
+            ``left out``.
+        outputs: The columns of numbers it gives.
+        note: What is worth knowing: range, categories, missing values, why it is left out.
+        gaps: Missing or infinite values.
+        distinct: Different values, or those in a sample of 16 384; 0 if it is left out.
+        relevance: Its total effect on predictions, from 0 to 1, where a fit has measured it.
+    """
+
+    column: str
+    kind: str
+    encoding: str
+    outputs: tuple[str, ...]
+    note: str
+    gaps: int = 0
+    distinct: int = 0
+    relevance: float | None = None
+
+
+@dataclass
+class TransformReport:
+    """What happened in one or several calls of `TableEncoder.transform`, added up.
+
+    Attributes:
+        source: Where the rows come from, if it can ``locate`` a row in a file, such as `TableReader`.
+        rows: Rows transformed so far; rows in errors are counted from the first of them.
+        imputed: Values that were missing or infinite and were put in, by column.
+        unseen: Values in categories that the fit did not see, by column.
+        examples: A few of these categories, by column.
+        extra_columns: Columns that the fit did not see, and that were ignored.
+        outside: Values that lie clearly outside of what the fit saw, by column, and the farthest of the last chunk.
+        first_infinite: The first row with an infinite value, by column.
+        unknown: For each row of the last call, and each column that is used: whether the fit saw nothing like its
+            value, a new category or a gap where there was none. None if there is no such row.
+    """
+
+    source: Locator | None = None
+    rows: int = 0
+    imputed: dict[str, int] = field(default_factory=dict)
+    unseen: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    extra_columns: list[str] = field(default_factory=list)
+    outside: dict[str, tuple[int, str]] = field(default_factory=dict)
+    first_infinite: dict[str, int] = field(default_factory=dict)
+    unknown: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
+
+    def count_unseen(self, name: str, unseen: dict[str, int]) -> None:
+        """Categories of a column that the fit did not see, with their counts."""
+        self.unseen[name] = self.unseen.get(name, 0) + sum(unseen.values())
+        examples = self.examples.setdefault(name, [])
+        examples += [text for text in unseen if text not in examples][: _SHOWN_UNSEEN - len(examples)]
+
+    def lines(self) -> list[str]:
+        """One sentence for each thing that a user should hear of; none if all went as in the fit.
+
+        Example:
+            >>> TransformReport(rows=9, imputed={"size": 2}).lines()
+            ["Column 'size': 2 of 9 values were missing or infinite, and the usual value was put in."]
+        """
+        lines = [
+            f"Column {name!r}: {count} of {self.rows} values were missing or infinite, and the usual value was put in."
+            for name, count in self.imputed.items()
+        ]
+        lines += [
+            f"Column {name!r}: {count} of {self.rows} values are categories that the fit did not see, such as "
+            f"{', '.join(map(repr, self.examples[name]))}."
+            for name, count in self.unseen.items()
+        ]
+        lines += [
+            f"Column {name!r}: {row_label(row, self.source)} holds an infinite value."
+            for name, row in self.first_infinite.items()
+        ]
+        lines += [
+            f"Column {name!r}: {count} of {self.rows} values lie outside of what the fit saw, such as {farthest}: "
+            "predictions there are extrapolations."
+            for name, (count, farthest) in self.outside.items()
+        ]
+        if self.extra_columns:
+            lines.append(f"Columns that the fit did not see are ignored: {listed(self.extra_columns)}.")
+        return lines

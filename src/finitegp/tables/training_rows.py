@@ -1,0 +1,292 @@
+"""``TrainingRows``: the rows of a table that a fit learns from, in memory or on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from ..data.naming import LineLocator, locator_of, row_label
+from ..data.scaling import Moments
+from ..data.sources import WHOLE, Rows, Share, Source, check_chunk_size, check_rows
+from ..errors import DataError
+from .encoder import TableEncoder
+from .reader import TableReader
+from .rows import TableRows
+from .settling import EncodingOptions
+from .sketches import Reservoir
+from .summaries import TransformReport
+from .target_scale import TargetScale
+
+Array = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+#: One number for each row of a record batch, whose first row has this number; NaN where there is none.
+_SHOWN_COPIES = 3
+ReadNumbers = Callable[[Any, int], Array]
+
+
+class TrainingChunk(NamedTuple):
+    """Some rows, their targets and weights, and how many training rows come before them."""
+
+    rows: Any
+    targets: Array
+    weights: Array | None
+    position: int
+
+
+class TakenRows(NamedTuple):
+    """Rows in memory and their targets."""
+
+    rows: TableRows
+    targets: Array
+
+
+@dataclass(frozen=True, eq=False)
+class TargetFacts:
+    """What one pass over the targets finds.
+
+    Attributes:
+        moments: Of the targets that are there.
+        sample: All of them, or 16 384 at random.
+        missing: Rows without a target.
+        first_missing: The number of the first of them.
+    """
+
+    moments: Moments
+    sample: Array
+    missing: int
+    first_missing: int
+
+    @property
+    def typical(self) -> Array:
+        """The sample with the smallest and the largest target."""
+        return np.concatenate([self.sample, self.moments.smallest, self.moments.largest])
+
+
+class _TargetSketch:
+    """Moments and a sample of targets that come chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._moments: Any = 0
+        self._sample = Reservoir(np.float64)
+
+    def add(self, targets: Array) -> None:
+        if len(targets):
+            self._moments += Moments.of(targets[:, None])
+            self._sample.add(self._sample.count + np.arange(len(targets)), targets)
+
+    def facts(self, missing: int, first_missing: int) -> TargetFacts:
+        if not isinstance(self._moments, Moments):
+            raise DataError("There is no row with a target to learn from.")
+        return TargetFacts(self._moments, self._sample.values, missing, first_missing)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """The rows of a table that have a target and a weight above zero, without those that are held out.
+
+    They are counted by position, from 0, without the rows that are left out; numbers count all rows of the table.
+
+    Attributes:
+        table: All rows, in memory or, for a fit within a memory budget, on disk.
+        read_targets: Their targets.
+        read_weights: Their weights; None if all are one.
+        left_out: Numbers of rows that are left out, in order.
+        facts: About their targets.
+        kept_bytes: Memory that whoever holds rows out takes at the expense of a memory budget.
+    """
+
+    table: TableRows | TableReader
+    read_targets: ReadNumbers
+    read_weights: ReadNumbers | None
+    left_out: Numbers
+    facts: TargetFacts
+    kept_bytes: int = 0
+
+    @classmethod
+    def survey(
+        cls, table: TableRows | TableReader, read_targets: ReadNumbers, read_weights: ReadNumbers | None
+    ) -> TrainingRows:
+        """One pass over a table to find which of its rows can be learned from."""
+        sketch = _TargetSketch()
+        left_out = [np.empty(0, dtype=np.int64)]
+        missing, first_missing, number = 0, -1, 0
+        for batch in table.rows(0, table.num_rows):
+            targets = read_targets(batch, number)
+            known = np.isfinite(targets)
+            if not known.all():
+                first_missing = number + int(np.argmin(known)) if missing == 0 else first_missing
+                missing += int(np.count_nonzero(~known))
+            if read_weights is not None:
+                known &= read_weights(batch, number) > 0.0
+            left_out.append(np.flatnonzero(~known) + number)
+            sketch.add(targets[known])
+            number += batch.num_rows
+        return cls(table, read_targets, read_weights, np.concatenate(left_out), sketch.facts(missing, first_missing))
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are to learn from."""
+        return self.table.num_rows - len(self.left_out)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the rows are read whenever they are needed."""
+        return isinstance(self.table, TableReader)
+
+    def numbers(self, positions: Numbers) -> Numbers:
+        """The numbers that rows at some positions have in the table."""
+        # Before the row at a position are those left-out rows whose number, less those before them, is no larger.
+        before = np.searchsorted(self.left_out - np.arange(len(self.left_out)), positions, side="right")
+        return positions + before
+
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[TrainingChunk]:
+        """The rows with numbers from ``start`` to ``stop``, some at a time."""
+        number = start
+        for batch in self.table.rows(start, self.table.num_rows if stop is None else stop):
+            low, high = np.searchsorted(self.left_out, [number, number + batch.num_rows])
+            kept = np.delete(np.arange(batch.num_rows), self.left_out[low:high] - number)
+            if len(kept):
+                targets = self.read_targets(batch, number)[kept]
+                weights = None if self.read_weights is None else self.read_weights(batch, number)[kept]
+                rows = batch if low == high else batch.take(pa.array(kept))
+                yield TrainingChunk(rows, targets, weights, number - int(low))
+            number += batch.num_rows
+
+    def take(self, positions: Numbers) -> TakenRows:
+        """The rows at some positions, which are in order, in memory."""
+        schema = self.table.table.schema if isinstance(self.table, TableRows) else self.table.schema
+        parts, targets = [], [np.empty(0)]
+        for chunk in self.chunks() if len(positions) else ():
+            low, high = np.searchsorted(positions, [chunk.position, chunk.position + chunk.rows.num_rows])
+            if low < high:
+                own = positions[low:high] - chunk.position
+                parts.append(chunk.rows.take(pa.array(own)))
+                targets.append(chunk.targets[own])
+        numbers, source = self.numbers(positions), locator_of(self.table)
+        if isinstance(self.table, TableRows):
+            numbers, source = self.table.numbers[numbers], self.table.source
+        return TakenRows(TableRows(pa.Table.from_batches(parts, schema), numbers, source), np.concatenate(targets))
+
+    def all_rows(self) -> TakenRows:
+        """All of them, in memory."""
+        return self.take(np.arange(self.num_rows))
+
+    def without(self, positions: Numbers, *, kept_bytes: int = 0) -> TrainingRows:
+        """The rows but for those at some positions, which are in order; ``kept_bytes`` is what these take."""
+        left_out = np.union1d(self.left_out, self.numbers(positions))
+        others = replace(self, left_out=left_out, kept_bytes=kept_bytes)
+        # Nothing about a row that is held out is known to the fit, not even that its target is the largest.
+        sketch = _TargetSketch()
+        for chunk in others.chunks():
+            sketch.add(chunk.targets)
+        return replace(others, facts=sketch.facts(self.facts.missing, self.facts.first_missing))
+
+    def encoder(self, options: EncodingOptions, scale: TargetScale) -> TableEncoder:
+        """The encoding of the columns, with effects of categories on the scaled target."""
+        pairs = ((chunk.rows, scale.forward(chunk.targets)) for chunk in self.chunks())
+        return TableEncoder.fit_chunks(pairs, options, source=self)
+
+    def locate(self, position: int) -> tuple[Path, int] | None:
+        """The file of a row and its number there; None if the rows are in no file."""
+        return self.table.locate(self._number(position))
+
+    def line_of(self, position: int) -> int | None:
+        """The line of its file on which a row stands; None if it is in no text file."""
+        return self.table.line_of(self._number(position)) if isinstance(self.table, LineLocator) else None
+
+    def label(self, number: int) -> str:
+        """Where the row of a number is, for messages."""
+        return self.table.label(number) if isinstance(self.table, TableRows) else row_label(number, self.table)
+
+    def _number(self, position: int) -> int:
+        return int(self.numbers(np.array([position]))[0])
+
+
+class EncodedSource(Source):
+    """Training rows as numbers, encoded and scaled chunk by chunk in any number of passes.
+
+    Args:
+        training: The rows.
+        encoder: Makes their inputs.
+        scale: Of their targets.
+        chunk_size: Rows per chunk.
+    """
+
+    num_targets = 1
+    num_data: int
+    input_dim: int
+    chunk_size: int
+
+    def __init__(
+        self, training: TrainingRows, encoder: TableEncoder, scale: TargetScale, *, chunk_size: int = 4096
+    ) -> None:
+        self._training, self._encoder, self._scale = training, encoder, scale
+        self.chunk_size = check_chunk_size(chunk_size)
+        self.num_data, self.input_dim = training.num_rows, len(encoder.feature_names_out)
+        self.column_names = encoder.feature_names_out
+        self.reading_bytes = training.table.reading_bytes
+
+    def __iter__(self) -> Iterator[Rows]:
+        return self.part(WHOLE)
+
+    def part(self, share: Share) -> Iterator[Rows]:
+        """One pass over a share of the rows of the table, which are neighbours."""
+        own = share.cut(self._training.table.num_rows)
+        report = TransformReport(source=self._training)
+        for batch, targets, weights, position in self._training.chunks(own.start, own.stop):
+            # Slices keep the memory of a chunk's features small, however many rows the reader gives at once.
+            for start in range(0, batch.num_rows, self.chunk_size):
+                cut = slice(start, start + self.chunk_size)
+                first = report.rows = position + start
+                inputs = self._encoder.transform_training(batch.slice(start, self.chunk_size), report, first)
+                yield check_rows(
+                    torch.from_numpy(inputs),
+                    torch.from_numpy(self._scale.forward(targets[cut])),
+                    None,
+                    None if weights is None else torch.from_numpy(weights[cut]),
+                    numbers=first,
+                    column_names=self.column_names,
+                    places=[self._training] * 4,
+                )
+
+    def arrays(self) -> tuple[Array, Array, Array | None]:
+        """Inputs, targets and weights of all rows."""
+        inputs, targets = np.empty((self.num_data, self.input_dim)), np.empty(self.num_data)
+        weights = None if self._training.read_weights is None else np.empty(self.num_data)
+        first = 0
+        for rows in self:
+            own = slice(first, first + len(rows.inputs))
+            inputs[own], targets[own] = rows.inputs.numpy(), rows.observed[:, 0].numpy()
+            if weights is not None and rows.counts is not None:
+                weights[own] = rows.counts.numpy()
+            first = own.stop
+        return inputs, targets, weights
+
+    def locate(self, row: int) -> tuple[Path, int] | None:
+        """The file that holds a row, and the number of the row in that file."""
+        return self._training.locate(row)
+
+
+def note_on_copies(training: TrainingRows) -> list[str]:
+    """A sentence on rows that are exact copies of others, if there are any."""
+    if training.on_disk:
+        return ["Copies of rows were not looked for: the rows stay on disk."]
+    rows = training.all_rows().rows
+    first = rows.copies()
+    copies = np.flatnonzero(first != np.arange(len(first)))
+    if len(copies) == 0:
+        return []
+    shown = [f"{rows.label(int(copy))} of {rows.label(int(first[copy]))}" for copy in copies[:_SHOWN_COPIES]]
+    more = f" and {len(copies) - _SHOWN_COPIES} more" if len(copies) > _SHOWN_COPIES else ""
+    verb, noun = ("is a copy", "row") if len(copies) == 1 else ("are copies", "rows")
+    return [
+        f"{len(copies)} {noun} {verb} of another in all columns ({', '.join(shown)}{more}): copies are no new "
+        "evidence. Remove them, unless equal rows were observed several times."
+    ]

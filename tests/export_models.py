@@ -155,9 +155,9 @@ def _tables(scale, automatic):
 
 def _named():
     inputs, targets = rows(60)
-    named = {"length": inputs[:, 0], "width": inputs[:, 1]}
+    named = {"length": inputs[:, 0], "width": inputs[:, 1], "power": targets}
     regressor = GPRegressor(FourierFeatures(2, 20), algorithm="exact", epochs=3, random_state=0)
-    return TableRegressor(target_scale="identity", regressor=regressor).fit(named, targets)
+    return TableRegressor(target_scale="identity", regressor=regressor).fit(named, target="power")
 
 
 KINDS = {

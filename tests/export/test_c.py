@@ -193,5 +193,11 @@ def test_the_command(tmp_path):
     for words in ("bytes of constants", "operations", "nats per row of evidence", "of 20 features"):
         assert words in result.output
     assert "x[1]  width" in (tmp_path / "model.h").read_text()
+    inputs, targets = rows(40, seed=7)
+    lines = [f"{a},{b},{c}" for (a, b), c in zip(inputs, targets, strict=True)]
+    (tmp_path / "later.csv").write_text("\n".join(["length,width,power", *lines]))
+    result = CliRunner().invoke(app, [*arguments, "--force", "--rows", str(tmp_path / "later.csv")])
+    assert result.exit_code == 0, result.output
+    assert "of NLPD on the given rows lost" in result.output
     assert CliRunner().invoke(app, arguments).exit_code == 1  # it is there already
     assert isinstance(kept("Fourier").fitted.fits_[0], ScaledGP)

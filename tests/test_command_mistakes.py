@@ -349,3 +349,11 @@ def test_report_without_a_table(here, shop):
 def test_unknown_command_and_option(here):
     assert "No such command" in run("train", code=2)
     assert "No such option" in run("info", "m.finitegp", "--jason", code=2)
+
+
+def test_what_is_no_time_is_a_usage_error(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("x,y\n1,2\n2,3\n3,4\n")
+    done = runner.invoke(app, ["fit", str(path), "--target", "y", "--time", "soon"])
+    assert done.exit_code == 2
+    assert "must be a time such as 60s, 5min or 1h, but is 'soon'" in " ".join(done.output.replace("│", " ").split())

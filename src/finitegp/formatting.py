@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 
@@ -96,3 +97,17 @@ def _shared_start(names: Sequence[str]) -> int:
 
 def _trimmed(text: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def parse_seconds(value: str | float) -> float:
+    """Seconds of a time budget.
+
+    Example:
+        >>> parse_seconds("90s"), parse_seconds("1.5 min"), parse_seconds(20)
+        (90.0, 90.0, 20.0)
+    """
+    units = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(value))
+    if isinstance(value, bool) or found is None or found[2] not in units or float(found[1]) <= 0.0:
+        raise ValueError(f"time_budget must be a time such as '60s', '5min' or '1h', but is {value!r}.")
+    return float(found[1]) * units[found[2]]

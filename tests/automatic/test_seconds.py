@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from finitegp.automatic import EFFORTS, fit_auto, seconds
-from finitegp.automatic.seconds import Work, expected_seconds, parse_seconds, within_seconds
+from finitegp.automatic.seconds import Work, expected_seconds, within_seconds
+from finitegp.formatting import parse_seconds
 
 MEDIUM = EFFORTS["medium"]
 

@@ -25,7 +25,7 @@ def test_targets_share_the_time(rows, monkeypatch, capsys):
     monkeypatch.setattr(seconds, "_timed_evidence", lambda rows, columns: 1e-4)
     GPRegressor(effort="low", time_budget="1min", verbose=True).fit(*rows)
     assert seen == [30.0, 30.0]
-    assert capsys.readouterr().err.count("About ") == 2
+    assert capsys.readouterr().err.count("This takes about ") == 2
 
 
 def test_less_time_means_fewer_rows_to_learn_from(rows):

@@ -17,6 +17,7 @@ from ..data.scaling import Standardizer, winsorized_standardizer
 from ..data.spool import spool_temporarily
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
+from ..formatting import parse_seconds
 from ..memory import MemoryBudgetError, MemoryPlan, format_budget, format_bytes, parse_bytes, return_freed_memory
 from ..memory.plan import SettingT
 from ..prediction_memory import PredictionSetting, plan_prediction
@@ -25,7 +26,7 @@ from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
 from .large_table_memory import LargeTableSetting, plan_large_table
 from .processes import count_processes
-from .seconds import Work, expected_seconds, parse_seconds, within_seconds
+from .seconds import Work, expected_seconds, within_seconds
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table
 from .small_table_memory import SmallTableSetting, plan_small_table

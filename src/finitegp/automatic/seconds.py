@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -31,20 +30,6 @@ _TIMED_STEPS = 6
 # What a time budget makes smaller: the share of all steps, then networks and rows to learn from.
 _SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12)
 _SAMPLES = (40_000, 20_000, 10_000, 5_000)
-
-
-def parse_seconds(value: str | float) -> float:
-    """Seconds of a time budget.
-
-    Example:
-        >>> parse_seconds("90s"), parse_seconds("1.5 min"), parse_seconds(20)
-        (90.0, 90.0, 20.0)
-    """
-    units = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(value))
-    if isinstance(value, bool) or found is None or found[2] not in units or float(found[1]) <= 0.0:
-        raise ValueError(f"time_budget must be a time such as '60s', '5min' or '1h', but is {value!r}.")
-    return float(found[1]) * units[found[2]]
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ _SPREAD_FORM = KernelForm(
 _LEARNING_ROWS = 600
 _FEWEST_FOR_FOLDS = 5
 # With at least this number of rows that hyperparameters were not learned from, these alone judge, without refits.
-ENOUGH_JUDGES = 400
+ENOUGH_JUDGES = 1000
 _FEWEST_FOR_OUTLIERS = 8
 _LEAST_WEIGHT = 0.01
 # The row of prior, and half a row that speaks for the kernel.

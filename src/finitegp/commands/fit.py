@@ -33,6 +33,7 @@ from .options import (
     check_output,
     check_share,
     check_size,
+    check_time,
     open_tables,
 )
 
@@ -93,6 +94,9 @@ def fit(
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
     memory: Memory = None,
+    time: Annotated[
+        str | None, typer.Option("--time", help="Learn for about this long at most, such as 60s or 5min.")
+    ] = None,
     no_rows: Annotated[
         bool, typer.Option("--no-rows", help="A model file without rows also of a small table: less accurate.")
     ] = False,
@@ -114,6 +118,8 @@ def fit(
     _check_judging(cv, split_by, test)
     if memory is not None:
         check_size("--memory", memory)
+    if time is not None:
+        check_time("--time", time)
     from ..distributed import ALONE, join_ranks  # here, because torch takes seconds to import
 
     with console.guard(), join_ranks() as ranks:
@@ -159,6 +165,7 @@ def fit(
             random_state=seed,
             verbose=not as_json,
             memory_budget=memory,
+            time_budget=time,
             keep_rows=not no_rows,
         )
         if table.num_rows <= ROWS_IN_MEMORY and ranks.world_size > 1:
@@ -188,7 +195,13 @@ def fit(
         console.note(*judged.notes)
         if judged.contents is not None and report_path is not None:
             console.written.append(report_path)
-        more = {"files": [path.name for path in table.paths], "effort": effort.value, "seed": seed, "memory": memory}
+        more = {
+            "files": [path.name for path in table.paths],
+            "effort": effort.value,
+            "seed": seed,
+            "memory": memory,
+            "time": time,
+        }
         if not summary["scores"]:
             report_path = None
         model.summary_ = {**summary, **more}

@@ -173,6 +173,18 @@ def check_size(option: str, value: str) -> int:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
+def check_time(option: str, value: str) -> float:
+    """Seconds, or a usage error."""
+    from ..formatting import parse_seconds
+
+    try:
+        return parse_seconds(value)
+    except ValueError:
+        raise typer.BadParameter(
+            f"must be a time such as 60s, 5min or 1h, but is {value!r}.", param_hint=option
+        ) from None
+
+
 def check_decimal(value: str | None) -> str | None:
     """A point or a comma, or a usage error."""
     if value not in (None, ".", ","):

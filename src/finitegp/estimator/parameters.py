@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..automatic import EFFORTS
-from ..automatic.seconds import parse_seconds
+from ..formatting import parse_seconds
 from ..memory import parse_bytes
 from .given import ALGORITHMS, FEATURE_MAPS, GivenSettings
 

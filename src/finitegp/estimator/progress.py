@@ -127,6 +127,11 @@ def _lines(label: str) -> Iterator[Callable[[float, str], None]]:
     yield show
 
 
+def tell_expected(seconds: float) -> None:
+    """Print how long a fit is expected to take."""
+    print(f"This takes about {max(seconds, 1.0):.0f} s.", file=sys.stderr)
+
+
 def time_left(elapsed: float, done: float) -> str:
     """About how long the rest takes, if the share that is done says anything about it.
 

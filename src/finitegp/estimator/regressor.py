@@ -20,15 +20,15 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import nn
 
 from ..automatic import fit_auto
-from ..automatic.seconds import parse_seconds
 from ..automatic.table import merge_equal_rows
 from ..errors import DataError, NumericalError
+from ..formatting import parse_seconds
 from ..persistence.regressors import load_regressor, save_regressor
 from ..predictive import Prediction
 from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise
 from .parameters import check_parameters, chosen_settings, given_settings, is_automatic
-from .progress import stage_progress
+from .progress import stage_progress, tell_expected
 from .rows import check_in_place, is_constant, stays_in_place, to_numpy
 from .summary import training_summary
 
@@ -371,7 +371,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             if self.time_budget is not None:
                 options["time_budget"] = parse_seconds(self.time_budget) / num_targets
             if self.verbose:
-                options["on_expected"] = lambda seconds: print(f"About {seconds:.0f} s.", file=sys.stderr)
+                options["on_expected"] = tell_expected
                 options["on_plan"] = lambda plan: print(plan, file=sys.stderr)
             return fit_auto(inputs, targets, counts=counts, progress=progress, **options)
 

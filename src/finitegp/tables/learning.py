@@ -13,7 +13,7 @@ from ..data.permutation import RandomPermutation
 from ..distributed import ALONE, Ranks
 from ..estimator import GPRegressor, as_regressor
 from ..estimator.parameters import check_parameters, chosen_settings
-from ..estimator.progress import stage_progress
+from ..estimator.progress import stage_progress, tell_expected
 from ..scaled import ScaledGP
 from .encoder import TableEncoder
 from .reader import ON_DISK, ROWS_IN_MEMORY
@@ -125,6 +125,7 @@ def _fit_within_budget(
             time_budget=regressor.time_budget,
             kept_bytes=training.kept_bytes + training.left_out.nbytes,
             on_plan=on_plan,
+            on_expected=tell_expected if regressor.verbose and ranks.is_first else None,
             progress=progress,
             ranks=ranks,
         )

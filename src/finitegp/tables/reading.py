@@ -53,6 +53,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: bool | int = False,
         memory_budget: str | int | None = None,
+        time_budget: str | float | None = None,
         keep_rows: bool = True,
         regressor: GPRegressor | None = None,
     ) -> None:
@@ -72,6 +73,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
         self.memory_budget = memory_budget
+        self.time_budget = time_budget
         self.keep_rows = keep_rows
         self.regressor = regressor
 
@@ -99,6 +101,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             random_state=seed,
             verbose=self.verbose,
             memory_budget=self.memory_budget,
+            time_budget=self.time_budget,
             keep_rows=self.keep_rows,
         )
 

@@ -213,6 +213,8 @@ def _setting(run: TrainingRun) -> dict[str, Any]:
         "batch_size": run.sampler.batch_size,
         "sampling": run.sampler.sampling,
         "seed": run.sampler.seed,
+        "learning_rates": run.learning_rates,
+        "hash of the rows": run.sampler.fingerprint()[:16],
     }
 
 

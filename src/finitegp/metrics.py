@@ -75,8 +75,14 @@ def score(
             "mean, std and targets must be one number per row each, but have shapes "
             f"{tuple(mean.shape)}, {tuple(std.shape)}, {tuple(targets.shape)}."
         )
-    if not bool((std > 0).all()):
-        raise DataError(f"std must be positive, but row {int((std <= 0).nonzero()[0])} is not.")
+    for what, values, good in (
+        ("mean must be finite", mean, torch.isfinite(mean)),
+        ("std must be positive and finite", std, (std > 0) & torch.isfinite(std)),
+        ("targets must be finite", targets, torch.isfinite(targets)),
+    ):
+        if not bool(good.all()):
+            row = int((~good).nonzero()[0])
+            raise DataError(f"{what}, but row {row} is {float(values[row])}.")
     errors = targets - mean
     squares = errors.square()
     prediction = Prediction(mean, std.square(), torch.zeros_like(std), mixture=mixture)

@@ -292,11 +292,12 @@ class Prediction:
 
     def in_units(self, shift: float, factor: float) -> Prediction:
         """The prediction of ``shift + factor`` times what this is a prediction of."""
+        square = factor * factor  # infinite where the power operator would raise an error
         return Prediction(
             mean=self.mean * factor + shift,
-            epistemic_variance=self.epistemic_variance * factor**2,
-            noise_variance=self.noise_variance * factor**2,
-            covariance=None if self.covariance is None else self.covariance * factor**2,
+            epistemic_variance=self.epistemic_variance * square,
+            noise_variance=self.noise_variance * square,
+            covariance=None if self.covariance is None else self.covariance * square,
             mixture=None if self.mixture is None else self.mixture.in_units(shift, factor),
         )
 

@@ -53,6 +53,7 @@ class TrainingRun:
         seconds: Training time, over all resumed parts.
         diverged: Whether training met numbers it could not use.
         ranks: The processes that share the run; for exact passes in callbacks.
+        learning_rates: Of the optimizer's groups, before any schedule.
     """
 
     algorithm: Algorithm
@@ -71,6 +72,7 @@ class TrainingRun:
     seconds: float = 0.0
     diverged: bool = False
     ranks: Ranks = ALONE
+    learning_rates: list[float] = field(default_factory=list)
 
     @property
     def steps_per_epoch(self) -> int:

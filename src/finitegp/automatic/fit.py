@@ -13,7 +13,7 @@ import torch
 from ..conformal import ConformalScores
 from ..data import ArraySource, Rows, ScaledSource, Scaling, Source, as_source
 from ..data.permutation import RandomPermutation
-from ..data.scaling import Standardizer, winsorized_standardizer
+from ..data.scaling import Standardizer, check_magnitude, winsorized_standardizer
 from ..data.spool import spool_temporarily
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
@@ -31,7 +31,6 @@ from .small_table_memory import SmallTableSetting, plan_small_table
 from .table import Array, Index, Table, merge_equal_rows
 
 _FEWEST_ROWS = 2
-_LARGEST = 1e152
 # Sorting so many rows takes no time.
 _MOST_TO_MERGE = 10_000
 # Rows of a table that may be small that are read at once.
@@ -286,7 +285,7 @@ def _in_chunks(source: Source, most: int) -> Source:
 
 
 def _check_targets(sample: Table) -> None:
-    _check_magnitude(sample.targets)
+    check_magnitude(sample.targets.min(), sample.targets.max(), lambda _: "The target")
     if float(np.ptp(sample.targets)) == 0.0:
         raise DataError(f"All targets are {sample.targets[0]}: there is nothing to learn.")
 
@@ -403,21 +402,11 @@ def _fit_large(
     )
 
 
-def _check_magnitude(targets: Array) -> None:
-    """Refuse targets whose variance would be no number."""
-    largest, spread = float(np.abs(targets).max()), float(np.ptp(targets))
-    if largest > _LARGEST or 0.0 < spread < 1.0 / _LARGEST:
-        value = largest if largest > _LARGEST else spread
-        raise DataError(
-            f"The targets are of the size {value:.0e}, whose square is no number in floating point: divide them by a "
-            "power of ten first."
-        )
-
-
 def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bool = True) -> Standardizer:
     """Standardises targets, or divides them by their root mean square for a prior mean of zero."""
     if center:
         return Standardizer.fit(targets, counts)
+    check_magnitude(targets.min(), targets.max(), lambda _: "The target")
     scale = np.sqrt(np.average(np.square(targets), weights=counts))
     return Standardizer(mean=np.zeros(()), scale=np.where(scale > 0.0, scale, 1.0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,35 @@ _Array = npt.NDArray[np.float64]
 _WINSORIZED = 0.005
 # A column with a smaller range, relative to its magnitude, differs from a constant by rounding.
 _ROUNDING_RANGE = 1e-9
+# Squares of larger values, and of smaller differences, are no numbers in floating point.
+_LARGEST = 1e150
+
+
+def check_magnitude(smallest: Any, largest: Any, label: Callable[[int], str]) -> None:
+    """Refuse columns with these extremes whose variance would be no number: ``label`` names the column.
+
+    Example:
+        >>> check_magnitude([0.0, -1e200], [1.0, 1e200], "Column {}".format)
+        Traceback (most recent call last):
+        ...
+        finitegp.errors.DataError: Column 1 has values of the size 1e+200, whose squares are no numbers in floating
+        point: divide it by a power of ten first.
+    """
+    low, high = (np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in (smallest, largest))
+    size = np.maximum(np.abs(low), np.abs(high))
+    with np.errstate(over="ignore"):
+        spread = high - low
+    # Rounding moves a constant column of any size by a little.
+    varies = spread > np.finfo(np.float64).eps * size
+    wrong = np.flatnonzero((size > _LARGEST) | (varies & (spread < 1.0 / _LARGEST)))
+    if len(wrong):
+        first = int(wrong[0])
+        large = size[first] > _LARGEST
+        what = "values of the size" if large else "differences of the size"
+        raise DataError(
+            f"{label(first)} has {what} {size[first] if large else spread[first]:.0e}, whose squares are no numbers in "
+            f"floating point: {'divide' if large else 'multiply'} it by a power of ten first."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +76,7 @@ class Standardizer:
         array = np.asarray(values, dtype=np.float64)
         if array.size == 0:
             raise DataError("There are no rows to standardise.")
+        check_magnitude(array.min(axis=0), array.max(axis=0), "Column {}".format)
         mean = np.average(array, axis=0, weights=counts)
         scale = np.sqrt(np.average(np.square(array - mean), axis=0, weights=counts))
         # A constant column has a standard deviation of rounding errors, not always of exactly zero.
@@ -199,6 +230,7 @@ class Moments:
 
     def standardizer(self) -> Standardizer:
         """The result of :meth:`Standardizer.fit` on all rows at once, to rounding."""
+        check_magnitude(self.smallest, self.largest, "Column {}".format)
         scale = np.sqrt(self.variance)
         constant = (self.smallest == self.largest) | (scale == 0.0)
         return Standardizer(mean=self.mean.copy(), scale=np.where(constant, 1.0, scale))

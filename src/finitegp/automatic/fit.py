@@ -404,9 +404,9 @@ def _fit_large(
 
 def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bool = True) -> Standardizer:
     """Standardises targets, or divides them by their root mean square for a prior mean of zero."""
+    check_magnitude(targets.min(), targets.max(), lambda _: "The target")
     if center:
         return Standardizer.fit(targets, counts)
-    check_magnitude(targets.min(), targets.max(), lambda _: "The target")
     scale = np.sqrt(np.average(np.square(targets), weights=counts))
     return Standardizer(mean=np.zeros(()), scale=np.where(scale > 0.0, scale, 1.0))
 

@@ -210,6 +210,8 @@ def _as_array(values: Any, name: str, column_names: list[str] | None = None) -> 
         if values.is_complex():
             raise DataError(f"{name} must be real numbers, but are {values.dtype}.")
         return values.detach()
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise DataError(f"{name} have masked values, which would be used as they are: fill or remove them first.")
     if isinstance(values, np.memmap) and values.dtype.kind in "biuf":
         return unmapped(values)
     array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)

@@ -103,7 +103,18 @@ def _damage(data: bytes, chance: random.Random) -> bytes:
         case "zeros":
             changed[place : place + 512] = bytes(len(changed[place : place + 512]))
         case "length":
-            sizes = [0, 1, 8, 2**63, 2**64 - 1, len(data), len(data) - 8, 15_999_992, 16_000_001, chance.getrandbits(40)]
+            sizes = [
+                0,
+                1,
+                8,
+                2**63,
+                2**64 - 1,
+                len(data),
+                len(data) - 8,
+                15_999_992,
+                16_000_001,
+                chance.getrandbits(40),
+            ]
             changed[:8] = struct.pack("<Q", chance.choice(sizes))
         case "swap":
             other = chance.randrange(len(changed))
@@ -213,7 +224,7 @@ def _odd_tensors(data: bytes, chance: random.Random) -> bytes:
             with np.errstate(all="ignore"):
                 tensors[name] = (name_of, shape, values.astype(kind).tobytes())
         elif change == "shape":
-            tensors[name] = (dtype, chance.choice([shape[::-1] + [1], [int(np.prod(shape))]]), content)
+            tensors[name] = (dtype, chance.choice([[*shape[::-1], 1], [int(np.prod(shape))]]), content)
         elif change == "drop":
             del tensors[name]
         elif change == "rename":

@@ -97,6 +97,8 @@ def _is_refusal(error: Exception, named: Sequence[str]) -> bool:
     if any(name in text for name in named):
         return True
     frames = traceback.extract_tb(error.__traceback__)
+    if any(Path(frame.filename).parts[-3:] == ("sklearn", "utils", "validation.py") for frame in frames):
+        return True  # the words that scikit-learn's own estimators use
     ours = frames and frames[-1].filename.startswith(_PACKAGE)
     # A statement of ours that raises on purpose, not one that happens to fail.
     return bool(ours and (frames[-1].line or "").lstrip().startswith(("raise", ")")) and text)

@@ -91,6 +91,11 @@ def put_in_place(temporary: Path, final: Path, *, overwrite: bool = True) -> Non
 def check_place(path: str | os.PathLike[str]) -> Path:
     """``path``, or an error if no file can be there: found before hours of work, not after."""
     final = Path(path)
+    try:
+        os.fsencode(final)
+        final.exists()
+    except ValueError:  # also of characters that names of files cannot have
+        raise DataError(f"{str(final)!r} cannot be the name of a file: choose another.") from None
     if final.is_dir():
         raise DataError(f"{final} is a directory: give the name of a file.")
     if not final.parent.is_dir():

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from .algorithms.exact import exact_gradient
+from .arguments import check_arguments
 from .data import as_source
 from .errors import FeatureMapError, NumericalError
 from .model import FeatureGP
 
 
+@check_arguments
 @dataclass(frozen=True)
 class FullBatchResult:
     """How a full-batch fit ended.
@@ -37,6 +39,7 @@ class FullBatchResult:
     message: str
 
 
+@check_arguments
 def fit_full_batch(
     model: FeatureGP,
     data: Any,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .arguments import check_arguments
 from .errors import DataError
 from .predictive import Prediction, StudentMixture
 
@@ -49,6 +50,7 @@ class Scores:
         return asdict(self) | {"coverage": {f"{level:g}": share for level, share in self.coverage.items()}}
 
 
+@check_arguments
 def score(
     mean: Any,
     std: Any,
@@ -106,7 +108,10 @@ def score(
 
 def _column(values: Any) -> Tensor:
     # In one piece of memory: the order of a sum, and so its rounding, does not depend on where the values come from.
-    return torch.as_tensor(values).detach().double().cpu().contiguous()
+    try:
+        return torch.as_tensor(values).detach().double().cpu().contiguous()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"mean, std and targets must be one number per row each: {error}") from None
 
 
 def _standard_error(values: Tensor) -> float:

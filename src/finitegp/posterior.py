@@ -7,12 +7,14 @@ import math
 import torch
 from torch import Tensor
 
+from .arguments import check_arguments
 from .errors import DataError, NumericalError
 from .likelihood import check_noise_variance, regularized_gram_factor
 from .predictive import Prediction
 from .statistics import FeatureStatistics
 
 
+@check_arguments
 class WeightPosterior:
     """The exact posterior ``w | y ~ N(F^-1 c, s F^-1)`` over the weights, from statistics alone.
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .arguments import check_arguments
 from .errors import DataError
 
 Array = npt.NDArray[np.float64]
@@ -207,6 +208,7 @@ def student_quantile(probabilities: Array, degrees_of_freedom: Array) -> Array:
     return np.where(infinite, ndtri(probabilities), student) if infinite.any() else np.asarray(student)
 
 
+@check_arguments
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """Predictions with the two sources of uncertainty kept apart.

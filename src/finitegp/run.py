@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .algorithms.base import Algorithm
+from .arguments import check_arguments
 from .data.sampling import Sampler
 from .distributed import ALONE, Ranks
 from .schedules import Schedule
@@ -32,6 +33,7 @@ class BestIterate:
     state: dict[str, Tensor]
 
 
+@check_arguments
 @dataclass
 class TrainingRun:
     """The state of a run, as callbacks see it.

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .arguments import check_arguments
 from .conformal import ConformalScores
 from .data import ArraySource, ScaledSource, Scaling
 from .data.scaling import Standardizer
@@ -101,6 +102,7 @@ def student_component(fitted: FittedGP, degrees_of_freedom: float | None) -> Com
     return Component(fitted, factor=factor, degrees_of_freedom=degrees_of_freedom)
 
 
+@check_arguments
 @dataclass(frozen=True, eq=False)
 class ScaledGP:
     """One or several exact GPs with the scaling around them: predictions, row updates and evidence in the user's units.
@@ -167,7 +169,7 @@ class ScaledGP:
 
     def predict(self, inputs: Any, *, return_covariance: bool = False) -> Prediction:
         """Predict new observations in the target's units; optionally with the covariance of the noise-free function."""
-        size = max(len(inputs), 1) if return_covariance else self.chunk_size
+        size = max(_row_count(inputs), 1) if return_covariance else self.chunk_size
         parts = self._predict_parts(inputs, size, return_covariance=return_covariance)
         return Prediction.concatenate(list(parts))
 
@@ -177,7 +179,7 @@ class ScaledGP:
 
     def _predict_parts(self, inputs: Any, size: int, *, return_covariance: bool) -> Iterator[Prediction]:
         # At least one part, so that no rows are refused by who can name what is wrong.
-        for start in range(0, max(len(inputs), 1), size):
+        for start in range(0, max(_row_count(inputs), 1), size):
             scaled = self._scaled_inputs(inputs[start : start + size])
             predicted = [
                 component.fitted.predict(scaled, return_covariance=return_covariance) for component in self.components
@@ -193,7 +195,7 @@ class ScaledGP:
 
     def predict_mean(self, inputs: Any) -> Tensor:
         """Only the mean in the target's units, at a fraction of the cost."""
-        found = torch.empty(len(inputs), dtype=torch.float64)
+        found = torch.empty(_row_count(inputs), dtype=torch.float64)
         # At least one part, so that no rows are refused by who can name what is wrong.
         for start in range(0, max(len(inputs), 1), self.chunk_size):
             scaled = self._scaled_inputs(inputs[start : start + self.chunk_size])
@@ -245,6 +247,7 @@ class ScaledGP:
         """
         if self.excess is None:
             return None
+        _row_count(inputs)
         values = np.asarray(inputs, dtype=np.float64)
         found = self.excess.outside(self.inputs_scaler.transform(values)).numpy()
         # A column that never varied has no unit: any other value is as far out as can be.
@@ -476,3 +479,11 @@ def _gaussian(prediction: Prediction) -> StudentMixture:
     return StudentMixture(
         np.ones(1), prediction.mean.cpu().numpy()[None], prediction.std.cpu().numpy()[None], math.inf * one
     )
+
+
+def _row_count(inputs: Any) -> int:
+    """How many rows there are; what has none is an error."""
+    shape = np.shape(inputs) if not hasattr(inputs, "shape") else tuple(inputs.shape)
+    if len(shape) != 2:
+        raise DataError(f"inputs must be (rows, columns), but have shape {shape}.")
+    return int(shape[0])

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from . import __version__
+from .arguments import check_arguments
 from .data import ArraySource
 from .errors import DataError, ModelFileError
 from .likelihood import optimal_noise
@@ -37,6 +38,7 @@ _LARGEST_SUM = 1e150
 _ROUNDED_PATH, _SAME_ROUNDED_SUMS = "networks on disk", 1e-5
 
 
+@check_arguments
 @dataclass(frozen=True, eq=False)
 class SiteStatistics:
     """What a site gives away instead of its rows: their sums for the features of one model.

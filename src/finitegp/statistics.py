@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .arguments import check_arguments
 from .errors import DataError
 from .linalg import add_gram, mirrored
 
 
+@check_arguments
 @dataclass(frozen=True, eq=False)
 class FeatureStatistics:
     r"""Sums over rows that determine the exact GP: an additive value.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .algorithms.base import Algorithm
+from .arguments import check_arguments
 from .callbacks.base import Callback
 from .checkpoint import load_checkpoint
 from .data import Rows
@@ -26,6 +27,7 @@ class TrainingDivergedWarning(UserWarning):
     """Training met numbers that are not finite or a noise that exploded, and went back to the best state."""
 
 
+@check_arguments
 def train(
     algorithm: Algorithm,
     optimizer: torch.optim.Optimizer,

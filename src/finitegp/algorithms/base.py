@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_arguments
 from ..data import Rows
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
@@ -35,6 +36,7 @@ class BatchGradient(NamedTuple):
     noise_variance: float
 
 
+@check_arguments
 class Algorithm(nn.Module, ABC):
     """One mini-batch algorithm: sets gradients of the NLML **per row**, and keeps what it tracks as buffers.
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_arguments
 from ..data import Rows
 from ..errors import NumericalError
 from ..likelihood import row_gradients
@@ -21,6 +22,7 @@ from .base import Algorithm, BatchGradient, check_pending, noise_gradient, weigh
 _RESIDUAL_ROWS = 2000
 
 
+@check_arguments
 class Lagged(Algorithm):
     r"""Stochastic gradients with :math:`w = \tilde F^{-1}\tilde c` and :math:`P = \tilde F^{-1}` from earlier batches.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arguments import check_arguments
 from ..conformal import ConformalScores
 from ..data import ArraySource, Rows, ScaledSource, Scaling, Source, as_source
 from ..data.permutation import RandomPermutation
@@ -69,6 +70,7 @@ def fit_auto(
     return fit_source(ArraySource(inputs, targets, counts=counts), **options)
 
 
+@check_arguments
 def fit_source(
     data: Any,
     *,
@@ -173,6 +175,7 @@ def fit_source(
     return _closed(fit, budgeted.plan, large.settings, started)
 
 
+@check_arguments
 def fit_within_memory(data: Any, budget: str | int, **options: Any) -> ScaledGP:
     """:func:`fit_source` with a memory budget.
 

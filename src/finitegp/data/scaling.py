@@ -85,7 +85,13 @@ class Standardizer:
 
     def transform(self, values: Any) -> _Array:
         """Standardised values, float64."""
-        result: _Array = (np.asarray(values, dtype=np.float64) - self.mean) / self.scale
+        try:
+            array = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise DataError("inputs and targets must be numbers, but hold something else.") from None
+        if np.ndim(self.mean) == 1 and array.shape[-1:] != np.shape(self.mean):
+            raise DataError(f"inputs must be (rows, {len(self.mean)}), but have shape {array.shape}.")
+        result: _Array = (array - self.mean) / self.scale
         return result
 
     def inverse(self, values: Any) -> _Array:

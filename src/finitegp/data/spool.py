@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import check_arguments
 from ..atomic import SUFFIX, complete_or_absent, put_in_place, temporary_file
 from ..errors import DataError
 from .arrays import ArraySource
@@ -85,6 +86,7 @@ class SpooledSource(ArraySource):
         weakref.finalize(self._file, shutil.rmtree, directory or self.directory, ignore_errors=True)
 
 
+@check_arguments
 def spool(
     data: Any,
     directory: str | os.PathLike[str],
@@ -164,6 +166,7 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+@check_arguments
 def open_spool(directory: str | os.PathLike[str], *, chunk_size: int = 4096, verify: bool = True) -> SpooledSource:
     """A spool that was written before.
 
@@ -347,7 +350,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         and 0.0 < manifest["mean_count"] < math.inf
         and _ROWS.fullmatch(manifest["file"])
         and 0.0 <= manifest["target_mean_square"] < math.inf
-        and _are_names(manifest.get("column_names"), manifest["input_dim"])
+        and "column_names" in manifest
+        and _are_names(manifest["column_names"], manifest["input_dim"])
         and all(_is_state(state) for state in manifest["files"])
     ):
         raise DataError(f"{path} is damaged; delete the directory and spool the rows again.")

@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import nn
 
+from ..arguments import check_arguments
 from ..automatic import fit_auto
 from ..automatic.table import merge_equal_rows
 from ..errors import DataError, NumericalError
@@ -36,6 +37,7 @@ Array = npt.NDArray[np.float64]
 _MOST_TO_MERGE = 10_000
 
 
+@check_arguments
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Exact Gaussian-process regression on finite features, with honest error bars.
 

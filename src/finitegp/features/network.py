@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_arguments
 from .activations import WRITTEN_OUT, activation_name, make_activation
 from .arguments import check_size, check_width, log_of_number, log_of_positive
 from .pullback import Pullback, accumulate
 
 
+@check_arguments
 class MLPFeatures(nn.Module):
     r"""A fully connected network, :math:`\phi(x) = a(W_2\, a(W_1 x + b_1) + b_2)` with activation ``a``.
 
@@ -126,6 +128,7 @@ class MLPFeatures(nn.Module):
         return features
 
 
+@check_arguments
 class LinearFeatures(nn.Module):
     r"""The inputs and a constant, :math:`\phi(x) = [\sqrt{m}\, x, \sqrt{b}]`: Bayesian linear regression.
 

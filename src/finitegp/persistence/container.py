@@ -107,6 +107,11 @@ def read_container(path: str | os.PathLike[str], expected: str = "a model", form
     and ``form`` the format that its header must name.
     """
     place = Path(path)
+    try:
+        os.fsencode(place)
+        place.exists()
+    except ValueError:
+        raise ModelFileError(f"{str(place)!r} cannot be the name of a file.") from None
     if place.exists() and not place.is_file():
         what = "directory" if place.is_dir() else "device or pipe"
         raise ModelFileError(f"{place} is a {what}, not {expected}.")

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..arguments import check_arguments
 from ..atomic import complete_or_absent
 from ..errors import OutputExistsError
 from ..formatting import cut, percent, printable, shown
@@ -72,6 +73,7 @@ def render_page(contents: ReportContents) -> str:
     return text.replace(" %", "\u00a0%")  # a number and its sign stay on one line
 
 
+@check_arguments
 def write_report(contents: ReportContents, path: str | os.PathLike[str], *, force: bool = False) -> Path:
     """Write the page to a file: the whole file or nothing.
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import check_arguments
 from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
 from ..data.scaling import check_magnitude
 from ..errors import DataError
@@ -107,6 +108,7 @@ class TransformReport:
         return lines
 
 
+@check_arguments
 class TableEncoder:
     """Turns tables with numbers, text, dates and gaps into arrays of float64, always in the same way.
 
@@ -225,6 +227,8 @@ class TableEncoder:
                 raise DataError(
                     f"The chunk from row {rows} on has other columns than those before: {listed(different)}."
                 )
+            if targets is not None and (np.ndim(targets) != 1 or len(targets) < rows + batch.num_rows):
+                raise DataError(f"targets must be one number per row, but have shape {np.shape(targets)}.")
             own = None if targets is None else targets[rows : rows + batch.num_rows]
             for name, profile in profiles.items():
                 try:

@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from ..arguments import check_arguments
 from ..data.naming import listed, locator_of, row_label
 from ..errors import DataError
 from ..estimator import GPRegressor
@@ -50,6 +51,7 @@ class PredictedChunk(NamedTuple):
     upper: Array
 
 
+@check_arguments
 class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Exact Gaussian-process regression on a table with text, dates and gaps, with honest error bars.
 

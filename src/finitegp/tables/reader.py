@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arguments import check_arguments
 from ..data.naming import check_number_of_columns, listed, shortened
 from ..errors import DataError
 from ..text_encodings import is_text_encoding
@@ -45,6 +46,7 @@ _BEGINNINGS = (
 )
 
 
+@check_arguments
 class TableReader:
     r"""One table out of one or several files, read chunk by chunk, again and again.
 

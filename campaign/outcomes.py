@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import sys
-import tempfile
 import time
 import traceback
 import warnings
@@ -209,16 +209,20 @@ class Command:
     """
 
     def __init__(self, arguments: Sequence[str], folder: Path, before: Callable[[], object] | None = None) -> None:
-        self._printed = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]  # noqa: SIM115
+        # Pipes, which no limit on the size of files concerns; what commands print fits into them.
+        pipes = [os.pipe(), os.pipe()]
+        self._printed = [reading for reading, _ in pipes]
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid:
+            for _, writing in pipes:
+                os.close(writing)
             return
         code = 70
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-            for stream, descriptor in zip(self._printed, (1, 2), strict=True):
-                os.dup2(stream.fileno(), descriptor)
+            for (_, writing), descriptor in zip(pipes, (1, 2), strict=True):
+                os.dup2(writing, descriptor)
             sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
             os.chdir(folder)
             if before is not None:
@@ -243,11 +247,13 @@ class Command:
 
     def _finished(self, status: int) -> Finished:
         texts = []
-        for stream in self._printed:
-            stream.seek(0)
-            texts.append(stream.read().decode(errors="replace"))
-            stream.close()
-        return Finished(os.waitstatus_to_exitcode(status), *texts)
+        for reading in self._printed:
+            # Not to the end: a grandchild may have the other end open still.
+            os.set_blocking(reading, False)
+            with contextlib.suppress(BlockingIOError):
+                texts.append(os.read(reading, 1 << 16).decode(errors="replace"))
+            os.close(reading)
+        return Finished(os.waitstatus_to_exitcode(status), *[*texts, "", ""][:2])
 
 
 def _exit_code(arguments: Sequence[str]) -> int:

@@ -1,6 +1,7 @@
-"""``check_arguments``: arguments of public functions and methods are of the types that their annotations name.
+"""``check_arguments``: a call that fails because an argument is of another type than annotated says so.
 
-What a program passes in by mistake would otherwise fail far inside, with an error that names nothing it knows.
+What a program passes in by mistake would otherwise fail far inside, with an error that names nothing it knows. The
+check comes after the failure: calls that go well cost nothing more, and errors that name the argument themselves stay.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Union, get_args, get_origin
+
+from .errors import ArgumentError, FiniteGPError
 
 Public = TypeVar("Public")
 Check = Callable[[Any], bool]
 # Longer values are shown by their type.
 _SHOWN = 80
-# Called at every step: what they are given comes from the training loop.
-_HOT = frozenset({"forward", "pullback", "on_step", "on_start", "on_epoch", "on_record", "on_end"})
 
 
 def check_arguments(public: Public) -> Public:
-    """Let a function, or the public methods of a class, refuse arguments of other types with an error that names them.
+    """Let a function, or the public methods of a class, name the argument of a wrong type that made them fail.
 
-    Only what an annotation says plainly is checked: numbers, text, paths, flags, functions, sequences, mappings and
-    classes of this library. Estimators take anything when they are made, as scikit-learn wants it, and check it in
-    ``fit``.
+    Only what an annotation says plainly is compared: numbers, text, paths, flags, functions, sequences, mappings and
+    classes of this library and of torch. Estimators take anything when they are made, as scikit-learn wants it; ``fit``
+    compares their parameters.
 
     Example:
         >>> @check_arguments
@@ -38,13 +39,13 @@ def check_arguments(public: Public) -> Public:
         >>> repeat("ab", 2.5)
         Traceback (most recent call last):
         ...
-        TypeError: times must be a whole number, but is 2.5.
+        finitegp.errors.ArgumentError: times must be a whole number, but is 2.5.
     """
     if not inspect.isclass(public):
         return _checked(public)  # type: ignore[return-value, arg-type]
     is_estimator = hasattr(public, "get_params")
     for name, member in list(vars(public).items()):
-        if (name.startswith("_") and (name != "__init__" or is_estimator)) or name in _HOT:
+        if name.startswith("_") and (name != "__init__" or is_estimator):
             continue
         if isinstance(member, classmethod | staticmethod):
             setattr(public, name, type(member)(_checked(member.__func__)))
@@ -54,42 +55,43 @@ def check_arguments(public: Public) -> Public:
 
 
 def _checked(function: Callable[..., Any], parameters: Any = None) -> Callable[..., Any]:
-    checks: list[tuple[str, str, Check] | None] | None = None
-    by_name: dict[str, tuple[str, str, Check]] = {}
-    of_parameters: list[tuple[str, str, Check]] = []
-
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        nonlocal checks
-        if checks is None:  # not before the first call: annotations may name what is defined later
-            checks = _checks_of(function)
-            by_name.update({each[0]: each for each in checks if each is not None})
-            if parameters is not None:
-                of_parameters.extend(each for each in _checks_of(parameters.__init__) if each is not None)
-        for check, value in zip(checks, args, strict=False):
-            if check is not None and not check[2](value):
-                raise _wrong(check, value)
-        for name, value in kwargs.items():
-            found = by_name.get(name)
-            if found is not None and not found[2](value):
-                raise _wrong(found, value)
-        for found in of_parameters:
-            value = getattr(args[0], found[0])
-            if not found[2](value):
-                raise _wrong(found, value)
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except FiniteGPError:
+            raise
+        except Exception as error:
+            for check, value in _given(function, args, kwargs, parameters):
+                # What names the argument itself says more.
+                if check is not None and not check[2](value) and check[0] not in str(error):
+                    raise _wrong(check, value) from error
+            raise
 
     return wrapper
 
 
-def _wrong(check: tuple[str, str, Check], value: Any) -> TypeError:
+def _given(function: Callable[..., Any], args: Any, kwargs: Any, parameters: Any) -> Iterator[tuple[Any, Any]]:
+    """The checks of all arguments with their values; and of the parameters of an estimator."""
+    checks = _checks_of(function)
+    yield from zip(checks, args, strict=False)
+    by_name = {check[0]: check for check in checks if check is not None}
+    for name, value in kwargs.items():
+        yield by_name.get(name), value
+    if parameters is not None:
+        for check in _checks_of(parameters.__init__):
+            if check is not None:
+                yield check, getattr(args[0], check[0], None)
+
+
+def _wrong(check: tuple[str, str, Check], value: Any) -> ArgumentError:
     name, words, _ = check
     try:
         shown = repr(value)
     except Exception:
         shown = f"a {type(value).__name__}"
     shown = shown if len(shown) <= _SHOWN else f"a {type(value).__name__}"
-    return TypeError(f"{name} must be {words}, but is {shown}.")
+    return ArgumentError(f"{name} must be {words}, but is {shown}.")
 
 
 def _checks_of(function: Callable[..., Any]) -> list[tuple[str, str, Check] | None]:

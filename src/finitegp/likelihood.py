@@ -206,6 +206,8 @@ def optimal_noise(
     eigenvalues, eigenvectors = symmetric_eigen(statistics.gram)
     eigenvalues = eigenvalues.clamp_min(0.0)
     projected_squares = (eigenvectors.mT @ statistics.projected_targets).square().sum(dim=1)
+    if not relative_floor > 0.0:
+        raise ValueError(f"relative_floor must be positive, but is {relative_floor}.")
     floor = relative_floor * mean_square
 
     def unexplained(ratio: Tensor) -> Tensor:

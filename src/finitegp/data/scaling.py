@@ -28,7 +28,7 @@ def check_magnitude(smallest: Any, largest: Any, label: Callable[[int], str]) ->
         Traceback (most recent call last):
         ...
         finitegp.errors.DataError: Column 1 has values of the size 1e+200, whose squares are no numbers in floating
-        point: divide it by a power of ten first.
+        point: divide them by a power of ten first.
     """
     low, high = (np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in (smallest, largest))
     size = np.maximum(np.abs(low), np.abs(high))
@@ -43,7 +43,7 @@ def check_magnitude(smallest: Any, largest: Any, label: Callable[[int], str]) ->
         what = "values of the size" if large else "differences of the size"
         raise DataError(
             f"{label(first)} has {what} {size[first] if large else spread[first]:.0e}, whose squares are no numbers in "
-            f"floating point: {'divide' if large else 'multiply'} it by a power of ten first."
+            f"floating point: {'divide' if large else 'multiply'} them by a power of ten first."
         )
 
 

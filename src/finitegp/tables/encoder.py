@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from ..arguments import check_arguments
 from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
-from ..data.scaling import check_magnitude
 from ..errors import DataError
 from .arrow_values import record_batches
 from .category_means import fold_of
-from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError, NumberColumn, column_from_dict
+from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
 from .profiles import ColumnOptions, ColumnProfile, Verdict
 from .sketches import Gaps
 
@@ -448,8 +447,6 @@ def _names(given: str | Iterable[str]) -> list[str]:
 def _notes(verdict: Verdict, source: Locator | None) -> list[str]:
     """What a user should hear of a column."""
     notes, name = list(verdict.notes), verdict.column.name
-    if isinstance(verdict.column, NumberColumn) and len(verdict.column.span) == 2:
-        check_magnitude(*verdict.column.span, lambda _: f"Column {name!r}")
     if verdict.absurd_row is not None:
         place = row_label(verdict.absurd_row, source)
         notes.append(f"Column {name!r}: {place} holds a value that is absurdly far from all others: correct it.")

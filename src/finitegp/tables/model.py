@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments
 from ..data.naming import listed, locator_of, row_label
+from ..data.scaling import check_magnitude
 from ..errors import DataError
 from ..estimator import GPRegressor
 from ..metrics import Scores, score
@@ -296,16 +297,17 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fit_encoded(self, rows: TableRows, values: Array, weights: Array | None, seed: int) -> None:
         options = self._encoder_options(rows)
+        check_magnitude(values.min(), values.max(), lambda _: f"The target {self.target_ or 'y'!r}")
         densities: dict[str, float] = {}
         encoder = None
         if self.target_scale == "auto":
-            encoder = TableEncoder.fit(rows, targets=values, **options)
+            encoder = _with_magnitudes(TableEncoder.fit(rows, targets=values, **options))
             scale, densities = choose_scale(encoder.transform_training(rows), values, seed=seed)
         else:
             scale = TargetScale.fitted(self.target_scale, values)
         scaled = scale.forward(values)
         if encoder is None or scale.name != "identity":
-            encoder = TableEncoder.fit(rows, targets=scaled, **options)
+            encoder = _with_magnitudes(TableEncoder.fit(rows, targets=scaled, **options))
         regressor = self._regressor(seed)
         regressor.fit(encoder.transform_training(rows), scaled, weights)
         regressor.verbose = False
@@ -762,6 +764,14 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
         return tags
+
+
+def _with_magnitudes(encoder: TableEncoder) -> TableEncoder:
+    """The encoder, if no column of numbers is too large or too small to compute with."""
+    for column in encoder.columns:
+        if isinstance(column, NumberColumn) and len(column.span) == 2:
+            check_magnitude(*column.span, lambda _, name=column.name: f"Column {name!r}")
+    return encoder
 
 
 def _report_on(table: Any, report: TransformReport | None) -> TransformReport:

@@ -35,7 +35,7 @@ def parts(fixtures: Fixtures, scale: float, seed: int) -> list[tuple[str, Callab
     return [
         ("damaged and crafted files", lambda: files.file_cases(fixtures, some(3600), seed)),
         ("odd arguments", lambda: arguments.argument_cases(fixtures, some(1800), seed)),
-        ("fuzzed tables", lambda: tables.table_cases(fixtures, some(700), some(60), seed)),
+        ("fuzzed tables", lambda: tables.table_cases(fixtures, some(700), some(24), seed)),
         ("kills", lambda: processes.kill_cases(fixtures, some(90), seed)),
         ("kills at the start", lambda: processes.start_cases(fixtures, some(8, 0), seed)),
         ("kills and resumed runs", lambda: processes.resume_cases(fixtures, some(40), seed)),

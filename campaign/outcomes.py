@@ -242,8 +242,13 @@ class Command:
         return self._finished(status) if pid else None
 
     def wait(self) -> Finished:
-        """How it ended."""
-        return self._finished(os.waitpid(self.pid, 0)[1])
+        """How it ended; if this is interrupted, so is the command."""
+        try:
+            return self._finished(os.waitpid(self.pid, 0)[1])
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+            raise
 
     def _finished(self, status: int) -> Finished:
         texts = []

@@ -39,7 +39,7 @@ def check_arguments(public: Public) -> Public:
         >>> repeat("ab", 2.5)
         Traceback (most recent call last):
         ...
-        finitegp.errors.ArgumentError: times must be a whole number, but is 2.5.
+        finitegp.errors.ArgumentError: times must be a whole number (of at most 64 bits), but is 2.5.
     """
     if not inspect.isclass(public):
         return _checked(public)  # type: ignore[return-value, arg-type]
@@ -59,16 +59,28 @@ def _checked(function: Callable[..., Any], parameters: Any = None) -> Callable[.
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except FiniteGPError:
-            raise
         except Exception as error:
-            for check, value in _given(function, args, kwargs, parameters):
-                # What names the argument itself says more.
-                if check is not None and not check[2](value) and check[0] not in str(error):
-                    raise _wrong(check, value) from error
+            _explain(error, _given(function, args, kwargs, parameters))
             raise
 
-    return wrapper
+    @functools.wraps(function)
+    def generator(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return (yield from function(*args, **kwargs))
+        except Exception as error:
+            _explain(error, _given(function, args, kwargs, parameters))
+            raise
+
+    return generator if inspect.isgeneratorfunction(function) else wrapper
+
+
+def _explain(error: Exception, given: Iterable[tuple[Any, Any]]) -> None:
+    """Raise a better error if an argument is of a wrong type, unless this one names it: then it says more."""
+    if isinstance(error, FiniteGPError):
+        return
+    for check, value in given:
+        if check is not None and not check[2](value) and check[0] not in str(error):
+            raise _wrong(check, value) from error
 
 
 def _given(function: Callable[..., Any], args: Any, kwargs: Any, parameters: Any) -> Iterator[tuple[Any, Any]]:
@@ -126,7 +138,7 @@ def _check_of(annotation: Any) -> tuple[str, Check] | None:
         None: ("None", _is_none),
         type(None): ("None", _is_none),
         bool: ("True or False", _is_flag),
-        int: ("a whole number", _is_whole),
+        int: ("a whole number (of at most 64 bits)", _is_whole),
         float: ("a number", _is_number),
         str: ("text", lambda value: isinstance(value, str)),
     }
@@ -193,7 +205,7 @@ def _is_flag(value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and abs(int(value)) < 2**63
 
 
 def _is_number(value: Any) -> bool:

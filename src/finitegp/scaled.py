@@ -338,6 +338,8 @@ class ScaledGP:
 
     def with_fitted(self, fitted: Sequence[FittedGP]) -> ScaledGP:
         """The same fit with these posteriors in place of its own."""
+        if len(fitted) != len(self.components):
+            raise DataError(f"fitted must be {len(self.components)} posteriors, but are {len(fitted)}.")
         pairs = zip(self.components, fitted, strict=True)
         changed = [replace(component, fitted=each, landmark_weights=None) for component, each in pairs]
         return replace(self, components=tuple(changed))

@@ -288,7 +288,7 @@ def _in_chunks(source: Source, most: int) -> Source:
 
 
 def _check_targets(sample: Table) -> None:
-    check_magnitude(sample.targets.min(), sample.targets.max(), lambda _: "The target")
+    check_magnitude(sample.targets.min(), sample.targets.max(), "The target")
     if float(np.ptp(sample.targets)) == 0.0:
         raise DataError(f"All targets are {sample.targets[0]}: there is nothing to learn.")
 
@@ -407,7 +407,7 @@ def _fit_large(
 
 def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bool = True) -> Standardizer:
     """Standardises targets, or divides them by their root mean square for a prior mean of zero."""
-    check_magnitude(targets.min(), targets.max(), lambda _: "The target")
+    check_magnitude(targets.min(), targets.max(), "The target")
     if center:
         return Standardizer.fit(targets, counts)
     scale = np.sqrt(np.average(np.square(targets), weights=counts))

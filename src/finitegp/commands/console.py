@@ -17,13 +17,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import FiniteGPError, LostRankError
-from ..formatting import printable, shown
+from ..formatting import cut, printable, shown
 
 if TYPE_CHECKING:
     from ..tables.encoder import ColumnSummary
 
 # More columns than these are not listed one by one.
 _MOST_COLUMNS = 40
+# Longer texts are cut in their middle.
+_LONGEST_TEXT = 3000
 # What to do about an error in the shell, by its code and with its fields, where that differs from Python.
 _ADVICE: dict[str, Callable[..., str]] = {
     "absent_columns": lambda: "correct the file.",
@@ -109,13 +111,13 @@ class Console:
                 if hasattr(error, "plan"):  # of a memory budget that is too small
                     self.print(str(error.plan))
                 typer.secho("Error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
-                typer.echo(printable(error_message(error)), err=True)
+                typer.echo(cut(printable(error_message(error)), _LONGEST_TEXT), err=True)
                 raise typer.Exit(1) from None
 
 
 def safe(text: str, keep: str = "") -> str:
-    """Text of any origin for rich: no markup, and nothing that a terminal obeys."""
-    return escape(printable(text, keep))
+    """Text of any origin for rich: no markup, nothing that a terminal obeys, and not endless."""
+    return escape(cut(printable(text, keep), _LONGEST_TEXT))
 
 
 def error_message(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +19,11 @@ _ROUNDING_RANGE = 1e-9
 _LARGEST = 1e150
 
 
-def check_magnitude(smallest: Any, largest: Any, label: Callable[[int], str]) -> None:
-    """Refuse columns with these extremes whose variance would be no number: ``label`` names the column.
+def check_magnitude(smallest: Any, largest: Any, label: str) -> None:
+    """Refuse columns with these extremes whose variance would be no number; ``{}`` in the label is the column's number.
 
     Example:
-        >>> check_magnitude([0.0, -1e200], [1.0, 1e200], "Column {}".format)
+        >>> check_magnitude([0.0, -1e200], [1.0, 1e200], "Column {}")
         Traceback (most recent call last):
         ...
         finitegp.errors.DataError: Column 1 has values of the size 1e+200, whose squares are no numbers in floating
@@ -40,10 +39,10 @@ def check_magnitude(smallest: Any, largest: Any, label: Callable[[int], str]) ->
     if len(wrong):
         first = int(wrong[0])
         large = size[first] > _LARGEST
-        what = "values of the size" if large else "differences of the size"
+        what = f"values of the size {size[first]:.0e}" if large else f"differences of the size {spread[first]:.0e}"
         raise DataError(
-            f"{label(first)} has {what} {size[first] if large else spread[first]:.0e}, whose squares are no numbers in "
-            f"floating point: {'divide' if large else 'multiply'} them by a power of ten first."
+            f"{label.replace('{}', str(first))} has {what}, whose squares are no numbers in floating point: "
+            f"{'divide' if large else 'multiply'} them by a power of ten first."
         )
 
 
@@ -76,7 +75,7 @@ class Standardizer:
         array = np.asarray(values, dtype=np.float64)
         if array.size == 0:
             raise DataError("There are no rows to standardise.")
-        check_magnitude(array.min(axis=0), array.max(axis=0), "Column {}".format)
+        check_magnitude(array.min(axis=0), array.max(axis=0), "Column {}")
         mean = np.average(array, axis=0, weights=counts)
         scale = np.sqrt(np.average(np.square(array - mean), axis=0, weights=counts))
         # A constant column has a standard deviation of rounding errors, not always of exactly zero.
@@ -231,12 +230,13 @@ class Moments:
     @property
     def mean_square(self) -> _Array:
         """The mean of the squares of each column."""
-        result: _Array = self.variance + np.square(self.mean)
+        with np.errstate(over="ignore"):  # who needs it checks the magnitude
+            result: _Array = self.variance + np.square(self.mean)
         return result
 
     def standardizer(self) -> Standardizer:
         """The result of :meth:`Standardizer.fit` on all rows at once, to rounding."""
-        check_magnitude(self.smallest, self.largest, "Column {}".format)
+        check_magnitude(self.smallest, self.largest, "Column {}")
         scale = np.sqrt(self.variance)
         constant = (self.smallest == self.largest) | (scale == 0.0)
         return Standardizer(mean=self.mean.copy(), scale=np.where(constant, 1.0, scale))

@@ -297,7 +297,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fit_encoded(self, rows: TableRows, values: Array, weights: Array | None, seed: int) -> None:
         options = self._encoder_options(rows)
-        check_magnitude(values.min(), values.max(), lambda _: f"The target {self.target_ or 'y'!r}")
+        check_magnitude(values.min(), values.max(), f"The target {self.target_ or 'y'!r}")
         densities: dict[str, float] = {}
         encoder = None
         if self.target_scale == "auto":
@@ -770,7 +770,7 @@ def _with_magnitudes(encoder: TableEncoder) -> TableEncoder:
     """The encoder, if no column of numbers is too large or too small to compute with."""
     for column in encoder.columns:
         if isinstance(column, NumberColumn) and len(column.span) == 2:
-            check_magnitude(*column.span, lambda _, name=column.name: f"Column {name!r}")
+            check_magnitude(*column.span, f"Column {column.name!r}")
     return encoder
 
 

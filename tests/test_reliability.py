@@ -1,4 +1,4 @@
-"""What must not happen to those who meet damaged files, odd tables, full disks and strangers; and a sample of the campaign.
+"""What must not happen with damaged files, odd tables, full disks and files of strangers; a sample of the campaign.
 
 Items A1 to C8 are those of `docs/reliability.md`, which names the tests of the others too.
 """
@@ -83,13 +83,13 @@ def test_a6_b6_magnitudes_whose_squares_are_no_numbers_are_refused_by_name(facto
     frame = pd.DataFrame(inputs * [1.0, factor], columns=["a", "b"])
     for feature_map in ("auto", "fourier"):
         model = GPRegressor(effort="low", feature_map=feature_map)
-        with pytest.raises(DataError, match="Column 1 has .* by a power of ten"):
+        with pytest.raises(DataError, match=r"Column 1 has .* by a power of ten"):
             model.fit(inputs * [1.0, factor], targets)
-        with pytest.raises(DataError, match="The target has .* by a power of ten"):
+        with pytest.raises(DataError, match=r"The target has .* by a power of ten"):
             model.fit(inputs, targets * factor)
-    with pytest.raises(DataError, match="Column 'b' has .* by a power of ten"):
+    with pytest.raises(DataError, match=r"Column 'b' has .* by a power of ten"):
         TableRegressor(effort="low").fit(frame, targets)
-    with pytest.raises(DataError, match="The target 'y' has .* by a power of ten"):
+    with pytest.raises(DataError, match=r"The target 'y' has .* by a power of ten"):
         TableRegressor(effort="low").fit(frame[["a"]], targets * factor)
 
 
@@ -111,7 +111,7 @@ def test_a8_a_lock_that_is_a_link_is_refused_and_its_file_stays(tmp_path):
 def test_b1_headers_that_would_take_much_memory_are_refused(tmp_path, lists):
     text = json.dumps({"__metadata__": {"finitegp": '{"x":[' + "[]," * lists + "0]}"}}).encode()
     (tmp_path / "bomb").write_bytes(struct.pack("<Q", len(text)) + text)
-    with pytest.raises(ModelFileError, match="parts|first bytes are damaged"):
+    with pytest.raises(ModelFileError, match=r"parts|first bytes are damaged"):
         read_container(tmp_path / "bomb")
 
 
@@ -229,7 +229,7 @@ def test_c1_no_name_of_a_stranger_moves_the_terminal(kit, tmp_path, name):
 def test_c3_an_error_of_a_full_disk_names_the_file(tmp_path, number):
     with pytest.raises(OSError, match=r"out\.csv"), complete_or_absent(tmp_path / "out.csv"):
         raise OSError(number, "No space left on device")
-    with pytest.raises(OSError, match="^[^/]*$"), complete_or_absent(tmp_path / "out.csv"):
+    with pytest.raises(OSError, match=r"^[^/]*$"), complete_or_absent(tmp_path / "out.csv"):
         raise OSError(errno.EIO, "of another file")
     assert not list(tmp_path.iterdir())
 

@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 import struct
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -388,10 +389,19 @@ def _statistics_user(fixtures: Fixtures) -> Callable[[Path, bool], str]:
 
 
 def _checkpoint_user(fixtures: Fixtures) -> Callable[[Path, bool], str]:
+    from finitegp.errors import DataError
+    from finitegp.training import TrainingDivergedWarning
+
     expected = train_some(fixtures.checkpoint, epochs=3, resume=True)
 
     def use(path: Path, plainly_damaged: bool) -> str:
-        weights = train_some(path, epochs=3, resume=True)
+        with warnings.catch_warnings():
+            # A run that diverges says so, and goes back to where it began.
+            warnings.simplefilter("error", TrainingDivergedWarning)
+            try:
+                weights = train_some(path, epochs=3, resume=True)
+            except TrainingDivergedWarning as warning:
+                raise DataError(str(warning)) from None
         _checked(weights, "a weight")
         if plainly_damaged and not bool((weights == expected).all()):
             raise WrongError("damage changed the run")

@@ -19,6 +19,8 @@ from .errors import ArgumentError, FiniteGPError
 
 Public = TypeVar("Public")
 Check = Callable[[Any], bool]
+# Whose classes are compared.
+_OURS = ("finitegp", "torch", "numpy.random", "rich")
 # Longer values are shown by their type.
 _SHOWN = 80
 
@@ -173,6 +175,8 @@ def _sequence_check(origin: Any, inner: Sequence[Any]) -> tuple[str, Check]:
     def check(value: Any) -> bool:
         if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0 or isinstance(value, bytes | Mapping):
             return False
+        if isinstance(value, str) and origin in (list, tuple):
+            return False
         if element is None:
             return True
         if getattr(value, "ndim", 1) > 1 or (isinstance(value, str) and not element[1](value)):
@@ -190,7 +194,7 @@ def _class_check(annotation: Any) -> tuple[str, Check] | None:
         return "a path", lambda value: isinstance(value, str | os.PathLike)
     if module.startswith("torch.optim"):  # also what has its methods and is none of torch's
         return f"a torch {annotation.__name__}", lambda value: hasattr(value, "state_dict")
-    if getattr(annotation, "_is_protocol", False) or not module.startswith(("finitegp", "torch", "numpy.random")):
+    if getattr(annotation, "_is_protocol", False) or not module.startswith(_OURS):
         return None
     article = "an" if annotation.__name__[0] in "AEIOU" else "a"
     return f"{article} {annotation.__name__}", lambda value: isinstance(value, annotation)

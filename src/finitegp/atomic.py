@@ -91,11 +91,8 @@ def put_in_place(temporary: Path, final: Path, *, overwrite: bool = True) -> Non
 def check_place(path: str | os.PathLike[str]) -> Path:
     """``path``, or an error if no file can be there: found before hours of work, not after."""
     final = Path(path)
-    try:
-        os.fsencode(final)
-        final.exists()
-    except ValueError:  # also of characters that names of files cannot have
-        raise DataError(f"{str(final)!r} cannot be the name of a file: choose another.") from None
+    if not can_be_name(final):
+        raise DataError(f"{str(final)!r} cannot be the name of a file: choose another.")
     if final.is_dir():
         raise DataError(f"{final} is a directory: give the name of a file.")
     if not final.parent.is_dir():
@@ -103,6 +100,14 @@ def check_place(path: str | os.PathLike[str]) -> Path:
     if not os.access(final.parent, os.W_OK):
         raise DataError(f"Files in {final.parent} cannot be written: choose another place, or change its permissions.")
     return final
+
+
+def can_be_name(path: Path) -> bool:
+    """Whether a file can have this name on this system, apart from its length."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 def _sync_folder(folder: Path) -> None:

@@ -401,7 +401,7 @@ class FittedGP:
 
         The draws live in weight space, so one result is the same functions wherever and however often it is called.
         """
-        weights = self.posterior.sample_weights(num_samples, torch.Generator().manual_seed(seed))
+        weights = self.posterior.sample_weights(num_samples, torch.Generator().manual_seed(int(seed)))
 
         @torch.no_grad()
         def functions(inputs: Any) -> Tensor:

@@ -67,7 +67,7 @@ class MLPFeatures(nn.Module):
                 # The generator of the CPU alone: torch.manual_seed would also reseed every accelerator.
                 stack.enter_context(torch.random.fork_rng(devices=[]))
                 stack.enter_context(torch.device("cpu"))
-                torch.default_generator.manual_seed(seed)
+                torch.default_generator.manual_seed(int(seed))
             layers: list[nn.Module] = []
             for width_in, width_out in zip([self.input_dim, *widths], widths, strict=False):
                 linear = nn.Linear(width_in, width_out)

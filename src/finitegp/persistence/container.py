@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..atomic import complete_or_absent
+from ..atomic import can_be_name, complete_or_absent
 from ..errors import ModelFileError
 
 FORMAT = "finitegp-model"
@@ -107,11 +107,8 @@ def read_container(path: str | os.PathLike[str], expected: str = "a model", form
     and ``form`` the format that its header must name.
     """
     place = Path(path)
-    try:
-        os.fsencode(place)
-        place.exists()
-    except ValueError:
-        raise ModelFileError(f"{str(place)!r} cannot be the name of a file.") from None
+    if not can_be_name(place):
+        raise ModelFileError(f"{str(place)!r} cannot be the name of a file.")
     if place.exists() and not place.is_file():
         what = "directory" if place.is_dir() else "device or pipe"
         raise ModelFileError(f"{place} is a {what}, not {expected}.")

@@ -112,6 +112,7 @@ class TableReader:
             raise ValueError(f"delimiter must be one character, but is {delimiter!r}.")
         if not is_text_encoding(encoding):
             raise ValueError(f"encoding must be one of text, such as 'utf8' or 'latin-1', but is {encoding!r}.")
+        columns = None if columns is None else list(columns)
         options = CsvOptions(delimiter, encoding, block_size, decimal, tuple(text))
         self.csv_options = options
         self.paths = _expand(paths)

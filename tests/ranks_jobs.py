@@ -35,6 +35,7 @@ ROWS, BATCH, EPOCHS = 301, 25, 2  # parts of a batch differ, and the last one ha
 QUICK = {
     "members": 2,
     "small_rows": 100,
+    "most_rows_for_both": 0,
     "steps": 60,
     "max_steps": 60,
     "hidden": (16, 16),

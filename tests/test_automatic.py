@@ -16,6 +16,7 @@ from finitegp.metrics import score
 
 QUICK = {
     "small_rows": 100,
+    "most_rows_for_both": 0,
     "members": 2,
     "hidden": [32, 32],
     "steps": 400,
@@ -88,7 +89,7 @@ def test_conformal_intervals_cover_where_the_gaussian_does_not():
     # Heavy tails: most rows lie far inside the Gaussian interval.
     targets = np.sin(2 * inputs[:, 0]) + 0.1 * generator.standard_t(2.1, size=3000)
     for rows, source in ((400, "out-of-fold rows"), (2000, "rows set aside")):
-        settings = QUICK | {"small_rows": 500, "input_noise": False}
+        settings = QUICK | {"small_rows": 500, "most_rows_for_both": 0, "input_noise": False}
         fit = fit_auto(inputs[:rows], targets[:rows], effort="low", settings=settings, seed=0)
         assert fit.conformal.source == source
         covered = {}
@@ -118,7 +119,7 @@ def test_small_tables_use_kernels_and_extrapolate_with_wide_error_bars():
 def test_duplicated_rows_and_constant_columns_do_no_harm():
     inputs, targets, _, _ = make_rows(60, seed=0)
     repeated = np.column_stack([np.repeat(inputs, 4, axis=0), np.ones(240)])
-    for settings in ({}, QUICK | {"small_rows": 40}):
+    for settings in ({}, QUICK | {"small_rows": 40, "most_rows_for_both": 0}):
         fit = fit_auto(repeated, np.repeat(targets, 4), effort="low", settings=settings, seed=0)
         prediction = fit.predict(repeated)
         assert bool(torch.isfinite(prediction.mean).all())

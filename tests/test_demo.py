@@ -14,6 +14,7 @@ from finitegp.demo import run_demo
 from finitegp.metrics import score
 
 
+@pytest.mark.slow
 def test_demo_beats_its_baselines_and_prints_them():
     output = io.StringIO()
     result = run_demo(max_rows=2000, console=Console(file=output, width=100))

@@ -111,7 +111,14 @@ def test_a_fit_to_heavy_tails_has_calibrated_intervals_in_the_middle_too(heavy, 
 
 def test_large_tables_choose_the_shape_from_rows_set_aside(heavy):
     inputs, targets = (np.concatenate(parts) for parts in zip(*heavy, strict=True))
-    settings = {"small_rows": 500, "steps": 300, "hidden": [32, 32], "fourier_features": 32, "noise_steps": 60}
+    settings = {
+        "small_rows": 500,
+        "most_rows_for_both": 0,
+        "steps": 300,
+        "hidden": [32, 32],
+        "fourier_features": 32,
+        "noise_steps": 60,
+    }
     fit = fit_auto(inputs[:2000], targets[:2000], effort="low", settings=settings)
     assert fit.record["path"] == "networks"
     assert 2.0 < fit.components[0].degrees_of_freedom < 6.0

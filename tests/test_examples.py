@@ -43,6 +43,7 @@ def test_deep_kernel(capsys):
     assert max(ours) < constant
 
 
+@pytest.mark.slow
 def test_messy_table(capsys, quick_effort):
     shown = run("messy_table", capsys)
     for words in ("one-hot", "date parts", "left out", "Gaps were filled", "'Riverside'"):
@@ -71,6 +72,7 @@ def test_three_sites(capsys, quick_effort):
         assert words in shown
 
 
+@pytest.mark.slow
 def test_uncertainty(capsys, quick_effort):
     shown = run("uncertainty", capsys)
     many_rows, gap, outside = (

@@ -1,6 +1,7 @@
 """The exact kernel GP against dense formulas, finite differences, repeated rows and really leaving rows out."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,13 +99,27 @@ class TestKernelGP:
         parameters = somewhere(form)
         posterior = KernelPosterior(form, parameters, rows)
         groups = np.array([0, 0, 0, 1, 1, *range(2, 22)])
-        found = posterior.leave_groups_out(groups)
+        found, spread = posterior.leave_groups_out(groups)
         for group in range(22):
             out = groups == group
             rest = KernelPosterior(form, parameters, rows.take(~out))
-            np.testing.assert_allclose(found[out], rest.predict(rows.inputs[out])[0], rtol=1e-7, atol=1e-9)
-        single, _ = posterior.leave_one_out()
+            mean, variance = rest.predict(rows.inputs[out])
+            np.testing.assert_allclose(found[out], mean, rtol=1e-7, atol=1e-9)
+            np.testing.assert_allclose(rest.mean(rows.inputs[out]), mean, rtol=1e-10, atol=1e-12)
+            # The factor on all variances is that of all rows.
+            expected = variance / rest.scale + rest.noise * rows.noise_scales[out]
+            np.testing.assert_allclose(spread[out] / posterior.scale, expected, rtol=1e-6)
+        single, single_spread = posterior.leave_one_out()
         np.testing.assert_allclose(single[5:], found[5:], rtol=1e-9)
+        np.testing.assert_allclose(single_spread[5:], spread[5:], rtol=1e-9)
+
+    def test_one_observation_of_a_row_that_stands_for_several(self, form, rows):
+        counted = replace(rows, counts=np.where(np.arange(len(rows.targets)) % 3, 1.0, 4.0))
+        posterior = KernelPosterior(form, somewhere(form), counted)
+        _, spread = posterior.leave_groups_out(np.arange(len(rows.targets)))
+        rest = KernelPosterior(form, somewhere(form), counted.take(np.arange(1, len(rows.targets))))
+        variance = rest.predict(rows.inputs[:1])[1] / rest.scale + rest.noise * rows.noise_scales[:1]
+        np.testing.assert_allclose(spread[:1] / posterior.scale, variance, rtol=1e-6)
 
 
 def test_several_starts_find_waves_that_one_misses():

@@ -54,7 +54,7 @@ def fixed_features(generator, rows=400, features=16):
     return model, (inputs, torch.randn(rows, generator=generator))
 
 
-@pytest.mark.parametrize("batch_size", [8, 64])
+@pytest.mark.parametrize("batch_size", [pytest.param(8, marks=pytest.mark.slow), 64])
 @pytest.mark.parametrize(("penalty", "share"), [(2.0, 1.0), (1.5, 1.0), (0.25, 1 / 3)])
 def test_minimax_settles_at_the_saddle_point(generator, batch_size, penalty, share):
     """A = F and P = F^-1 from a penalty of 1 on, with noise that falls with the window; below, a part of the term.

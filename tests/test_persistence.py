@@ -48,6 +48,7 @@ from finitegp.scaled import Component
 
 QUICK = {
     "small_rows": 100,
+    "most_rows_for_both": 0,
     "members": 2,
     "hidden": [16, 16],
     "steps": 60,

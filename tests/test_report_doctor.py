@@ -324,7 +324,15 @@ def test_the_window_is_judged_from_the_record_of_a_fit_of_the_first_version():
         assert ("window" in checkup.passed) == (title is None)
         assert (title in {finding.title for finding in checkup.findings}) == (title is not None)
     inputs, targets = make_rows(300, seed=2)
-    settings = {"small_rows": 100, "members": 2, "hidden": [16], "steps": 60, "fourier_features": 16, "noise_steps": 20}
+    settings = {
+        "small_rows": 100,
+        "most_rows_for_both": 0,
+        "members": 2,
+        "hidden": [16],
+        "steps": 60,
+        "fourier_features": 16,
+        "noise_steps": 20,
+    }
     fitted = fit_auto(inputs[:200], targets[:200], effort="low", settings=settings)
     checkup = gather_contents(fitted, inputs[200:], targets[200:]).checkup
     assert "window" not in checkup.passed

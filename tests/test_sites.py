@@ -15,6 +15,7 @@ from site_tables import COUNTS, make_model, make_sites, make_table
 
 from finitegp import DataError, GPRegressor
 from finitegp.conformal import ConformalScores
+from finitegp.error_shape import ErrorShape
 from finitegp.features import LinearFeatures
 from finitegp.persistence.row_sums import encode_statistics
 from finitegp.scaled import student_component
@@ -142,7 +143,9 @@ def test_intervals_by_counting_do_not_survive_another_noise(model, sites):
     fit = model.regressor_.fits_[0]
     scores = ConformalScores.of(np.linspace(0.1, 3.0, 50), "rows set aside")
     counted = copy.deepcopy(model)
-    counted.regressor_.fits_ = [replace(fit, conformal=scores, components=(student_component(fit.fitted, 3.0),))]
+    counted.regressor_.fits_ = [
+        replace(fit, conformal=scores, components=(student_component(fit.fitted, ErrorShape(3.0)),))
+    ]
     kept, refitted = counted.merge(*sites), counted.merge(*sites, refit_noise=True)
     new = make_table(15, seed=77)
     assert kept.predict_interval(new, method="conformal")[0].shape == (15,)

@@ -190,3 +190,13 @@ def test_threads_make_no_difference():
     one, two = (predict(fit_small_table(inputs, targets, threads=count), inputs) for count in (1, 2))
     np.testing.assert_array_equal(one.means, two.means)
     np.testing.assert_array_equal(one.scales, two.scales)
+
+
+def test_nothing_but_noise_has_one_spread_on_more_rows_too():
+    """The mean of all other rows would tell what a row is, where there is nothing else to learn."""
+    random = np.random.default_rng(0)
+    inputs, targets = random.normal(size=(1100, 2)), random.uniform(-1.7, 1.7, size=1100)
+    found = fit_small_table(inputs, targets, learning_rows=200)
+    assert found.spread is None
+    assert found.left_out_nlpd == pytest.approx(0.5 * np.log(2 * np.pi * np.mean(targets**2)) + 0.5, abs=0.03)
+    assert len(found.normal_scores) == 900

@@ -463,6 +463,7 @@ save_file(test_training.state_of(algorithm), {result!r})
 """
 
 
+@pytest.mark.slow
 def test_killed_process_resumes_to_the_same_parameters(tmp_path):
     """SIGKILL at random moments, several times; the run that survives equals one that was never killed."""
 

@@ -1,4 +1,4 @@
-"""The shape of predictive distributions: Gaussian, or Student's t where a few errors are far larger than most."""
+"""The shape of predictive distributions: Gaussian, Student's t where a few errors are far larger, or two of these."""
 
 from __future__ import annotations
 
@@ -68,13 +68,21 @@ class ErrorShape:
         constant = math.lgamma(0.5 * (nu + 1.0)) - math.lgamma(0.5 * nu) - 0.5 * math.log(math.pi * (nu - 2.0))
         return constant - 0.5 * (nu + 1.0) * torch.log1p(standardized.square() / (nu - 2.0))
 
+    def pull(self, squares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        r"""How much each squared standardised error speaks for a larger scale: :math:`-z\,d\log p(z)/dz`.
+
+        Its mean is one where the scale has the best density.
+        """
+        nu = self.degrees_of_freedom
+        return squares if nu is None else (nu + 1.0) * squares / (nu - 2.0 + squares)
+
     def cumulative(self, standardized: Tensor) -> Tensor:
         """The probability of an error at most as large."""
         if self.degrees_of_freedom is None:
             return torch.special.ndtr(standardized)  # type: ignore[no-any-return]
         from scipy.special import stdtr
 
-        errors = (standardized / self._shrink).detach().cpu().numpy()
+        errors = (standardized / self.shrink).detach().cpu().numpy()
         return torch.from_numpy(np.asarray(stdtr(self.degrees_of_freedom, errors))).to(standardized)
 
     def quantiles(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -83,7 +91,7 @@ class ErrorShape:
 
         if self.degrees_of_freedom is None:
             return np.asarray(ndtri(probabilities))
-        return np.asarray(self._shrink * stdtrit(self.degrees_of_freedom, probabilities))
+        return np.asarray(self.shrink * stdtrit(self.degrees_of_freedom, probabilities))
 
     def deviations(self, coverage: float) -> float:
         """How many standard deviations to each side hold an error with this probability."""
@@ -113,19 +121,79 @@ class ErrorShape:
         """Random standardised errors."""
         if self.degrees_of_freedom is None:
             return np.asarray(random.normal(size=size))
-        return self._shrink * np.asarray(random.standard_t(self.degrees_of_freedom, size=size))
+        return self.shrink * np.asarray(random.standard_t(self.degrees_of_freedom, size=size))
 
     def around(self, mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]) -> StudentMixture | None:
         """The distribution with this shape around means with these standard deviations; None for the Gaussian."""
         if self.degrees_of_freedom is None:
             return None
         freedom = np.full((1, 1), self.degrees_of_freedom)
-        return StudentMixture(np.ones(1), mean[None], self._shrink * std[None], freedom)
+        return StudentMixture(np.ones(1), mean[None], self.shrink * std[None], freedom)
 
     @property
-    def _shrink(self) -> float:
-        assert self.degrees_of_freedom is not None
+    def shrink(self) -> float:
+        """The scale of Student's t with variance one; one for the Gaussian."""
+        if self.degrees_of_freedom is None:
+            return 1.0
         return math.sqrt((self.degrees_of_freedom - 2.0) / self.degrees_of_freedom)
+
+
+@dataclass(frozen=True)
+class TailedShape:
+    """Errors of which a share is larger than the others: two shapes around one centre, of variance one together.
+
+    Where most rows are hit almost exactly and others are not, and inputs do not say which, no single Student's t has
+    both the narrow middle and the wide flanks.
+
+    Attributes:
+        main: Of most errors.
+        tail: Of the share.
+        share: Between 0 and 1.
+        ratio: The standard deviation of the share in those of the others.
+
+    Example:
+        >>> shape = TailedShape(ErrorShape(), ErrorShape(), share=0.1, ratio=10.0)
+        >>> round(float(shape.cumulative(torch.tensor(-1.0, dtype=torch.float64))), 4)
+        0.0375
+    """
+
+    main: ErrorShape
+    tail: ErrorShape
+    share: float
+    ratio: float
+
+    @property
+    def degrees_of_freedom(self) -> float | None:
+        """Of most errors."""
+        return self.main.degrees_of_freedom
+
+    @property
+    def units(self) -> tuple[float, float]:
+        """The standard deviations of both kinds of errors."""
+        unit = 1.0 / math.sqrt(1.0 - self.share + self.share * self.ratio**2)
+        return unit, unit * self.ratio
+
+    def log_density(self, standardized: Tensor) -> Tensor:
+        """The log density of standardised errors."""
+        return torch.logaddexp(*self._parts(standardized))
+
+    def pull(self, squares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """As that of :class:`ErrorShape`: the mean of both, by how likely an error is of either kind."""
+        logs = self._parts(torch.from_numpy(np.sqrt(squares)))
+        share = torch.sigmoid(logs[1] - logs[0]).numpy()
+        one, other = (unit**2 for unit in self.units)
+        return np.asarray((1.0 - share) * self.main.pull(squares / one) + share * self.tail.pull(squares / other))
+
+    def cumulative(self, standardized: Tensor) -> Tensor:
+        """The probability of an error at most as large."""
+        one, other = self.units
+        main, tail = self.main.cumulative(standardized / one), self.tail.cumulative(standardized / other)
+        return (1.0 - self.share) * main + self.share * tail
+
+    def _parts(self, standardized: Tensor) -> tuple[Tensor, Tensor]:
+        one, other = self.units
+        main = self.main.log_density(standardized / one) + math.log((1.0 - self.share) / one)
+        return main, self.tail.log_density(standardized / other) + math.log(self.share / other)
 
 
 #: The shape of all predictions, unless rows that were left out spoke for another.

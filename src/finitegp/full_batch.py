@@ -70,8 +70,8 @@ def fit_full_batch(
     """
     from scipy.optimize import minimize  # here, because it takes most of a second to import
 
-    if not 0.0 <= minimum_noise_variance < 1e150:
-        raise ValueError(f"minimum_noise_variance must be a finite number from 0 on, but is {minimum_noise_variance}.")
+    if not 0.0 < minimum_noise_variance < 1e150:
+        raise ValueError(f"minimum_noise_variance must be a positive, finite number, but is {minimum_noise_variance}.")
     source = as_source(data)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     best: dict[str, Any] = {"nlml": np.inf, "point": _flatten(parameters)}

@@ -314,6 +314,10 @@ class KernelPosterior:
         """The noise variance of a trusted row, before the factor on all variances."""
         return noise_of(self.parameters)
 
+    def mean(self, inputs: Array) -> Array:
+        """Only the mean of the function, at a fraction of the cost."""
+        return np.asarray(self._kernel(inputs, self.rows.inputs) @ self._solved)
+
     def predict(self, inputs: Array) -> tuple[Array, Array]:
         """Mean and variance of the function at new rows; the noise variance is ``scale * noise`` everywhere."""
         from scipy.linalg import lapack
@@ -334,18 +338,22 @@ class KernelPosterior:
         precision = inverse.diagonal()
         return np.asarray(self.rows.targets - self._solved / precision), np.asarray(self.scale / precision)
 
-    def leave_groups_out(self, groups: npt.NDArray[np.intp]) -> Array:
-        """The mean of each row given the rows of all other groups, at the same parameters."""
+    def leave_groups_out(self, groups: npt.NDArray[np.intp]) -> tuple[Array, Array]:
+        """Mean and variance of one observation of each row given the rows of all other groups, at these parameters."""
         from scipy.linalg import lapack
 
         inverse = lapack.dpotri(self._factor, lower=1)[0]
-        means = self.rows.targets - self._solved / inverse.diagonal()
+        variances = 1.0 / inverse.diagonal()
+        means = self.rows.targets - self._solved * variances
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
         for group in np.flatnonzero(np.bincount(groups) > 1):
             index = np.flatnonzero(groups == group)
-            block = inverse[np.ix_(index, index)]
-            means[index] = self.rows.targets[index] - np.linalg.solve(block, self._solved[index])
-        return np.asarray(means)
+            block = np.linalg.inv(inverse[np.ix_(index, index)])
+            means[index] = self.rows.targets[index] - block @ self._solved[index]
+            variances[index] = block.diagonal()
+        # A row that stands for several is the mean of so many observations.
+        variances += self.noise * self.rows.noise_scales * (1.0 - 1.0 / self.rows.counts)
+        return np.asarray(means), np.asarray(self.scale * variances)
 
     def _kernel(self, one: Array, other: Array) -> Array:
         found = self.form.prior.intercept + (math.exp(self.parameters[1]) / one.shape[1]) * (one @ other.T)

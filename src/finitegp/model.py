@@ -17,7 +17,7 @@ from .data.sources import WHOLE, Share
 from .distributed import ALONE, Ranks
 from .errors import DataError, FeatureMapError
 from .features import count_features
-from .features.landmarks import landmark_parts, residual_variance
+from .features.landmarks import combine_features, landmark_parts, landmarks_of, residual_variance
 from .features.pullback import forward_with_pullback, has_pullback
 from .likelihood import (
     MarginalLikelihood,
@@ -188,11 +188,8 @@ class FeatureGP(nn.Module):
 
     def checked_forward(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
         """:meth:`forward` on one chunk, cast to the model's type and device, with the output's shape checked."""
-        inputs = rows.inputs.to(device=self.device, dtype=self.dtype)
+        inputs = self.checked_inputs(rows)
         weights = None if rows.weights is None else rows.weights.to(self.device)
-        expected = getattr(self.feature_map, "input_dim", None)
-        if isinstance(expected, int) and inputs.shape[1] != expected:
-            raise DataError(f"The feature map takes {expected} input columns, but got {inputs.shape[1]}.")
         try:
             features, log_scale = self(inputs, weights)
         except RuntimeError as error:
@@ -206,6 +203,14 @@ class FeatureGP(nn.Module):
             )
         self.feature_dtype = features.dtype
         return features, log_scale
+
+    def checked_inputs(self, rows: Rows) -> Tensor:
+        """The inputs of one chunk in the model's type and on its device, with their number of columns checked."""
+        inputs = rows.inputs.to(device=self.device, dtype=self.dtype)
+        expected = getattr(self.feature_map, "input_dim", None)
+        if isinstance(expected, int) and inputs.shape[1] != expected:
+            raise DataError(f"The feature map takes {expected} input columns, but got {inputs.shape[1]}.")
+        return inputs
 
     def exact_copy(self) -> FeatureGP:
         """A float64 copy in evaluation mode that shares no memory with this model."""
@@ -381,8 +386,13 @@ class FittedGP:
     @torch.no_grad()
     def predict_mean(self, inputs: Any) -> Tensor:
         """Only the mean, at a fraction of the cost."""
-        weights = self.posterior.weight_mean
-        parts = [features.to(weights) @ weights for features, _ in self._features(inputs)]
+        weights, feature_map = self.posterior.weight_mean, self.model.feature_map
+        if landmarks_of(feature_map) is None:
+            parts = [features.to(weights) @ weights for features, _ in self._features(inputs)]
+        else:
+            scaled = math.sqrt(self.model.output_scale) * weights
+            chunks = (self.model.checked_inputs(rows) for rows in ArraySource(inputs, chunk_size=self.chunk_size))
+            parts = [combine_features(feature_map, chunk, scaled) for chunk in chunks]
         mean = torch.cat(parts)
         return mean[:, 0] if mean.shape[1] == 1 else mean
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from .arguments import check_arguments
 from .conformal import ConformalScores
 from .data import ArraySource, ScaledSource, Scaling
 from .data.scaling import Standardizer
+from .error_shape import GAUSSIAN, ErrorShape, TailedShape
 from .errors import DataError, NumericalError
 from .extrapolation import ExcessVariance
 from .likelihood import MarginalLikelihood, negative_log_marginal_likelihood
@@ -29,6 +30,20 @@ Array = npt.NDArray[np.float64]
 _FARTHEST = 1e8  # in standard deviations
 #: Where intervals come from; see :meth:`ScaledGP.interval`.
 INTERVAL_METHODS = ("predictive", "gaussian", "conformal")
+
+
+class ErrorTail(NamedTuple):
+    """A share of errors with a larger scale.
+
+    Attributes:
+        share: Of all errors.
+        factor: On the scale of the others.
+        degrees_of_freedom: Of their Student's t; infinite for a Gaussian.
+    """
+
+    share: float
+    factor: float
+    degrees_of_freedom: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +60,7 @@ class Component:
             if there is none.
         landmark_weights: Where the rows that the posterior has seen are the landmarks of its features, in their order:
             what each of them weighs in the row sums. A file then needs no sums.
+        tail: A share of errors that are larger than the others, or None.
     """
 
     fitted: FittedGP
@@ -54,6 +70,16 @@ class Component:
     degrees_of_freedom: float = math.inf
     scale_degrees: float = 0.0
     landmark_weights: Tensor | None = None
+    tail: ErrorTail | None = None
+
+    @property
+    def error_variance(self) -> float:
+        """The variance of errors in squared scales."""
+        main = float(variance_of_student(np.array(self.degrees_of_freedom)))
+        if self.tail is None:
+            return main
+        wide = self.tail.factor**2 * float(variance_of_student(np.array(self.tail.degrees_of_freedom)))
+        return (1.0 - self.tail.share) * main + self.tail.share * wide
 
     @property
     def variance_factor(self) -> float:
@@ -94,12 +120,15 @@ class Component:
         return max(float(statistics.target_sum_of_squares.sum() - explained), 0.0) / posterior.noise_variance
 
 
-def student_component(fitted: FittedGP, degrees_of_freedom: float | None) -> Component:
-    """A GP whose standard deviations are right, with errors of Student's t around them; None for the Gaussian."""
-    if degrees_of_freedom is None:
-        return Component(fitted)
-    factor = math.sqrt((degrees_of_freedom - 2.0) / degrees_of_freedom)
-    return Component(fitted, factor=factor, degrees_of_freedom=degrees_of_freedom)
+def student_component(fitted: FittedGP, shape: ErrorShape | TailedShape = GAUSSIAN) -> Component:
+    """A GP whose standard deviations are right, with errors of this shape around them."""
+    if isinstance(shape, ErrorShape):
+        return Component(fitted, factor=shape.shrink, degrees_of_freedom=shape.degrees_of_freedom or math.inf)
+    tail = ErrorTail(
+        shape.share, shape.ratio * shape.tail.shrink / shape.main.shrink, shape.tail.degrees_of_freedom or math.inf
+    )
+    main = student_component(fitted, shape.main)
+    return replace(main, factor=shape.units[0] * main.factor, tail=tail)
 
 
 @check_arguments
@@ -155,7 +184,7 @@ class ScaledGP:
     @property
     def distribution(self) -> str:
         """What the predictive distribution is called."""
-        if len(self.components) > 1 or self.spread is not None:
+        if len(self.components) > 1 or self.spread is not None or self.components[0].tail is not None:
             return "a mixture of Student's t"
         freedom = self.components[0].degrees_of_freedom
         if math.isinf(freedom):
@@ -267,7 +296,8 @@ class ScaledGP:
         together = self._combine(scaled, predicted)
         weights = [component.weight for component in self.components]
         mixture = together.mixture or _gaussian(together)
-        if len(mixture.weights) > len(weights):  # the component that the spread adds follows the heaviest GP
+        tailed = [number for number, component in enumerate(self.components) if component.tail is not None]
+        if self.spread is not None:  # the component that the spread adds follows the heaviest GP
             weights = [*((1.0 - mixture.weights[-1]) * np.array(weights)), mixture.weights[-1]]
         chosen = random.choice(len(weights), size=num_samples, p=np.array(weights) / np.sum(weights))
         draws = np.empty((num_samples, len(scaled)))
@@ -276,7 +306,11 @@ class ScaledGP:
             follows = int(index) if index < len(predicted) else int(np.argmax(weights[: len(predicted)]))
             normal = self._normal_draws(scaled, follows, predicted[follows], len(rows), random)
             for row, values in zip(rows, normal, strict=True):
-                draws[row] = mixture.draw(values, np.full(len(scaled), index))
+                kinds = np.full(len(scaled), index if index < len(predicted) else len(mixture.weights) - 1)
+                tail = self.components[index].tail if index < len(predicted) else None
+                if tail is not None:  # each row by itself
+                    kinds[random.random(len(scaled)) < tail.share] = len(predicted) + tailed.index(index)
+                draws[row] = mixture.draw(values, kinds)
         scale, mean = float(self.target_scaler.scale), float(self.target_scaler.mean)
         return torch.from_numpy(draws * scale + mean)
 
@@ -373,7 +407,7 @@ class ScaledGP:
         """
         first = self.components[0]
         plain = len(self.components) == 1 and first.variance_factor == 1.0 and math.isinf(first.degrees_of_freedom)
-        if plain and self.spread is None and self.excess is None:
+        if plain and first.tail is None and self.spread is None and self.excess is None:
             return predicted[0]
         if factors is None:
             factors = np.array([component.variance_factor for component in self.components])[:, None]
@@ -381,8 +415,8 @@ class ScaledGP:
         freedom = np.array([[component.degrees_of_freedom] for component in self.components])
         means = np.stack([part.mean.cpu().numpy() for part in predicted])
         squares = factors * np.stack([part.variance.cpu().numpy() for part in predicted])
-        mixture = StudentMixture(weights, means, np.sqrt(squares), freedom)
-        spreads = variance_of_student(freedom)
+        mixture = self._mixture(weights, means, np.sqrt(squares), freedom)
+        spreads = np.array([[component.error_variance] for component in self.components])
         noise = weights @ (factors * spreads * np.stack([part.noise_variance.cpu().numpy() for part in predicted]))
         if self.spread is not None:
             mean, variance = pooled(mixture)
@@ -407,6 +441,17 @@ class ScaledGP:
             noise_variance=noise_variance,
             covariance=covariance,
             mixture=mixture,
+        )
+
+    def _mixture(self, weights: Array, means: Array, scales: Array, freedom: Array) -> StudentMixture:
+        """The distributions of the components, followed by those of their tails."""
+        tails = [(number, each.tail) for number, each in enumerate(self.components) if each.tail is not None]
+        shares = np.array([0.0 if each.tail is None else each.tail.share for each in self.components])
+        return StudentMixture(
+            np.concatenate([(1.0 - shares) * weights, *([[tail.share * weights[number]] for number, tail in tails])]),
+            np.concatenate([means, *(means[[number]] for number, _ in tails)]),
+            np.concatenate([scales, *(tail.factor * scales[[number]] for number, tail in tails)]),
+            np.concatenate([freedom, *([[tail.degrees_of_freedom]] for _, tail in tails)]),
         )
 
     def _normal_draws(

@@ -7,11 +7,19 @@ import torch
 from finitegp import FeatureGP
 from finitegp.algorithms import Lagged
 from finitegp.automatic.batched import BatchedNetworks
-from finitegp.automatic.ensemble import LaggedHeads, fit_clip, make_folds, make_network, train_ensemble, train_lagged
+from finitegp.automatic.ensemble import (
+    LaggedHeads,
+    fit_clip,
+    make_folds,
+    make_network,
+    train_ensemble,
+    train_lagged,
+)
 from finitegp.automatic.settings import AutoSettings
 from finitegp.automatic.table import Table
 from finitegp.data import Rows
 
+VALIDATION = 60
 SETTINGS = AutoSettings(members=4, hidden=(16, 16), steps=30, batch_size=32)
 
 
@@ -45,13 +53,13 @@ def test_together_is_the_same_as_alone(counts):
 
 
 def test_heads_follow_lagged(generator):
-    """Gradients, weights and noise of one member are those of the algorithm ``Lagged``."""
+    """Gradients, weights and noise of one member are those of the algorithm ``Lagged``, where no error is far off."""
     network = make_network(3, SETTINGS, seed=0)
     model = FeatureGP(network, noise_variance=0.1)
     algorithm = Lagged(model, 300, block=5, window=100)
     heads = LaggedHeads(1, 16, [300])
     batches = [
-        Rows(torch.randn(32, 3, generator=generator), torch.randn(32, 1, generator=generator)) for _ in range(12)
+        Rows(torch.randn(32, 3, generator=generator), 0.2 * torch.randn(32, 1, generator=generator)) for _ in range(12)
     ]
     algorithm.initialize(batches[:2])
     batched = BatchedNetworks([network])
@@ -76,12 +84,14 @@ def test_heads_follow_lagged(generator):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_folds_are_left_out(threads):
     """Targets of a fold do not reach its predictions; those of other rows do, whatever the number of threads."""
-    table = make_table()
-    first = train_ensemble(table, SETTINGS, seed=3, threads=threads)
+    table, validation = make_table(), make_table(VALIDATION, seed=9)
+    # Which decay wins the race may depend on them.
+    settings = SETTINGS.with_changes({"weight_decays": (0.1,)})
+    first = train_ensemble(table, validation, settings, seed=3, threads=threads)
     changed = Table(table.inputs, table.targets.copy())
     fold = first.folds[0]
     changed.targets[fold] += 100.0 * np.random.default_rng(1).normal(size=len(fold))
-    second = train_ensemble(changed, SETTINGS, seed=3, threads=1)
+    second = train_ensemble(changed, validation, settings, seed=3, threads=1)
     np.testing.assert_array_equal(first.out_of_fold[: len(fold)], second.out_of_fold[: len(fold)])
     assert np.abs(first.out_of_fold[len(fold) :] - second.out_of_fold[len(fold) :]).min() > 0.0
     # What is kept of each member predicts its fold as it did.
@@ -92,7 +102,7 @@ def test_folds_are_left_out(threads):
 
 def test_weights_are_the_posterior_of_the_members_rows():
     table = make_table(counts=True)
-    found = train_ensemble(table, SETTINGS, seed=0)
+    found = train_ensemble(table, make_table(VALIDATION, seed=9), SETTINGS, seed=0)
     kept = np.delete(np.arange(len(table)), found.folds[1])
     fitted = FeatureGP(found.feature_maps()[1], 0.1).condition(table.take(kept).source(), optimize_noise=True)
     np.testing.assert_allclose(fitted.predict(table.inputs).mean, found.predict(table.inputs)[1], rtol=1e-3, atol=1e-3)
@@ -100,13 +110,66 @@ def test_weights_are_the_posterior_of_the_members_rows():
 
 
 def test_the_weight_decay_with_the_smallest_error_wins():
-    table = make_table()
+    table, validation = make_table(), make_table(VALIDATION, seed=9)
     decays = 0.0, 100.0  # the latter leaves nothing of a network
-    found = train_ensemble(table, SETTINGS.with_changes({"weight_decays": decays}), seed=0)
+    found = train_ensemble(table, validation, SETTINGS.with_changes({"weight_decays": decays}), seed=0)
     assert found.race["weight_decay"] == 0.0
-    assert found.race["fold_rmse"][0] < found.race["fold_rmse"][1]
-    alone = train_ensemble(table, SETTINGS.with_changes({"weight_decays": [0.0]}), seed=0)
-    np.testing.assert_array_equal(found.out_of_fold, alone.out_of_fold)
+    assert found.race["rmse"][0] < found.race["rmse"][1]
+    alone = train_ensemble(table, validation, SETTINGS.with_changes({"weight_decays": [0.0]}), seed=0)
+    np.testing.assert_allclose(found.out_of_fold, alone.out_of_fold, rtol=1e-3, atol=1e-3)
+
+
+def test_the_race_counts_the_error_of_the_mean_of_all_members():
+    """With two members it is exactly that of their mean."""
+    table, validation = make_table(), make_table(VALIDATION, seed=9)
+    two = SETTINGS.with_changes({"members": 2, "weight_decays": (0.1, 100.0)})
+    found = train_ensemble(table, validation, two, seed=0)
+    error = found.predict(validation.inputs).mean(axis=0) - validation.targets
+    assert found.race["rmse"][0] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-6)
+
+
+def test_processes_find_what_threads_find():
+    table, validation = make_table(), make_table(VALIDATION, seed=9)
+    here = train_ensemble(table, validation, SETTINGS, seed=1)
+    told = []
+    there = train_ensemble(table, validation, SETTINGS, seed=1, threads=2, processes=True, progress=told.append)
+    np.testing.assert_array_equal(here.out_of_fold, there.out_of_fold)
+    np.testing.assert_array_equal(here.weights, there.weights)
+    assert told == [f"network {count} of 6" for count in (2, 4, 5, 6)]
+
+
+def test_errors_far_off_pull_no_harder(generator):
+    features, heads = torch.randn(1, 50, 3, generator=generator), LaggedHeads(1, 3, [50])
+    targets = torch.zeros(1, 50)
+    targets[0, 7] = 4.0 * 0.1**0.5  # the noise variance is 0.1 at first
+    heads.weights = torch.randn(1, 3, 1, generator=generator) * 1e-6
+    there = heads.gradient(features, targets, None)
+    targets[0, 7] *= 100.0
+    torch.testing.assert_close(heads.gradient(features, targets, None), there, rtol=1e-4, atol=1e-9)
+
+
+def test_rows_are_weighted_by_their_noise(generator):
+    """The logarithm of the noise is linear in the first feature here: weights fall with it, and their mean is one."""
+    heads = LaggedHeads(1, 3, [5000])
+    slopes = torch.tensor([[1.0], [0.0], [0.0]])
+    weights = torch.tensor([[0.5], [-1.0], [2.0]])
+    for number in range(400):
+        features = torch.randn(1, 128, 3, generator=generator)
+        deviation = 0.1 * torch.exp(0.5 * features[0] @ slopes)
+        targets = (features[0] @ weights + deviation * torch.randn(128, 1, generator=generator)).t()
+        if number >= 10:
+            heads.gradient(features, targets, None)
+        heads.take_up(features, targets, None)
+        if number % 5 == 4:
+            heads.refresh()
+    assert heads.log_slopes[0, :, 0].tolist() == pytest.approx([1.0, 0.0, 0.0], abs=0.15)
+    features = torch.randn(1, 1000, 3, generator=generator)
+    found = heads.row_weights(features, None)[0]
+    assert float(found.mean()) == pytest.approx(1.0, rel=1e-5)
+    relation = np.corrcoef(found.log().numpy(), features[0, :, 0].numpy())[0, 1]
+    assert relation < -0.98
+    counts = torch.full((1, 1000), 2.0)
+    torch.testing.assert_close(heads.row_weights(features, counts)[0], 2.0 * found)
 
 
 def test_clip_ends_one_deviation_outside():

@@ -17,6 +17,7 @@ from finitegp.automatic.joined import (
     with_prior,
 )
 from finitegp.automatic.table import Table
+from finitegp.error_shape import TailedShape
 from finitegp.noise import ConstantNoise, InputNoise
 from finitegp.posterior import WeightPosterior
 
@@ -99,6 +100,22 @@ def test_heavy_tails_are_seen():
     found = calibrate(sums, blocks, look(model, heavy), None, noise_variance=0.1)
     assert found.error_shape.degrees_of_freedom is not None
     assert np.mean(found.scores <= norm.ppf(0.95)) == pytest.approx(0.9, abs=0.03)
+
+
+def test_a_share_of_larger_errors_is_seen():
+    """Three quarters of the rows are hit almost exactly, the others are not: no single Student's t holds both."""
+    rng = np.random.default_rng(0)
+    training, held = make_rows(400, 0), make_rows(2000, 1)
+    errors = np.where(rng.random(2000) < 0.25, 3.0, 0.02) * rng.normal(size=2000)
+    model, blocks = make_model()
+    sums = model.statistics(training.source())
+    wild = Table(held.inputs, held.targets + errors)
+    found = calibrate(sums, blocks, look(model, wild), None, noise_variance=0.1)
+    assert isinstance(found.error_shape, TailedShape)
+    assert found.error_shape.share == pytest.approx(0.25, abs=0.05)
+    for coverage in (0.5, 0.9, 0.99):
+        inside = np.mean(found.scores <= norm.ppf(0.5 + 0.5 * coverage))
+        assert inside == pytest.approx(coverage, abs=0.03)
 
 
 def test_excess_is_not_scaled():

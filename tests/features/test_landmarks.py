@@ -8,7 +8,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 from torch import nn
 
 from finitegp import FeatureGP
-from finitegp.errors import FeatureMapError
+from finitegp.errors import DataError, FeatureMapError
 from finitegp.features import ConcatenatedFeatures, ConstantFeatures, LandmarkFeatures, LinearFeatures
 from finitegp.features.landmarks import landmark_parts, residual_variance
 
@@ -114,3 +114,18 @@ def test_the_factor_follows_the_tensors():
 def test_bad_kernels_are_named():
     with pytest.raises(ValueError, match=r"kernel must be one of \['rbf', 'matern32', 'matern52'\], but is 'cubic'"):
         LandmarkFeatures(2, 3, kernel="cubic")
+
+
+def test_means_need_no_features():
+    """Landmarks between other features, and an output scale: the mean is that of all features together."""
+    random = np.random.default_rng(0)
+    inputs, targets = random.normal(size=(40, 2)), random.normal(size=40)
+    kernel = LandmarkFeatures.at(inputs, kernel="matern32", length_scales=[1.0, 2.0], variance=1.5)
+    features = ConcatenatedFeatures(ConstantFeatures(), kernel, LinearFeatures(2))
+    model = FeatureGP(features, noise_variance=0.1)
+    model.set_output_scale(3.0)
+    fitted = model.condition((inputs, targets))
+    new = random.normal(size=(15, 2))
+    torch.testing.assert_close(fitted.predict_mean(new), fitted.predict(new).mean, rtol=1e-9, atol=1e-9)
+    with pytest.raises(DataError, match="takes 2 input columns, but got 3"):
+        fitted.predict_mean(np.zeros((4, 3)))

@@ -10,7 +10,15 @@ from finitegp.features import MLPFeatures
 from paper.auto_method import mean_of_networks, run_auto
 from paper.outcome import DatasetSplit
 
-SMALL = {"small_rows": 50, "members": 2, "hidden": [8], "steps": 60, "max_steps": 60, "noise_steps": 40}
+SMALL = {
+    "small_rows": 50,
+    "most_rows_for_both": 0,
+    "members": 2,
+    "hidden": [8],
+    "steps": 60,
+    "max_steps": 60,
+    "noise_steps": 40,
+}
 
 
 def make_split(rows=300):

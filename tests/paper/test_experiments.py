@@ -126,6 +126,7 @@ def count_lines(directory):
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_smoke_run_of_the_command(uci_dir, tmp_path):
     arguments = options(uci_dir, tmp_path, "--method", "lagged-input-noise")
     run_command(arguments)

@@ -1,5 +1,6 @@
 """The command that runs the default and the peers: what it lists, refuses, runs once and prints."""
 
+import pytest
 from typer.testing import CliRunner
 
 from paper.__main__ import app
@@ -34,6 +35,7 @@ def test_a_limit_goes_to_those_that_have_one():
     assert make_cell("wine", 1, WITHOUT_GP, max_seconds=9.0) == Cell("wine", 1, "auto", settings={"gp": False})
 
 
+@pytest.mark.slow
 def test_plain_and_treated_are_run_once_and_printed(uci_dir, tmp_path):
     arguments = ["--tables", "yacht", "--splits", "0", "--methods", "bayesridge,bayesridge+t", "-p", "2"]
     arguments += ["--data-dir", uci_dir, "--results", tmp_path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,19 +21,29 @@ from ..posterior import WeightPosterior
 from ..schedules import cosine_decay
 from ..statistics import RunningSums
 from .batched import BatchedNetworks
+from .processes import in_parallel
 from .settings import AutoSettings
 from .table import Array, Index, Table
 
-# Most members of one group, which share each product.
-_LARGEST_GROUP = 2
+# Most members of one group, which share each product; and members that are trained with every weight decay.
+LARGEST_GROUP, RACERS = 2, 2
 # Steps grow with the rows beyond so many, to this power.
 _FEW_ROWS, _GROWTH = 2000, 0.4
 # As in Lagged: batches between refreshes, batches that the statistics cover, and rows that the noise comes from.
 BLOCK, _WINDOW, _RESIDUAL_ROWS = 5, 100, 2000
 _SMALLEST_NOISE = 1e-8
+# Rows are weighted by their noise variance to the power of minus this, within these limits.
+_WEIGHT_POWER, _WEIGHT_LIMITS = 0.5, (0.05, 20.0)
+# The variance of the logarithm of a squared standard normal, pi^2 / 2; and how often the noise of rows is solved again.
+_LOG_VARIANCE, _BLOCKS_PER_SOLUTION = 4.93, 5
+# The smallest squared residual relative to the noise, whose logarithm is taken.
+_SMALLEST_SQUARE = 1e-4
 # Shares of the mean diagonal that are added, one after the other, where a factor fails.
 _RIDGES = (0.0, 1e-9, 1e-7, 1e-5)
 _WARM_UP = 0.1
+_FARTHEST_PULL = 4.0
+# The share of steps before rows are weighted by their noise: what is not learned yet is no noise.
+_UNWEIGHTED = 0.2
 # Cosines, and outputs, of the embedding of all columns together: many columns have to do with few each.
 _COSINES, _EMBEDDED = 512, 64
 # All folds together hold at least so many rows, if there are as many; larger tables leave out a tenth per member.
@@ -73,73 +84,101 @@ class Ensemble:
         """Numbers of the rows that one member was trained without, fold after fold."""
         return np.concatenate(self.folds)
 
-    @torch.no_grad()
     def predict(self, inputs: Array) -> Array:
         """``(members, rows)`` mean predictions, in float32."""
-        batched = BatchedNetworks(self.networks)
-        parts = [
-            torch.bmm(
-                batched.forward(self.clip(part.float()).expand(len(self.networks), -1, -1)), self.weights[:, :, None]
-            )[:, :, 0]
-            for part in torch.split(torch.from_numpy(inputs), self.chunk_size)
-        ]
-        return torch.cat(parts, dim=1).double().numpy()
+        return predict_members(self.networks, self.weights, self.clip, inputs, self.chunk_size)
 
     def feature_maps(self) -> list[nn.Module]:
         """One frozen map from standardised rows to features per member."""
         return [ComposedFeatures(self.clip, network).requires_grad_(False) for network in self.networks]
 
 
+@torch.no_grad()
+def predict_members(
+    networks: Sequence[ComposedFeatures], weights: Tensor, clip: SoftClip, inputs: Array, chunk_size: int
+) -> Array:
+    """``(members, rows)`` mean predictions of networks with weights ``(members, features)``, in float32."""
+    batched, count = BatchedNetworks(networks), len(networks)
+    parts = [
+        torch.bmm(batched.forward(clip(part.float()).expand(count, -1, -1)), weights[:, :, None])[:, :, 0]
+        for part in torch.split(torch.from_numpy(inputs), chunk_size)
+    ]
+    return torch.cat(parts, dim=1).double().numpy()
+
+
 def train_ensemble(
     training: Table,
+    validation: Table,
     settings: AutoSettings,
     *,
     seed: int,
     threads: int = 1,
+    processes: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Ensemble:
-    """Train all members, each on the rows outside of its fold; groups of members run side by side in threads.
+    """Train all members, each on the rows outside of its fold, in groups side by side.
 
-    The first member is trained with every weight decay; the one with the smallest error on its fold is that of all
-    others: between tables, the best decay differs tenfold. The result depends on the seed alone, not on the number of
-    threads.
+    The first two members are trained with every weight decay; the one with the smallest error is that of all others:
+    between tables, the best decay differs tenfold. What counts is the error of all members together: with residuals
+    r and q of two members at rows that neither has seen, :math:`E[rq]` is the part of the squared error that members
+    share, and of the rest only one over their number stays in their mean. A single member would be judged by an error
+    that the others mend.
+
+    Args:
+        training: The rows, of which each member leaves out a fold.
+        validation: Rows that no member sees, which decide between weight decays.
+        settings: Networks, steps and rates.
+        seed: Determines everything; the number of threads does not matter.
+        threads: How many groups at once.
+        processes: Whether each of them has a process of its own. Threads wait for each other between operations, and
+            two are together 1.3 times as fast as one (processes: 1.8 times); but a process takes seconds to start, and
+            memory of its own.
+        progress: Called with a word on each finished group.
     """
     clip = fit_clip(training.inputs)
     inputs = clip_rows(clip, training.inputs)
     targets = torch.from_numpy(training.targets).float()
     counts = None if training.counts is None else torch.from_numpy(training.counts / training.counts.mean()).float()
     folds = make_folds(len(training), settings.members, seed=seed)
-    total = settings.members + len(settings.weight_decays) - 1
+    total = settings.members + RACERS * (len(settings.weight_decays) - 1)
     finished = 0
 
-    def make(member: int) -> ComposedFeatures:
-        return make_network(inputs.shape[1], settings, seed=seed * 1000 + member)
-
-    def train(group: _Group) -> list[_Member]:
+    def train(members: Sequence[Sequence[int]], decays: Sequence[float]) -> list[list[_Member]]:
+        """One group after another in each thread or process."""
         nonlocal finished
-        batched = BatchedNetworks(group.networks)
-        own_folds = [folds[member] for member in group.members]
-        rows = [np.delete(np.arange(len(inputs)), fold) for fold in own_folds]
-        seeds = [seed * 1000 + member for member in group.members]
-        train_lagged(batched, inputs, targets, counts, rows, settings, weight_decay=group.weight_decay, seeds=seeds)
-        found = _finish(batched, inputs, training, own_folds, settings.chunk_size)
-        finished += len(found)
-        if progress is not None:
-            progress(f"network {finished} of {total}")
+        # Networks are made here: the seeds of initial values are set in a generator that threads share.
+        jobs = [
+            _Group(
+                networks=[make_network(inputs.shape[1], settings, seed=seed * 1000 + member) for member in part],
+                folds=[folds[member] for member in part],
+                seeds=[seed * 1000 + member for member in part],
+                weight_decay=decay,
+            )
+            for part, decay in zip(members, decays, strict=True)
+        ]
+        rows = inputs, targets, counts, training
+        found = []
+        results = (
+            in_parallel(_train_group, [(job, *rows, settings) for job in jobs], threads)
+            if processes
+            else in_threads(lambda job: _train_group(job, *rows, settings), jobs, threads)
+        )
+        for result in results:
+            found.append(result)
+            finished += len(result)
+            if progress is not None:
+                progress(f"network {finished} of {total}")
         return found
 
-    # Networks are made here: the seeds of initial values are set in a generator that threads share.
-    race = [_Group([0], [make(0)], weight_decay) for weight_decay in settings.weight_decays]
-    raced = [found for (found,) in in_threads(train, race, threads)]
-    rows = training.take(folds[0])
-    errors = [rows.mean((each.out_of_fold - rows.targets) ** 2) ** 0.5 for each in raced]
-    best = int(np.argmin(errors))
-    winner = settings.weight_decays[best]
-    others = range(1, settings.members)
-    size = group_size(settings)
-    parts = [list(others)[first : first + size] for first in range(0, len(others), size)]
-    groups = [_Group(part, [make(member) for member in part], winner) for part in parts]
-    members = [raced[best], *(member for group in in_threads(train, groups, threads) for member in group)]
+    everyone, decays = list(range(settings.members)), settings.weight_decays
+    raced: list[list[_Member]] = [[]]
+    errors: list[float] = []
+    if len(decays) > 1:
+        raced = train([everyone[:RACERS]] * len(decays), decays)
+        errors = [_ensemble_error(pair, clip, validation, settings) for pair in raced]
+    best = int(np.argmin(errors)) if errors else 0
+    others = split_evenly(everyone[len(raced[best]) :])
+    members = [*raced[best], *(member for group in train(others, [decays[best]] * len(others)) for member in group)]
     return Ensemble(
         clip=clip,
         networks=[member.network for member in members],
@@ -147,9 +186,17 @@ def train_ensemble(
         folds=folds,
         out_of_fold=np.concatenate([member.out_of_fold for member in members]),
         noise_variances=[member.noise_variance for member in members],
-        race={"weight_decays": list(settings.weight_decays), "fold_rmse": errors, "weight_decay": winner},
+        race={"weight_decays": list(decays), "rmse": errors, "weight_decay": decays[best]},
         chunk_size=settings.chunk_size,
     )
+
+
+def _ensemble_error(pair: Sequence[_Member], clip: SoftClip, rows: Table, settings: AutoSettings) -> float:
+    """The root mean squared error of the mean of all members, from two of them."""
+    networks, weights = [each.network for each in pair], torch.stack([each.weights for each in pair])
+    one, other = predict_members(networks, weights, clip, rows.inputs, settings.chunk_size) - rows.targets
+    shared, own = rows.mean(one * other), 0.5 * rows.mean(one**2 + other**2)
+    return math.sqrt(max(shared + (own - shared) / settings.members, 0.0))
 
 
 def in_threads(function: Callable[[Any], _Result], jobs: Sequence[Any], threads: int) -> list[_Result]:
@@ -209,9 +256,15 @@ def embedding_shape(input_dim: int, settings: AutoSettings) -> tuple[int, int]:
     return width, max(4, min(max(settings.num_frequencies, 2 * width), _COSINES // input_dim))
 
 
-def group_size(settings: AutoSettings) -> int:
-    """Members that are trained as one: the same whatever the number of threads, so that the result is the same."""
-    return min(_LARGEST_GROUP, max(1, settings.members // 2))  # at least two groups, for two cores
+def split_evenly(members: Sequence[int]) -> list[list[int]]:
+    """Groups of at most two, and at least two groups for two cores: the same whatever the number of threads.
+
+    Example:
+        >>> split_evenly([2, 3]), split_evenly([0, 1, 2, 3, 4])
+        ([[2], [3]], [[0, 1], [2, 3], [4]])
+    """
+    size = min(LARGEST_GROUP, max(1, len(members) // 2))
+    return [list(members[first : first + size]) for first in range(0, len(members), size)]
 
 
 def count_steps(rows: int, settings: AutoSettings) -> int:
@@ -219,7 +272,7 @@ def count_steps(rows: int, settings: AutoSettings) -> int:
 
     Example:
         >>> [count_steps(rows, AutoSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]
-        [1800, 3427, 5966, 6000]
+        [1700, 3236, 5635, 6000]
     """
     wanted: float = settings.steps * max(rows / _FEW_ROWS, 1.0) ** _GROWTH
     return min(round(wanted), settings.max_steps)
@@ -252,7 +305,7 @@ def train_lagged(
     weight_decay: float,
     seeds: Sequence[int],
 ) -> None:
-    """Train each member by the objective of :class:`~finitegp.algorithms.Lagged` with constant noise.
+    """Train each member by the objective of :class:`~finitegp.algorithms.Lagged`, rows weighted by their noise.
 
     Args:
         batched: The members; their parameters are changed.
@@ -283,6 +336,8 @@ def train_lagged(
     for step in range(steps):
         seen, observed, weight = read()
         features = batched.forward(seen)
+        if settings.input_noise and step >= _UNWEIGHTED * steps:
+            weight = heads.row_weights(features, weight)
         batched.backward(heads.gradient(features, observed, weight))
         optimizer.param_groups[0]["lr"] = settings.learning_rate * factor(step)
         optimizer.step()
@@ -295,7 +350,11 @@ def train_lagged(
 class LaggedHeads:
     """The weights, inverse Gram matrices and noise of several members, solved from their earlier batches.
 
-    What :class:`~finitegp.algorithms.Lagged` tracks, for several networks of one shape at once.
+    What :class:`~finitegp.algorithms.Lagged` tracks, for several networks of one shape at once. How noisy a row is, is
+    tracked beside: the logarithm of its variance is linear in its features, by ridge regression of the logarithms of
+    squared residuals on the same row sums. With constant noise, networks spend their effort where residuals are large,
+    which is where the noise is; with the full weights of the likelihood, rows with much noise hardly count, and the
+    squared error grows.
 
     Args:
         members: How many.
@@ -305,7 +364,8 @@ class LaggedHeads:
     Attributes:
         weights: ``(members, width, 1)``.
         inverse: ``(members, width, width)``.
-        noise_variance: ``(members,)``.
+        noise_variance: ``(members,)``, of a row of weight one.
+        log_slopes: ``(members, width, 1)``, of the logarithm of the noise variance in the features; None at first.
     """
 
     def __init__(self, members: int, width: int, num_data: Sequence[int]) -> None:
@@ -321,6 +381,20 @@ class LaggedHeads:
         self._residual_rows = 0.0
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._pending_squares: list[Tensor] = []
+        self.log_slopes: Tensor | None = None
+        self._logs: Tensor | None = None
+        self._mean_log = torch.zeros(members, 1)
+        self._log_projection = torch.zeros(members, width, 1, dtype=torch.float64)
+        self._refreshes = 0
+
+    def row_weights(self, features: Tensor, counts: Tensor | None) -> Tensor | None:
+        """``(members, rows)`` counts times weights by noise, which have a mean of one."""
+        if self.log_slopes is None:
+            return counts
+        logs = torch.bmm(features, self.log_slopes)[:, :, 0]
+        weights = logs.mul_(-_WEIGHT_POWER).exp_().clamp_(*_WEIGHT_LIMITS)
+        weights = weights.div_(weights.mean(dim=1, keepdim=True))
+        return weights if counts is None else weights * counts
 
     def gradient(self, features: Tensor, targets: Tensor, counts: Tensor | None) -> Tensor:
         """Of the mean over the batch of the NLML per row, in the features ``(members, rows, width)``."""
@@ -328,7 +402,11 @@ class LaggedHeads:
         scale = 1.0 / features.shape[1] if counts is None else counts[:, :, None] / features.shape[1]
         squares = residuals.square() if counts is None else residuals.square() * counts[:, :, None]
         self._pending_squares.append(squares.mean(dim=(1, 2)))
-        slopes = residuals.div_(self.noise_variance.float()[:, None, None])
+        relative = residuals.square().div_(self.noise_variance.float()[:, None, None])
+        self._logs = relative.clamp_(min=_SMALLEST_SQUARE).log_()[:, :, 0]
+        # Errors far beyond the noise pull no harder: one of them would undo what many steps have learned.
+        deviations = self.noise_variance.float().sqrt_()[:, None, None]
+        slopes = residuals.div_(deviations).clamp_(-_FARTHEST_PULL, _FARTHEST_PULL).div_(deviations)
         return torch.baddbmm(torch.bmm(features, self.inverse), slopes, self.weights.mT).mul_(scale)
 
     def take_up(self, features: Tensor, targets: Tensor, counts: Tensor | None) -> None:
@@ -338,6 +416,14 @@ class LaggedHeads:
             root = counts.sqrt()[:, :, None]
             features, targets = features * root, targets * root
         self._pending.append((features, targets))
+        if self._logs is None:
+            return
+        mean = self._logs.mean(dim=1, keepdim=True)
+        self._mean_log.lerp_(mean, 1.0 / min(max(self._refreshes, 1) * BLOCK, _WINDOW))
+        logs = (self._logs - self._mean_log)[:, :, None]
+        logs = logs if counts is None else logs * root
+        self._log_projection.mul_(1.0 - 1.0 / _WINDOW).add_(torch.bmm(features.mT, logs))
+        self._logs = None
 
     def refresh(self) -> None:
         """Solve weights and inverses again, with the batches since the last time."""
@@ -358,8 +444,19 @@ class LaggedHeads:
             self.weights[member] = factor.solve(self._projection[member] * scale)
             self.inverse[member] = inverse
             self._traces[member] = inverse.trace()
+        self._refreshes += 1
+        if self._refreshes % _BLOCKS_PER_SOLUTION == 0:
+            self._solve_logs()
         self._pending.clear()
         self._pending_squares.clear()
+
+    def _solve_logs(self) -> None:
+        scale = (self._rows / self._tracked_rows)[:, None, None]
+        regularized = self._gram * scale
+        regularized.diagonal(dim1=1, dim2=2).add_(_LOG_VARIANCE)
+        factor, info = torch.linalg.cholesky_ex(regularized)
+        if not bool(info.any()):
+            self.log_slopes = torch.cholesky_solve(self._log_projection * scale, factor).float()
 
     def _set_noise(self, rows: float, forget: float) -> None:
         """From residuals that the weights had not seen, as in Lagged."""
@@ -390,8 +487,9 @@ def _factor(regularized: Tensor, noise: float) -> CholeskyFactor:
 class _Group:
     """Members that are trained together."""
 
-    members: list[int]
     networks: list[ComposedFeatures]
+    folds: list[Index]
+    seeds: list[int]
     weight_decay: float
 
 
@@ -401,6 +499,16 @@ class _Member:
     weights: Tensor
     out_of_fold: Array
     noise_variance: float
+
+
+def _train_group(
+    group: _Group, inputs: Tensor, targets: Tensor, counts: Tensor | None, training: Table, settings: AutoSettings
+) -> list[_Member]:
+    batched = BatchedNetworks(group.networks)
+    rows = [np.delete(np.arange(len(inputs)), fold) for fold in group.folds]
+    options: dict[str, Any] = {"weight_decay": group.weight_decay, "seeds": group.seeds}
+    train_lagged(batched, inputs, targets, counts, rows, settings, **options)
+    return _finish(batched, inputs, training, group.folds, settings.chunk_size)
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
 from .large_table_memory import LargeTableSetting, plan_large_table
 from .processes import count_processes
+from .seconds import Work, expected_seconds, parse_seconds, within_seconds
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table
 from .small_table_memory import SmallTableSetting, plan_small_table
@@ -34,6 +35,8 @@ from .table import Array, Index, Table, merge_equal_rows
 _FEWEST_ROWS = 2
 # Sorting so many rows takes no time.
 _MOST_TO_MERGE = 10_000
+# Kernels and networks are both fitted within a budget of so many times what kernels take.
+_PLENTY = 4
 # Rows of a table that may be small that are read at once.
 _FEW_AT_ONCE = 1024
 # Where a budget has no room for kernels, fewer rows are too few for networks.
@@ -84,6 +87,8 @@ def fit_source(
     threads: int | None = None,
     memory_budget: str | int | None = None,
     kept_bytes: int = 0,
+    time_budget: str | float | None = None,
+    on_expected: Callable[[float], object] | None = None,
     progress: Callable[[str], None] | None = None,
     on_plan: Callable[[MemoryPlan[Any]], object] | None = None,
     ranks: Ranks = ALONE,
@@ -115,6 +120,9 @@ def fit_source(
             with room for everything changes nothing. Arrays that are given and rows on disk are not counted. Freed
             memory is given back to the system from then on (:func:`~finitegp.memory.return_freed_memory`).
         kept_bytes: With a memory budget, what the caller keeps in memory meanwhile at its expense.
+        time_budget: Such as ``"60s"`` or ``"5min"``: steps, networks and the rows that these learn from become fewer
+            until the fit is expected to end in time. Reading the rows is not counted.
+        on_expected: Called with the seconds that the fit is expected to take, before it begins.
         progress: Called with a word on each finished part.
         on_plan: With a memory budget, called with the plan before anything is fitted; ``str(plan)`` is the bill.
         ranks: The processes that share the exact pass; each of them has the budget.
@@ -129,6 +137,8 @@ def fit_source(
     changes = {} if noise == "auto" else {"input_noise": noise == "input"}
     chosen = EFFORTS[effort].with_changes(changes | dict(settings or {}))
     started = time.perf_counter()
+    if time_budget is not None:
+        parse_seconds(time_budget)  # a mistake is told before anything is read
     budget = None if memory_budget is None else parse_bytes(memory_budget)
     if budget is not None:
         return_freed_memory()
@@ -142,37 +152,67 @@ def fit_source(
         raise DataError(f"At least {_FEWEST_ROWS} rows are needed, but there are {total}.")
     record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": total}
     threads = count_processes(4) if threads is None else threads
-    budgeted = _Budgeted(source, total, chosen, threads, budget, kept_bytes, on_plan)
     sample: Table | None = None
+    kernels: ScaledGP | None = None
     if total <= max(_MOST_TO_MERGE, chosen.small_rows):
         sample = draw_sample(_in_chunks(source, _FEW_AT_ONCE), total, total, seed=seed)
         _check_targets(sample)
         if total <= _MOST_TO_MERGE:
             sample = Table(*merge_equal_rows(sample.inputs, sample.targets, sample.counts))
-        if len(sample) <= chosen.small_rows:
-            small = budgeted.plan_small(len(sample))
+    rows = total if sample is None else len(sample)
+    alone = ranks.world_size == 1
+    if time_budget is not None or on_expected is not None:
+        columns = _count_columns(source)
+        work = Work(rows, columns, chosen, threads, may_fit_both=keep_rows and alone, may_start_processes=alone)
+        if time_budget is not None:
+            work = within_seconds(parse_seconds(time_budget), work)
+            chosen = work.settings
+        record["expected_seconds"] = expected_seconds(work)
+        if on_expected is not None:
+            on_expected(record["expected_seconds"])
+    budgeted = _Budgeted(source, total, chosen, threads, budget, kept_bytes, on_plan)
+    if sample is not None:
+        # What kernels and networks are worth differs by table where both can be had: left-out rows decide.
+        both = keep_rows and chosen.small_rows < len(sample) <= chosen.most_rows_for_both and alone
+        if len(sample) <= chosen.small_rows or (both and budgeted.has_room_for_both(len(sample))):
+            small = budgeted.plan_small(len(sample), settle=not both)
             if small is not None:
-                record |= {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
                 options: dict[str, Any] = {"seed": seed, "threads": small.threads, "progress": progress}
                 options |= {"may_be_copies": may_be_copies, "keep_rows": keep_rows}
-                fit = _fit_small(sample, chosen, record, center=center, **options)
+                why = {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
+                kernels = _fit_small(sample, chosen, record | why, center=center, **options)
                 if budget is not None:
-                    fit = fit.with_chunks(plan_prediction(budget, PredictionSetting.of(fit)).setting.chunk_size)
-                return _closed(fit, budgeted.plan, chosen, started)
-            record["why"] = "the memory budget has no room for kernels"
+                    size = plan_prediction(budget, PredictionSetting.of(kernels)).setting.chunk_size
+                    kernels = kernels.with_chunks(size)
+                if not both:
+                    return _closed(kernels, budgeted.plan, chosen, started)
+            else:
+                record["why"] = "the memory budget has no room for kernels"
     with ranks.working():  # what is wrong on all ranks is reported by one
         large = budgeted.plan_large()
         source = _in_chunks(source, large.settings.chunk_size)
         if sample is not None:
             # Networks set the first rows aside: they have to be in random order.
+            sample = sample.expanded(_MOST_TO_MERGE)
             sample = sample.take(np.random.default_rng(seed).permutation(len(sample))[: large.settings.max_sample])
         else:
             sample = draw_sample(source, total, large.settings.max_sample, seed=seed)
             _check_targets(sample)
     record = {"path": "networks", "why": f"more than {chosen.small_rows} different rows"} | record
     options = {"seed": seed, "threads": large.threads, "progress": progress, "ranks": ranks}
+    # Memory of other processes is not within the budget, and ranks have the other cores.
+    options["may_start_processes"] = budget is None and alone
     fit = _fit_large(sample, source, large.settings, record, center=center, **options)
+    if kernels is not None:
+        fit = _better_of(kernels, fit)
     return _closed(fit, budgeted.plan, large.settings, started)
+
+
+def _better_of(kernels: ScaledGP, networks: ScaledGP) -> ScaledGP:
+    """The fit whose left-out rows have the larger density; targets are standardised alike in both."""
+    found = {"kernel": kernels.record["left_out_nlpd"], "networks": networks.record["validation_nlpd"]}
+    better = kernels if found["kernel"] < found["networks"] else networks
+    return replace(better, record=better.record | {"why": "left-out rows have the larger density", "nlpd_of": found})
 
 
 @check_arguments
@@ -214,7 +254,14 @@ class _Budgeted:
         self._refused: MemoryPlan[Any] | None = None
         self.plan: MemoryPlan[Any] | None = None
 
-    def plan_small(self, rows: int) -> SmallTableSetting | None:
+    def has_room_for_both(self, rows: int) -> bool:
+        """Whether there is room in plenty for kernels as well as for networks."""
+        if self._budget is None:
+            return True
+        wanted = SmallTableSetting(rows, self._columns(), self._settings.learning_rows, self._threads, self._kept_bytes)
+        return _PLENTY * plan_small_table(self._budget, wanted).total < self._budget
+
+    def plan_small(self, rows: int, *, settle: bool = True) -> SmallTableSetting | None:
         """How kernels are fitted to this many different rows; None if the budget has no room for them."""
         learning = self._settings.learning_rows
         wanted = SmallTableSetting(rows, self._columns(), learning, self._threads, self._kept_bytes)
@@ -224,7 +271,7 @@ class _Budgeted:
         if not plan.fits:
             self._refused = plan
             return None
-        return self._settle(plan).setting
+        return self._settle(plan).setting if settle else plan.setting
 
     def plan_large(self) -> LargeTableSetting:
         """How networks are trained."""
@@ -259,8 +306,12 @@ class _Budgeted:
         return plan
 
     def _columns(self) -> int:
-        known = self._source.input_dim
-        return next(iter(self._source)).inputs.shape[1] if known is None else known
+        return _count_columns(self._source)
+
+
+def _count_columns(source: Source) -> int:
+    known = source.input_dim
+    return next(iter(source)).inputs.shape[1] if known is None else known
 
 
 def _closed(fit: ScaledGP, plan: MemoryPlan[Any] | None, settings: AutoSettings, started: float) -> ScaledGP:
@@ -357,7 +408,8 @@ def _fit_small(
         threads=threads,
         progress=progress,
     )
-    record |= found.notes | {"kernels": {component.name: component.weight for component in found.components}}
+    record |= found.notes | {"left_out_nlpd": found.left_out_nlpd}
+    record |= {"kernels": {component.name: component.weight for component in found.components}}
     unit = found.target_unit * target_scaler.scale
     doubted = np.flatnonzero(found.rows.noise_scales > 1.0)
     hashes = row_hashes(table.inputs[doubted], table.targets[doubted])
@@ -367,7 +419,9 @@ def _fit_small(
         Standardizer(target_scaler.mean + found.target_shift * target_scaler.scale, unit),
         spread=found.spread,
         conformal=ConformalScores.of(found.normal_scores, "out-of-fold rows") if len(found.normal_scores) else None,
-        excess=excess_of_kernels(found.components, scaled, found.rows, keep_rows=keep_rows, seed=seed),
+        excess=excess_of_kernels(
+            found.components, scaled, found.rows, found.parameters, keep_rows=keep_rows, seed=seed
+        ),
         record=record,
         keeps_rows=found.spread is not None or any(each.landmark_weights is not None for each in found.components),
         counts_copies_once="copies" in found.notes,
@@ -376,16 +430,7 @@ def _fit_small(
 
 
 def _fit_large(
-    sample: Table,
-    source: Source,
-    settings: AutoSettings,
-    record: dict[str, Any],
-    *,
-    center: bool,
-    seed: int,
-    threads: int,
-    progress: Callable[[str], None] | None,
-    ranks: Ranks,
+    sample: Table, source: Source, settings: AutoSettings, record: dict[str, Any], *, center: bool, **options: Any
 ) -> ScaledGP:
     inputs_scaler = without_constant_columns(winsorized_standardizer(sample.inputs, sample.counts), sample.inputs)
     target_scaler = fit_target_scaler(sample.targets, sample.counts, center=center)
@@ -394,9 +439,9 @@ def _fit_large(
         np.subtract(values, scaler.mean, out=values)
         np.divide(values, scaler.scale, out=values)
     everything = ScaledSource(source, Scaling(inputs_scaler, target_scaler))
-    found = fit_large_table(sample, everything, settings, seed=seed, threads=threads, progress=progress, ranks=ranks)
+    found = fit_large_table(sample, everything, settings, **options)
     return ScaledGP(
-        (student_component(found.fitted, found.degrees_of_freedom),),
+        (student_component(found.fitted, found.error_shape),),
         inputs_scaler,
         target_scaler,
         excess=found.excess,

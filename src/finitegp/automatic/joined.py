@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..error_shape import GAUSSIAN, ErrorShape
+from ..error_shape import GAUSSIAN, ErrorShape, TailedShape
 from ..features import (
     ComposedFeatures,
     ConcatenatedFeatures,
@@ -26,6 +26,8 @@ from ..posterior import WeightPosterior
 from ..predictive import Prediction
 from ..statistics import FeatureStatistics
 from .table import Array, Table
+
+Shape = ErrorShape | TailedShape
 
 # Of the two halves of the Fourier features, with all columns together weighted to one.
 _SHORT, _LONG = 0.5, 2.0
@@ -44,6 +46,8 @@ _NEARNESS = (0.0, *(10.0 ** (0.5 * power) for power in range(-8, 1)))
 _PRICE_OF_NEARNESS = 0.003
 # Shapes of errors that the search tries, and those that the end of it chooses from.
 _SHAPES = (GAUSSIAN, *(ErrorShape(nu) for nu in (8.0, 4.0, 2.6)))
+_TAILED = tuple((ErrorShape(nu), ErrorShape(mu)) for nu in (None, 8.0, 4.0) for mu in (None, 8.0, 4.0, 2.6))
+_FEWEST_FOR_TAILS, _TAIL_ITERATIONS = 200, 50
 _FINE_SHAPES = tuple(ErrorShape(nu) for nu in (2.3, 2.6, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 25.0, 50.0))
 
 
@@ -212,7 +216,7 @@ class _Fit(NamedTuple):
     """The factor on variances and the shape of errors with the best density, and this: the negative log of it."""
 
     factor: float
-    shape: ErrorShape
+    shape: Shape
     density: float
 
 
@@ -230,7 +234,7 @@ class Calibration:
     """
 
     prior: Prior
-    error_shape: ErrorShape
+    error_shape: Shape
     nearness: float
     scores: Array
     record: dict[str, Any]
@@ -301,6 +305,7 @@ def calibrate(
         # In its own units: how wide error bars are is settled here, and what shape errors have below.
         samples.append((left / max(_fit_scale([(left, left_out.rows)], whole.fit.shape), 1e-12), left_out.rows))
     shape = _choose_shape(samples) if heavy_tails else GAUSSIAN
+    tail = {"share": shape.share, "ratio": shape.ratio} if isinstance(shape, TailedShape) else None
     final = _fit_scale([samples[0]], shape) * factor * widened
     prior = Prior(*(value * final for value in prior))
     variance = whole.variance * final + held_out.excess
@@ -317,6 +322,7 @@ def calibrate(
             "widened": widened,
             "nearness": nearness,
             "degrees_of_freedom": shape.degrees_of_freedom,
+            "tail": tail,
             "validation_nlpd": _density(held, squares, variance, shape),
             "validation_rmse": math.sqrt(held.mean(squares)),
         },
@@ -324,7 +330,7 @@ def calibrate(
 
 
 def _judge(
-    statistics: FeatureStatistics, blocks: Blocks, held_out: HeldOut, prior: Prior, shapes: Sequence[ErrorShape]
+    statistics: FeatureStatistics, blocks: Blocks, held_out: HeldOut, prior: Prior, shapes: Sequence[Shape]
 ) -> _Judged:
     scales = blocks.scales(prior)
     posterior = WeightPosterior(rescale(statistics, scales), prior.noise)
@@ -339,7 +345,7 @@ def _judge(
     return _Judged(prior, squares, variance, _fit(held_out.rows, squares, variance, held_out.excess, shapes))
 
 
-def _fit(rows: Table, squares: Array, variance: Array, excess: Array, shapes: Sequence[ErrorShape]) -> _Fit:
+def _fit(rows: Table, squares: Array, variance: Array, excess: Array, shapes: Sequence[Shape]) -> _Fit:
     """The best of several shapes, each with its best factor on the variance (not on the excess)."""
     fits = []
     for shape in shapes:
@@ -354,36 +360,60 @@ def _fit(rows: Table, squares: Array, variance: Array, excess: Array, shapes: Se
     return min(fits, key=lambda fit: fit.density)
 
 
-def _fit_scale(samples: Sequence[tuple[Array, Table]], shape: ErrorShape, *, iterations: int = 30) -> float:
+def _fit_scale(samples: Sequence[tuple[Array, Table]], shape: Shape, *, iterations: int = 30) -> float:
     """The factor on variances with the best density of squared standardised errors, each sample counting the same.
 
-    For Student's t by expectation maximisation: rows far off count less.
+    By expectation maximisation: where tails are heavy, rows far off count less.
     """
-    nu = shape.degrees_of_freedom
-    if nu is None:
-        return max(sum(rows.mean(squares) for squares, rows in samples) / len(samples), 1e-12)
     factor = 1.0
     for _ in range(iterations):
-        means = [rows.mean((nu + 1.0) * squares / (nu - 2.0 + squares / factor)) for squares, rows in samples]
-        factor = max(sum(means) / len(means), 1e-12)
+        means = [rows.mean(shape.pull(squares / factor)) for squares, rows in samples]
+        step = sum(means) / len(means)
+        factor = max(factor * step, 1e-12)
+        if abs(step - 1.0) < 1e-6:
+            break
     return factor
 
 
-def _choose_shape(samples: Sequence[tuple[Array, Table]]) -> ErrorShape:
-    """The degrees of freedom with the best density, or the Gaussian if hardly worse."""
+def _choose_shape(samples: Sequence[tuple[Array, Table]]) -> Shape:
+    """The shape with the best density; a simpler one if hardly worse."""
     rows = samples[0][1].total
 
-    def loss(shape: ErrorShape) -> float:
+    def loss(shape: Shape) -> float:
         factor = _fit_scale(samples, shape)
         return sum((_density(table, squares, np.full(len(squares), factor), shape) for squares, table in samples), 0.0)
 
-    best = min(_FINE_SHAPES, key=loss)
-    # One more parameter has to gain more than half the logarithm of the rows, in nats in all.
+    # A parameter has to gain more than half the logarithm of the rows, in nats in all.
     price = 0.5 * math.log(max(rows, 2.0)) / rows * len(samples)
-    return best if loss(best) < loss(GAUSSIAN) - price else GAUSSIAN
+    best: Shape = min(_FINE_SHAPES, key=loss)
+    best = best if loss(best) < loss(GAUSSIAN) - price else GAUSSIAN
+    if len(samples[0][0]) < _FEWEST_FOR_TAILS:
+        return best
+    tailed = min((_fit_tail(samples, main, tail) for main, tail in _TAILED), key=loss)
+    return tailed if loss(tailed) < loss(best) - 3.0 * price else best
 
 
-def _choose_nearness(whole: _Judged, held_out: HeldOut, shapes: Sequence[ErrorShape]) -> float:
+def _fit_tail(samples: Sequence[tuple[Array, Table]], main: ErrorShape, tail: ErrorShape) -> TailedShape:
+    """The share of larger errors, and how much larger they are, with the best density: expectation maximisation."""
+    squares = np.concatenate([part for part, _ in samples])
+    weights = np.concatenate([rows.shares() for _, rows in samples]) / len(samples)
+    small = max(float(np.median(squares)) / 0.455, 1e-12)  # the median of a squared standard normal
+    share, variances = 0.2, [small, max(float(weights @ squares), 4.0 * small)]
+    for _ in range(_TAIL_ITERATIONS):
+        logs = [
+            kind.log_density(torch.from_numpy(np.sqrt(squares / variance))).numpy() - 0.5 * math.log(variance)
+            for kind, variance in zip((main, tail), variances, strict=True)
+        ]
+        belongs = 1.0 / (1.0 + np.exp(np.clip(logs[0] - logs[1] + math.log((1.0 - share) / share), -500.0, 500.0)))
+        for number, (kind, mine) in enumerate(((main, 1.0 - belongs), (tail, belongs))):
+            pulled = float((weights * mine) @ kind.pull(squares / variances[number]))
+            variances[number] = max(variances[number] * pulled / max(float(weights @ mine), 1e-12), 1e-12)
+        share = min(max(float(weights @ belongs), 0.005), 0.5)
+        variances[1] = max(variances[1], variances[0])
+    return TailedShape(main, tail, share, math.sqrt(variances[1] / variances[0]))
+
+
+def _choose_nearness(whole: _Judged, held_out: HeldOut, shapes: Sequence[Shape]) -> float:
     """The largest factor on distances that costs the rows set aside next to nothing: they are not outside."""
     found: dict[float, float] = {}
     for factor in _NEARNESS:
@@ -393,7 +423,7 @@ def _choose_nearness(whole: _Judged, held_out: HeldOut, shapes: Sequence[ErrorSh
     return max(factor for factor, density in found.items() if density <= lowest + _PRICE_OF_NEARNESS)
 
 
-def _compare(left_out: LeftOut, held: Table, shape: ErrorShape) -> tuple[float, Array]:
+def _compare(left_out: LeftOut, held: Table, shape: Shape) -> tuple[float, Array]:
     """How much larger errors of single networks are on left-out rows than on those set aside, and the former squared.
 
     In units of predicted noise variances. There are many more left-out rows: where those set aside are easier than
@@ -405,7 +435,7 @@ def _compare(left_out: LeftOut, held: Table, shape: ErrorShape) -> tuple[float, 
     return scales[0] / max(scales[1], 1e-12), left
 
 
-def _density(rows: Table, squares: Array, variance: Array, shape: ErrorShape) -> float:
+def _density(rows: Table, squares: Array, variance: Array, shape: Shape) -> float:
     """The mean negative log density."""
     standardized = torch.from_numpy(np.sqrt(squares / variance))
     return rows.mean(0.5 * np.log(variance) - shape.log_density(standardized).numpy())
@@ -429,9 +459,7 @@ def _climb(judge: Callable[[tuple[float, float]], float]) -> tuple[float, float]
     return place
 
 
-def _cross_fitted(
-    judged: Mapping[tuple[float, float], _Judged], few: HeldOut, widened: float, shape: ErrorShape
-) -> Array:
+def _cross_fitted(judged: Mapping[tuple[float, float], _Judged], few: HeldOut, widened: float, shape: Shape) -> Array:
     """Absolute normal scores of each half of the rows under prior and factor that the other half would choose.
 
     By the shape that was chosen, and not in standard deviations: with heavy tails these depend on the degrees of

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from ..data import ArraySource
 from ..extrapolation import ExcessVariance, factor_needed, total_effects
-from ..kernel_gp import KernelRows
+from ..kernel_gp import KernelPosterior, KernelRows
 from ..scaled import Component
-from .small_table import LINEAR
+from .small_table import FORMS, LINEAR
 from .table import Array
 
 # The factor where rows say nothing, the limits where they do, and the factor on what they ask for: the next step
 # outside may be worse than the last one inside.
 _USUAL, _LIMITS, _SAFETY = 2.0, (2.0, 12.0), 2.0
+# Rows that effects are measured with and outer rows predicted from, at most: the cost grows with the cube.
+_KNOWN_ROWS = 800
 # What outer rows ask for is weighed with so many of the usual.
 _PRIOR_ROWS = 10
 # The share of rows at an end of a column; columns that are tested, and the share of all effects that they need.
@@ -25,43 +26,57 @@ _OUTER, _TESTED_COLUMNS, _LEAST_SHARE = 0.1, 6, 0.02
 
 
 def excess_of_kernels(
-    components: Sequence[Component], inputs: Array, rows: KernelRows, *, keep_rows: bool = True, seed: int
+    components: Sequence[Component],
+    inputs: Array,
+    rows: KernelRows,
+    parameters: Mapping[str, Array],
+    *,
+    keep_rows: bool = True,
+    seed: int,
 ) -> ExcessVariance:
     """Variance outside of the range of each column; within it kernels' own variance grows with the distance to rows.
 
     A kernel returns to its prior outside, at the pace of its length scale, which is long where a column is smooth. The
-    outer tenth of a column's rows, at either end, is forgotten and predicted from the rest, and what is missing from
-    the GP's own variance there says how much to add. The hyperparameters stay, so it says too little; hence a factor.
+    outer tenth of a column's rows, at either end, is predicted from the rest (or some hundreds of them) by the heaviest
+    kernel, and what is missing from its own variance there says how much to add. The hyperparameters stay, so it says
+    too little; hence a factor.
     As far as the weight of the linear component goes, a line is believed also outside.
 
     Args:
         components: The kernels with their posteriors.
         inputs: ``(rows, columns)`` standardised.
         rows: What the kernels were conditioned on.
+        parameters: Their hyperparameters.
         keep_rows: Whether the ends of a column may be values of single rows, or are means of three.
         seed: Of the rows that effects are measured on.
     """
+    some = rows.take(np.random.default_rng(seed).permutation(len(inputs))[:_KNOWN_ROWS])
+    posteriors = [KernelPosterior(FORMS[each.name], parameters[each.name], some) for each in components]
 
-    def mean(rows: Array) -> Array:
-        parts = [each.weight * each.fitted.predict_mean(rows).numpy() for each in components]
+    def mean(places: Array) -> Array:
+        parts = [each.weight * posterior.mean(places) for each, posterior in zip(components, posteriors, strict=True)]
         return np.asarray(np.sum(parts, axis=0))
 
-    effects = total_effects(mean, inputs, np.random.default_rng(seed))
+    effects = np.zeros(inputs.shape[1])
+    effects[np.ptp(inputs, axis=0) > 0.0] = total_effects(mean, rows.inputs, np.random.default_rng(seed))
     factors = np.full((inputs.shape[1], 2), _USUAL)
     count = max(3, int(_OUTER * len(inputs)))
     heaviest = max(components, key=lambda component: component.weight)
+    form, found_parameters = FORMS[heaviest.name], parameters[heaviest.name]
     for column in np.argsort(-effects, kind="stable")[:_TESTED_COLUMNS]:
         if effects[column] < _LEAST_SHARE * effects.sum() or len(inputs) < 4 * count:
             continue
         order = np.argsort(inputs[:, column], kind="stable")
         for side, outer in enumerate((order[:count], order[-count:])):
-            said = _range_only(np.delete(inputs, outer, axis=0), effects).variance(inputs[outer]).numpy()
-            part = rows.take(outer)
+            rest = np.setdiff1d(order, outer)
+            said = _range_only(inputs[rest], effects).variance(inputs[outer]).numpy()
+            known = np.random.default_rng(seed + side).permutation(rest)[:_KNOWN_ROWS]
+            posterior = KernelPosterior(form, found_parameters, rows.take(known))
+            left, part = posterior.predict(rows.inputs[outer]), rows.take(outer)
             trust = 1.0 / part.noise_scales
-            seen = ArraySource(inputs[outer], part.targets, trust, counts=part.counts)
-            left = heaviest.fitted.forget(seen).predict(inputs[outer])
-            squares = trust * np.square(part.targets - left.mean.numpy())
-            asked = _SAFETY * factor_needed(squares, heaviest.variance_factor * left.variance.numpy(), said)
+            squares = trust * np.square(part.targets - left[0])
+            variance = heaviest.factor**2 * (left[1] + posterior.scale * posterior.noise)
+            asked = _SAFETY * factor_needed(squares, variance, said)
             share = count / (count + _PRIOR_ROWS)
             factors[column, side] = np.exp(share * np.log(asked) + (1.0 - share) * np.log(_USUAL))
     linear = sum(component.weight for component in components if component.name == LINEAR)

@@ -13,11 +13,12 @@ import torch
 from ..data import ArraySource, Source
 from ..data.sources import Share
 from ..distributed import ALONE, Ranks
+from ..error_shape import ErrorShape, TailedShape
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
 from ..statistics import FeatureStatistics, RunningSums, sum_statistics
-from .ensemble import Ensemble, in_threads, train_ensemble
+from .ensemble import Ensemble, count_steps, in_threads, train_ensemble
 from .joined import HeldOut, LeftOut, calibrate, make_joined_model, with_prior
 from .noise_networks import fit_noise_networks, log_noise_scale
 from .processes import count_processes, with_one_thread
@@ -28,6 +29,8 @@ from .table import Array, Table
 SHARES = 2
 # Features of the kernel beside the networks: with many columns, fewer, and there is less to gain from them.
 _MANY_COLUMNS = 64
+# Steps of all networks together from which it is worth to start processes for them.
+_MANY_STEPS = 6000
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +40,14 @@ class LargeTableFit:
     Attributes:
         fitted: The exact posterior given every row.
         excess: Variance outside of what was seen, to be added to the epistemic variance.
-        degrees_of_freedom: Of predictive distributions; None for the Gaussian.
+        error_shape: Of predictive distributions.
         scores: ``(rows,)`` absolute normal scores of rows that no model saw.
         record: What was chosen, and why, as JSON.
     """
 
     fitted: FittedGP
     excess: ExcessVariance
-    degrees_of_freedom: float | None
+    error_shape: ErrorShape | TailedShape
     scores: Array
     record: dict[str, Any]
 
@@ -56,6 +59,7 @@ def fit_large_table(
     *,
     seed: int = 0,
     threads: int | None = None,
+    may_start_processes: bool = False,
     progress: Callable[[str], None] | None = None,
     ranks: Ranks = ALONE,
 ) -> LargeTableFit:
@@ -73,11 +77,14 @@ def fit_large_table(
         settings: See :class:`~finitegp.automatic.settings.AutoSettings`.
         seed: Determines everything.
         threads: How many, which does not change the result; None means one per core, two at most.
+        may_start_processes: Whether networks whose training takes long may be trained by other processes.
         progress: Called with a word on each finished part.
         ranks: Processes that share the pass over everything; each of them trains the same networks.
     """
     threads = min(2, count_processes(2)) if threads is None else threads
-    result: LargeTableFit = with_one_thread(_fit, sample, everything, settings, seed, threads, progress, ranks)
+    result: LargeTableFit = with_one_thread(
+        _fit, sample, everything, settings, seed, threads, may_start_processes, progress, ranks
+    )
     return result
 
 
@@ -87,6 +94,7 @@ def _fit(
     settings: AutoSettings,
     seed: int,
     threads: int,
+    may_start_processes: bool,
     progress: Callable[[str], None] | None,
     ranks: Ranks,
 ) -> LargeTableFit:
@@ -102,7 +110,15 @@ def _fit(
     used = min(len(sample), settings.max_sample)
     count = count_validation(used, settings)
     validation, training = sample.between(0, count), sample.between(count, used)
-    ensemble = train_ensemble(training, settings, seed=seed, threads=threads, progress=progress)
+    ensemble = train_ensemble(
+        training,
+        validation,
+        settings,
+        seed=seed,
+        threads=threads,
+        processes=may_start_processes and threads > 1 and trains_in_processes(len(training), settings),
+        progress=progress,
+    )
     for network in ensemble.networks:
         ranks.copy_from_first(network.state_dict().values())
     stages.finish("networks", tell=False)
@@ -139,7 +155,12 @@ def _fit(
     record["extrapolation_factors"] = factors.tolist()
     record["stages"] = stages.seconds
     excess = replace(excess, nearness=calibration.nearness)
-    return LargeTableFit(fitted, excess, calibration.error_shape.degrees_of_freedom, calibration.scores, record)
+    return LargeTableFit(fitted, excess, calibration.error_shape, calibration.scores, record)
+
+
+def trains_in_processes(rows: int, settings: AutoSettings) -> bool:
+    """Whether training on this many rows takes so long that it is worth to start processes."""
+    return settings.members * count_steps(rows, settings) > _MANY_STEPS
 
 
 def count_fourier(columns: int, settings: AutoSettings) -> int:

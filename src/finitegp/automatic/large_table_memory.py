@@ -14,7 +14,7 @@ from itertools import pairwise
 from ..extrapolation import CHEAP_FREQUENCIES, CLUSTERED_ROWS, MODELS, MOST_CENTRES, PIECE, TESTED_ROWS
 from ..linalg import GRAM_BLOCK_ROWS
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, Part, find_plan
-from .ensemble import BLOCK, embedding_shape, fold_size, group_size
+from .ensemble import BLOCK, LARGEST_GROUP, embedding_shape, fold_size
 from .large_table import SHARES, count_fourier, count_validation
 from .noise_networks import BATCH_SIZE, FREQUENCIES, HIDDEN
 from .settings import AutoSettings
@@ -172,7 +172,7 @@ def _networks(phase: str, fit: LargeTableSetting) -> Item:
 
 def _training(fit: LargeTableSetting) -> Iterator[Item]:
     s, p = fit.settings, fit.columns
-    rows, group = fit.sample - count_validation(fit.sample, s), group_size(s)
+    rows, group = fit.sample - count_validation(fit.sample, s), LARGEST_GROUP
     groups = min(fit.threads, -(-s.members // group))
     at_once, width = groups * group, s.hidden[-1]
     for phase in ("training: step", "training: refresh", "training: sums"):

@@ -74,7 +74,7 @@ def fit_noise_networks(
     counts = None if rows.counts is None else torch.from_numpy(rows.counts / rows.counts.mean()).float()
 
     # Made here: the seeds of initial values are set in a generator that threads share.
-    networks = [_make_network(inputs.shape[1], seed * 100 + number) for number in range(count)]
+    networks = [make_noise_network(inputs.shape[1], seed * 100 + number) for number in range(count)]
 
     def train(number: int) -> _Trained:
         left_out = folds == number
@@ -94,7 +94,8 @@ def fit_noise_networks(
     return ResidualNoise(noise, [each.look for each in found], floor, floored)
 
 
-def _make_network(input_dim: int, seed: int) -> ComposedFeatures:
+def make_noise_network(input_dim: int, seed: int) -> ComposedFeatures:
+    """One network for the noise, without its last layer."""
     embedding = PeriodicEmbedding(input_dim, FREQUENCIES, seed=seed)
     return ComposedFeatures(embedding, MLPFeatures(embedding.num_features, hidden=HIDDEN, seed=seed))
 

@@ -12,7 +12,9 @@ class AutoSettings:
     """The choices of :func:`~finitegp.automatic.fit_auto`.
 
     Attributes:
-        small_rows: The most different rows that are fitted by exact kernels; larger tables are fitted by networks.
+        small_rows: The most different rows that are fitted by exact kernels alone ...
+        most_rows_for_both: ... and by kernels and networks, of which left-out rows choose; larger tables are fitted by
+            networks.
         learning_rows: Rows that the kernels' hyperparameters are learned from; the posterior takes in every row.
         members: Networks, each trained without one fold of the rows.
         hidden: Widths of each network.
@@ -22,8 +24,8 @@ class AutoSettings:
         steps: Steps on a table of 2,000 rows; larger ones get more, in proportion to the rows to the power of 0.4 ...
         max_steps: ... but no more than these.
         learning_rate: Of Adam, after a tenth of the steps of linear warm-up, with cosine decay.
-        weight_decays: Decoupled, of all parameters. The first network is trained with each, and the one with the
-            smallest error on rows that it was trained without is that of all other networks.
+        weight_decays: Decoupled, of all parameters. Two networks are trained with each, and the one under which all
+            networks together err least, on rows set aside, is that of all others.
         max_sample: Rows that features are learned from; the exact pass takes in every row.
         fourier_features: Random Fourier features beside the networks.
         input_noise: Whether the noise depends on the input.
@@ -37,15 +39,16 @@ class AutoSettings:
     """
 
     small_rows: int = 2000
+    most_rows_for_both: int = 4000
     learning_rows: int = 600
-    members: int = 5
+    members: int = 4
     hidden: tuple[int, ...] = (128, 128, 128)
     num_frequencies: int = 16
     embedding_width: int = 4
     batch_size: int = 128
-    steps: int = 1800
+    steps: int = 1700
     max_steps: int = 6000
-    learning_rate: float = 5e-3
+    learning_rate: float = 7e-3
     weight_decays: tuple[float, ...] = (0.03, 0.3)
     max_sample: int = 100_000
     fourier_features: int = 512
@@ -99,12 +102,12 @@ class AutoSettings:
 #: What each effort stands for.
 EFFORTS: dict[str, AutoSettings] = {
     "low": AutoSettings(
+        most_rows_for_both=0,
         learning_rows=300,
         members=2,
         weight_decays=(0.1,),
         steps=1000,
         max_steps=1200,
-        learning_rate=1e-2,
         fourier_features=256,
         noise_networks=2,
         noise_steps=300,

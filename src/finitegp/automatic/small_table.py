@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from threadpoolctl import threadpool_limits
-from torch import Tensor, nn
+from torch import nn
 
 from ..data import ArraySource
 from ..features import ConcatenatedFeatures, ConstantFeatures, LandmarkFeatures, LinearFeatures
@@ -55,6 +55,8 @@ _SPREAD_FORM = KernelForm(
 # Rows that outliers and the spread are learned from: more make them hardly better, and cost grows with the cube.
 _LEARNING_ROWS = 600
 _FEWEST_FOR_FOLDS = 5
+# With so many rows that hyperparameters were not learned from, these alone judge, and nothing is refitted in folds.
+ENOUGH_JUDGES = 400
 _FEWEST_FOR_OUTLIERS = 8
 _LEAST_WEIGHT = 0.01
 # The row of prior, and half a row that speaks for the kernel.
@@ -73,7 +75,9 @@ class SmallTableFit:
         components: The kernels that have weight, with their posteriors.
         rows: What they were conditioned on, in their units: outliers with little weight, copies counted once.
         spread: The model of the spread, or None.
-        normal_scores: Of out-of-fold rows, for conformal intervals.
+        normal_scores: Of left-out rows, for conformal intervals.
+        left_out_nlpd: The mean negative log density of these rows, in units of the standardised targets, or None.
+        parameters: The hyperparameters of each kernel.
         target_shift: Of the standardised targets: not zero where gross outliers were found.
         target_unit: Of the standardised targets: not one where gross outliers were found.
         notes: What was recognised: copies, outliers.
@@ -83,6 +87,8 @@ class SmallTableFit:
     rows: KernelRows
     spread: SpreadModel | None
     normal_scores: Array
+    left_out_nlpd: float | None
+    parameters: Mapping[str, Array]
     target_shift: float = 0.0
     target_unit: float = 1.0
     notes: dict[str, Any] = field(default_factory=dict)
@@ -186,8 +192,15 @@ def fit_small_table(
             rows = replace(rows, targets=(rows.targets - shift) / unit, noise_scales=noise_scales)
         with ThreadPoolExecutor(threads) as pool:
             stack = _Stack(inputs, rows, groups, learning_rows, seed, pool, progress)
-            components, spread, scores = stack.fit(input_noise=input_noise, keep_rows=keep_rows)
-    return SmallTableFit(components, rows, spread, scores, shift, unit, notes)
+            parameters = stack.learn()
+            components, spread, left_out = stack.fit(parameters, input_noise=input_noise, keep_rows=keep_rows)
+    scores, nlpd = np.zeros(0), None
+    if left_out is not None:
+        judges, distribution = left_out
+        scores = distribution.normal_scores(judges.targets)
+        density = np.average(distribution.log_density(judges.targets), weights=judges.counts)
+        nlpd = float(math.log(unit) - density)
+    return SmallTableFit(components, rows, spread, scores, nlpd, parameters, shift, unit, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,91 +215,138 @@ class _Stack:
     pool: ThreadPoolExecutor
     progress: Callable[[str], None] | None
 
-    def fit(self, *, input_noise: bool, keep_rows: bool) -> tuple[tuple[Component, ...], SpreadModel | None, Array]:
-        """Components with weights, spread, and normal scores of out-of-fold rows."""
-        rows, seed = self.rows, self.seed
-        num_rows, num_columns = rows.inputs.shape
-        forms = {name: form for name, form in FORMS.items() if num_rows >= _FEWEST_FOR_FOLDS or "column" not in name}
+    @property
+    def learning(self) -> Groups:
+        """Numbers of the rows that hyperparameters are learned from."""
+        return np.sort(np.random.default_rng(self.seed).permutation(len(self.inputs))[: self.learning_rows])
+
+    def learn(self) -> dict[str, Array]:
+        """The hyperparameters of each kernel."""
+        num_rows, num_columns = self.rows.inputs.shape
+        names = [name for name in FORMS if num_rows >= _FEWEST_FOR_FOLDS or "column" not in name]
         starts = (1.0, 0.3, 0.1, 3.0) + ((0.03, 0.01) if num_columns <= 2 else ())
-        random = np.random.default_rng(seed)
-        learning = np.sort(random.permutation(num_rows)[: self.learning_rows])
+        rows = self.rows.take(self.learning)
 
         def learn(name: str) -> Array:
-            found = fit_from_several_starts(FORMS[name], rows.take(learning), starts, seed=seed)
+            found = fit_from_several_starts(FORMS[name], rows, starts, seed=self.seed)
             if self.progress is not None:
                 self.progress(name)
             return found
 
-        parameters = dict(zip(forms, self.pool.map(learn, forms), strict=True))
-        fitted = self.pool.map(lambda name: condition_kernel(FORMS[name], parameters[name], self.inputs, rows), forms)
-        most = FORMS[LINEAR].prior.scale_degrees + rows.total
-        row_weights = torch.from_numpy(rows.counts / rows.noise_scales)
+        return dict(zip(names, self.pool.map(learn, names), strict=True))
 
-        def weights_of(name: str) -> Tensor | None:
-            return None if FORMS[name].correlation is None else row_weights
-
-        components = [
-            Component(each, name, 1.0 / len(forms), 1.0, most, FORMS[name].prior.scale_degrees, weights_of(name))
-            for name, each in zip(forms, fitted, strict=True)
-        ]
-        folds = min(10 if num_rows <= 150 else 5, int(self.groups.max()) + 1)
-        if num_rows < _FEWEST_FOR_FOLDS or folds < 3:
+    def fit(
+        self, parameters: Mapping[str, Array], *, input_noise: bool, keep_rows: bool
+    ) -> tuple[tuple[Component, ...], SpreadModel | None, tuple[KernelRows, StudentMixture] | None]:
+        """Components with weights, spread, and left-out rows with their predictive distributions."""
+        most = FORMS[LINEAR].prior.scale_degrees + self.rows.total
+        folds = min(10 if len(self.inputs) <= 150 else 5, int(self.groups.max()) + 1)
+        if len(self.inputs) < _FEWEST_FOR_FOLDS or folds < 3:
+            equal = dict.fromkeys(parameters, 1.0 / len(parameters))
             if not keep_rows:
-                components = [self._without_rows(components[most_flexible(components)], parameters)]
-            return tuple(components), None, np.zeros(0)
-        assigned = assign_folds(self.groups, folds, random)
-        jobs = [(name, fold) for fold in range(folds) for name in forms]
-        left_out = self.pool.map(
-            lambda job: _leave_out(
-                rows, assigned == job[1], FORMS[job[0]], parameters[job[0]], self.learning_rows, seed
-            ),
-            jobs,
-        )
-        means, scales = np.zeros((len(forms), num_rows)), np.zeros((len(forms), num_rows))
-        for (name, fold), (mean, scale) in zip(jobs, left_out, strict=True):
-            index = list(forms).index(name)
-            means[index, assigned == fold], scales[index, assigned == fold] = mean, scale
+                return (self._without_rows(most_flexible(equal), parameters, 1.0, most),), None, None
+            chosen = [self._condition(name, parameters, 1.0, most, weight) for name, weight in equal.items()]
+            return tuple(chosen), None, None
+        judges = np.delete(np.arange(len(self.inputs)), self.learning)
+        if len(judges) >= ENOUGH_JUDGES:
+            means, scales = self._leave_folds_out(parameters, folds, judges)
+        else:
+            judges = np.arange(len(self.inputs))
+            means, scales = self._refit_in_folds(parameters, folds)
+        rows = self.rows.take(judges)
         shapes = [
             choose_shape((rows.targets - mean) / scale, most, rows.counts)
             for mean, scale in zip(means, scales, strict=True)
         ]
         factors, freedoms = np.array(shapes).T
-        loose = StudentMixture(np.ones(len(forms)), means, scales * factors[:, None], freedoms[:, None])
+        loose = StudentMixture(np.ones(len(means)), means, scales * factors[:, None], freedoms[:, None])
         weights = stacking_weights(loose.component_log_densities(rows.targets), rows.counts)
         # What hardly counts is not worth its time and memory, and one row of prior is no reason to believe in a kernel:
         # where others are nearly without error it would move the mean by more than their error.
-        least = max(_LEAST_WEIGHT, _LEAST_ROWS / (rows.total + len(forms)))
+        least = max(_LEAST_WEIGHT, _LEAST_ROWS / (rows.total + len(means)))
         kept = weights >= min(least, weights.max())
         weights = weights[kept] / weights[kept].sum()
         stacked = StudentMixture(weights, means[kept], loose.scales[kept], freedoms[kept][:, None])
-        chosen = [
-            replace(component, weight=float(weight), factor=float(factor), degrees_of_freedom=float(freedom))
-            for component, weight, factor, freedom in zip(
-                np.array(components, dtype=object)[kept], weights, factors[kept], freedoms[kept], strict=True
-            )
-        ]
+        found = dict(zip(np.array(list(parameters))[kept].tolist(), range(int(kept.sum())), strict=True))
+        factors, freedoms = factors[kept], freedoms[kept]
         if not keep_rows:
-            index = most_flexible(chosen)
+            name = most_flexible(dict(zip(found, weights.tolist(), strict=True)))
+            index = [found[name]]
             alone = StudentMixture(
-                np.ones(1), *(part[[index]] for part in (stacked.means, stacked.scales, freedoms[kept][:, None]))
+                np.ones(1), *(part[index] for part in (stacked.means, stacked.scales, freedoms[:, None]))
             )
-            return (self._without_rows(chosen[index], parameters),), None, alone.normal_scores(rows.targets)
+            lone = self._without_rows(name, parameters, factors[index].item(), freedoms[index].item())
+            return (lone,), None, (rows, alone)
+        chosen = list(
+            self.pool.map(
+                lambda name, *values: self._condition(name, parameters, *values),
+                found,
+                factors.tolist(),
+                freedoms.tolist(),
+                weights.tolist(),
+            )
+        )
         spread, final = None, stacked
-        if input_noise and num_rows >= _FEWEST_FOR_SPREAD:
-            spread, final = fit_spread(self.inputs, rows, self.groups, stacked, most, seed)
-        return tuple(chosen), spread, final.normal_scores(rows.targets)
+        if input_noise and len(judges) >= _FEWEST_FOR_SPREAD:
+            spread, final = fit_spread(self.inputs[judges], rows, self.groups[judges], stacked, most, self.seed)
+        return tuple(chosen), spread, (rows, final)
 
-    def _without_rows(self, component: Component, parameters: Mapping[str, Array]) -> Component:
-        """The component alone, on landmarks that are no rows."""
-        form, found = FORMS[component.name], parameters[component.name]
-        fitted = condition_kernel(form, found, self.inputs, self.rows, keep_rows=False)
-        return replace(component, fitted=fitted, weight=1.0, landmark_weights=None)
+    def _condition(
+        self, name: str, parameters: Mapping[str, Array], factor: float, degrees: float, weight: float
+    ) -> Component:
+        """A kernel given all rows."""
+        form = FORMS[name]
+        fitted = condition_kernel(form, parameters[name], self.inputs, self.rows)
+        known = None if form.correlation is None else torch.from_numpy(self.rows.counts / self.rows.noise_scales)
+        return Component(fitted, name, weight, factor, degrees, form.prior.scale_degrees, known)
+
+    def _leave_folds_out(self, parameters: Mapping[str, Array], folds: int, judges: Groups) -> tuple[Array, Array]:
+        """``(kernels, rows)`` means and scales of rows that no hyperparameter has seen, each given the other folds.
+
+        Not given all other rows: where there is nothing but noise, the mean of all others tells what the row itself is.
+        """
+        assigned = self._folds(folds)
+
+        def leave_out(name: str) -> tuple[Array, Array]:
+            mean, variance = KernelPosterior(FORMS[name], parameters[name], self.rows).leave_groups_out(assigned)
+            return mean[judges], np.sqrt(variance[judges])
+
+        means, scales = zip(*self.pool.map(leave_out, parameters), strict=True)
+        return np.array(means), np.array(scales)
+
+    def _folds(self, count: int) -> Groups:
+        """The fold of each row."""
+        random = np.random.default_rng(self.seed)
+        random.permutation(len(self.inputs))  # what the rows to learn from were drawn by
+        return assign_folds(self.groups, count, random)
+
+    def _refit_in_folds(self, parameters: Mapping[str, Array], folds: int) -> tuple[Array, Array]:
+        """``(kernels, rows)`` means and scales of rows that neither hyperparameters nor posterior have seen."""
+        rows, names = self.rows, list(parameters)
+        assigned = self._folds(folds)
+        jobs = [(name, fold) for fold in range(folds) for name in names]
+
+        def leave_out(job: tuple[str, int]) -> tuple[Array, Array]:
+            name, fold = job
+            return _leave_out(rows, assigned == fold, FORMS[name], parameters[name], self.learning_rows, self.seed)
+
+        found = self.pool.map(leave_out, jobs)
+        means, scales = np.zeros((2, len(names), len(rows.targets)))
+        for (name, fold), (mean, scale) in zip(jobs, found, strict=True):
+            index = names.index(name)
+            means[index, assigned == fold], scales[index, assigned == fold] = mean, scale
+        return means, scales
+
+    def _without_rows(self, name: str, parameters: Mapping[str, Array], factor: float, degrees: float) -> Component:
+        """A kernel alone, on landmarks that are no rows."""
+        form = FORMS[name]
+        fitted = condition_kernel(form, parameters[name], self.inputs, self.rows, keep_rows=False)
+        return Component(fitted, name, 1.0, factor, degrees, form.prior.scale_degrees)
 
 
-def most_flexible(components: Sequence[Component]) -> int:
-    """The place of the heaviest kernel that is more than a line; of the line if there is no other."""
-    weights = [each.weight if FORMS[each.name].correlation else each.weight - 1.0 for each in components]
-    return int(np.argmax(weights))
+def most_flexible(weights: Mapping[str, float]) -> str:
+    """The heaviest kernel that is more than a line; the line if there is no other."""
+    return max(weights, key=lambda name: weights[name] if FORMS[name].correlation else weights[name] - 1.0)
 
 
 def _leave_out(
@@ -414,7 +474,7 @@ def fit_spread(
     learning = np.sort(np.random.default_rng(seed + 2).permutation(len(logs))[:_LEARNING_ROWS])
     parameters = fit_from_several_starts(form, spread_rows.take(learning), (1.0, 0.4), steps=25, seed=seed)
     posterior = KernelPosterior(form, parameters, spread_rows)
-    left_out = np.clip(posterior.leave_groups_out(groups) * unit + shift, -5.0, 5.0)
+    left_out = np.clip(posterior.leave_groups_out(groups)[0] * unit + shift, -5.0, 5.0)
     limits = tuple(float(value) for value in np.quantile(left_out, [0.01, 0.99]))
     best: tuple[float, float, float, float] | None = None
     for strength in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25):

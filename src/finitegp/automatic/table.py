@@ -67,6 +67,24 @@ class Table:
         """The mean of one value per row, counts respected."""
         return float(np.average(values, weights=self.counts))
 
+    def shares(self) -> Array:
+        """``(rows,)`` what each row is of the whole, counts respected."""
+        return np.full(len(self), 1.0 / len(self)) if self.counts is None else self.counts / self.counts.sum()
+
+    def expanded(self, most: int) -> Table:
+        """Each row as often as it counts, if counts are whole and add up to at most these; otherwise the same table.
+
+        Where rows repeat by themselves, new rows will repeat old ones, too: rows set aside should show it.
+
+        Example:
+            >>> table = Table(np.zeros((2, 1)), np.array([1.0, 2.0]), np.array([1.0, 3.0]))
+            >>> table.expanded(10).targets.tolist(), table.expanded(3) is table
+            ([1.0, 2.0, 2.0, 2.0], True)
+        """
+        if self.counts is None or self.total > most or bool((self.counts != np.round(self.counts)).any()):
+            return self
+        return Table(*(np.repeat(part, self.counts.astype(int), axis=0) for part in (self.inputs, self.targets)))
+
     def without_copies(self) -> Table | None:
         """Each row once, with its count, if the table looks like one whose rows were all repeated; otherwise None.
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..automatic import EFFORTS
+from ..automatic.seconds import parse_seconds
 from ..memory import parse_bytes
 from .given import ALGORITHMS, FEATURE_MAPS, GivenSettings
 
@@ -67,6 +68,12 @@ def check_parameters(regressor: Any) -> None:
 
 def _check_combinations(regressor: Any) -> None:
     automatic = is_automatic(regressor)
+    if regressor.time_budget is not None:
+        parse_seconds(regressor.time_budget)
+        if not automatic:
+            raise ValueError(
+                "time_budget is for the automatic fit: leave feature_map and algorithm at 'auto', or set epochs."
+            )
     if regressor.memory_budget is not None and not automatic:
         raise ValueError(
             "memory_budget is for the automatic fit: leave feature_map and algorithm at 'auto', or plan the memory of "

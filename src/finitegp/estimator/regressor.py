@@ -20,6 +20,7 @@ from torch import nn
 
 from ..arguments import check_arguments
 from ..automatic import fit_auto
+from ..automatic.seconds import parse_seconds
 from ..automatic.table import merge_equal_rows
 from ..errors import DataError, NumericalError
 from ..persistence.regressors import load_regressor, save_regressor
@@ -72,6 +73,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             and only where that is not enough, there are fewer features; see :func:`~finitegp.fit_source`, which also
             takes rows that are not in memory at all. Arrays of more than 10,000 rows that are mapped from files, such
             as ``numpy.load(..., mmap_mode="r")``, stay there, in their own precision.
+        time_budget: Such as ``"60s"`` or ``"5min"``, of the automatic fit of all targets together: there are fewer
+            steps, then fewer networks, where the effort is expected to take longer.
         keep_rows: Whether the automatic fit of a small table may hold its rows; see
             :func:`~finitegp.automatic.fit_source`. False costs some accuracy, and gives files that can be passed on
             and row sums that can be merged. It has no effect on other fits, which hold none.
@@ -117,6 +120,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         verbose: bool | int = False,
         warm_start: bool = False,
         memory_budget: str | int | None = None,
+        time_budget: str | float | None = None,
         keep_rows: bool = True,
     ) -> None:
         self.feature_map = feature_map
@@ -134,6 +138,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         self.verbose = verbose
         self.warm_start = warm_start
         self.memory_budget = memory_budget
+        self.time_budget = time_budget
         self.keep_rows = keep_rows
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GPRegressor:
@@ -167,7 +172,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             if len(inputs) <= _MOST_TO_MERGE:
                 rows = merge_equal_rows(*rows)
             label = "fit" if len(columns) == 1 else f"fit target {number + 1} of {len(columns)}"
-            fit = self._fit_one(*rows, None if before is None else before[number], seed, label, sample_weight)
+            start = None if before is None else before[number]
+            fit = self._fit_one(*rows, start, seed, label, sample_weight, len(columns))
             fits.append(replace(fit, record=fit.record | {"log_marginal_likelihood": _evidence(fit, *rows)}))
         total = float(len(inputs) if counts is None else counts.sum())
         seconds = time.perf_counter() - started
@@ -332,6 +338,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         seed: int,
         label: str,
         sample_weight: Any,
+        num_targets: int,
     ) -> ScaledGP:
         constant = is_constant(targets)
         if constant:
@@ -362,7 +369,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 "memory_budget": self.memory_budget,
                 "keep_rows": self.keep_rows,
             }
+            if self.time_budget is not None:
+                options["time_budget"] = parse_seconds(self.time_budget) / num_targets
             if self.verbose:
+                options["on_expected"] = lambda seconds: print(f"About {seconds:.0f} s.", file=sys.stderr)
                 options["on_plan"] = lambda plan: print(plan, file=sys.stderr)
             return fit_auto(inputs, targets, counts=counts, progress=progress, **options)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import FeatureMapError
 from ..linalg import cholesky
 from .arguments import check_size
-from .composition import ConcatenatedFeatures
+from .composition import ConcatenatedFeatures, count_features
 
 CORRELATIONS = ("rbf", "matern32", "matern52")
 # Relative to the kernel's variance: far below any noise, and enough for landmarks that are nearly equal.
@@ -91,14 +91,23 @@ class LandmarkFeatures(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
+        cross = self.covariance(self.landmarks, inputs)
+        solved: Tensor = torch.linalg.solve_triangular(self._lower(), cross, upper=False).mT
+        return solved
+
+    def combine(self, inputs: Tensor, weights: Tensor) -> Tensor:
+        """Features times weights ``(num_features, k)``, as kernel times solved weights: no features are needed."""
+        solved: Tensor = torch.linalg.solve_triangular(self._lower().mT, weights, upper=True)
+        combined: Tensor = self.covariance(inputs, self.landmarks) @ solved
+        return combined
+
+    def _lower(self) -> Tensor:
         if self._factor is None:
             covariance = self.covariance(self.landmarks, self.landmarks)
             # The diagonal is known, and distances of a row to itself round to more than zero.
             covariance.diagonal().fill_(float(self.log_variance.exp()) * (1.0 + _JITTER))
             self._factor = cholesky(covariance).lower
-        cross = self.covariance(self.landmarks, inputs)
-        solved: Tensor = torch.linalg.solve_triangular(self._factor, cross, upper=False).mT
-        return solved
+        return self._factor
 
     def residual_variance(self, features: Tensor) -> Tensor:
         """``(rows,)`` what the features lack of the kernel's variance; zero at landmarks."""
@@ -125,6 +134,18 @@ def residual_variance(feature_map: nn.Module, features: Tensor) -> Tensor | None
         lost = part.residual_variance(mine)
         found = lost if found is None else found + lost
     return found
+
+
+def combine_features(feature_map: nn.Module, inputs: Tensor, weights: Tensor) -> Tensor:
+    """Features times weights ``(features, k)``; those on landmarks are never made."""
+    if isinstance(feature_map, LandmarkFeatures):
+        return feature_map.combine(inputs, weights)
+    if not isinstance(feature_map, ConcatenatedFeatures) or landmarks_of(feature_map) is None:
+        combined: Tensor = feature_map(inputs) @ weights
+        return combined
+    sizes = [count_features(part, inputs.shape[1]) for part in feature_map.maps]
+    pairs = zip(feature_map.maps, torch.split(weights, sizes), strict=True)
+    return torch.stack([combine_features(part, inputs, mine) for part, mine in pairs]).sum(dim=0)
 
 
 def landmark_parts(feature_map: nn.Module, features: Tensor) -> Iterator[tuple[LandmarkFeatures, Tensor]]:

@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from .. import __version__
 from ..conformal import ConformalScores
 from ..data.scaling import Standardizer
+from ..error_shape import ErrorShape
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
 from ..features.landmarks import landmarks_of
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
-from ..scaled import Component, ScaledGP, student_component
+from ..scaled import Component, ErrorTail, ScaledGP, student_component
 from ..spread import SpreadModel
 from ..statistics import FeatureStatistics
 from .container import read_container, write_container
@@ -159,6 +160,9 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
             "degrees_of_freedom": None if math.isinf(freedom) else freedom,
             "scale_degrees": component.scale_degrees,
         }
+        if component.tail is not None:
+            share, factor, freedom = component.tail
+            described["tail"] = [share, factor, None if math.isinf(freedom) else freedom]
         header["components"].append(described)
         tensors |= {f"components.{number}.{name}": tensor for name, tensor in mine.items()}
     for role, scaler in (("inputs_scaler", fit.inputs_scaler), ("target_scaler", fit.target_scaler)):
@@ -215,7 +219,7 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
     if "components" not in header:
         # Files of the first version: one GP, with the shape of its errors and its conformal scores in the record.
         fitted, _ = _decode_gp(header, tensors, columns, feature_map, noise_model)
-        component = student_component(fitted, _freedom(record.get("degrees_of_freedom")))
+        component = student_component(fitted, ErrorShape(_freedom(record.get("degrees_of_freedom"))))
         scores = record.get("conformal")
         conformal = None if scores is None else ConformalScores.from_json(scores)
         kept = {name: value for name, value in record.items() if name not in ("degrees_of_freedom", "conformal")}
@@ -239,6 +243,7 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
                 if described["scale_degrees"] == 0
                 else positive_number("scale_degrees", described["scale_degrees"]),
                 weights,
+                _decode_tail(described.get("tail")),
             )
         )
     total = sum(component.weight for component in components)
@@ -322,6 +327,17 @@ def _decode_spread(header: Any, tensors: Tensors, columns: int) -> SpreadModel:
 
 def _with_prefix(tensors: Tensors, prefix: str) -> Tensors:
     return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _decode_tail(stored: Any) -> ErrorTail | None:
+    if stored is None:
+        return None
+    if not isinstance(stored, list) or len(stored) != 3:
+        raise ModelFileError("the tail of its errors is not three numbers")
+    share, factor = (positive_number("tail", value) for value in stored[:2])
+    if share >= 1.0:
+        raise ModelFileError(f"the share of its larger errors is {share}")
+    return ErrorTail(share, factor, _freedom(stored[2]) or math.inf)
 
 
 def _freedom(value: Any) -> float | None:

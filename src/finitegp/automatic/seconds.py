@@ -1,0 +1,209 @@
+"""How long a fit takes: a few of its steps are timed on this machine, and the rest is counted."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ..kernel_gp import KernelForm, KernelGP, KernelRows
+from .batched import BatchedNetworks
+from .ensemble import BLOCK, RACERS, LaggedHeads, count_steps, fold_size, make_network, split_evenly
+from .large_table import count_fourier, count_validation, trains_in_processes
+from .noise_networks import BATCH_SIZE, make_noise_network
+from .processes import with_one_thread
+from .settings import AutoSettings
+from .small_table import ENOUGH_JUDGES, FORMS
+
+# Threads wait for each other between small operations; processes hardly, but they have to start.
+_THREADS_LOSE, _PROCESSES_LOSE, _START = 1.5, 1.1, 3.0
+# Evaluations of the evidence for each kernel: searches from several starts on fewer rows, and the way to the optimum.
+_EVALUATIONS, _REFIT_EVALUATIONS = 90, 15
+# Cubes of the number of rows, in multiplications, that a kernel's posterior takes with its features and sums.
+_CUBES_PER_KERNEL, _CUBES_PER_JUDGEMENT = 6.0, 1.5
+# Priors that calibration looks at.
+_PLACES = 25
+_TIMED_STEPS = 6
+# What a time budget makes smaller: the share of all steps, then networks and rows to learn from.
+_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12)
+_SAMPLES = (40_000, 20_000, 10_000, 5_000)
+
+
+def parse_seconds(value: str | float) -> float:
+    """Seconds of a time budget.
+
+    Example:
+        >>> parse_seconds("90s"), parse_seconds("1.5 min"), parse_seconds(20)
+        (90.0, 90.0, 20.0)
+    """
+    units = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(value))
+    if isinstance(value, bool) or found is None or found[2] not in units or float(found[1]) <= 0.0:
+        raise ValueError(f"time_budget must be a time such as '60s', '5min' or '1h', but is {value!r}.")
+    return float(found[1]) * units[found[2]]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the time of a fit depends on.
+
+    Attributes:
+        rows: Of the table; different ones, where kernels are fitted.
+        columns: Inputs.
+        settings: Of the fit.
+        threads: How many.
+        may_fit_both: Whether both kernels and networks may be fitted, where settings say so.
+        may_start_processes: Whether networks may be trained by other processes.
+    """
+
+    rows: int
+    columns: int
+    settings: AutoSettings
+    threads: int
+    may_fit_both: bool = True
+    may_start_processes: bool = False
+
+    @property
+    def kernels(self) -> bool:
+        """Whether kernels are fitted."""
+        both = self.may_fit_both and self.rows <= self.settings.most_rows_for_both
+        return not self.networks or both
+
+    @property
+    def networks(self) -> bool:
+        """Whether networks are trained."""
+        return self.rows > self.settings.small_rows
+
+
+def expected_seconds(work: Work) -> float:
+    """Seconds of the whole fit; timing a few steps takes a fraction of one."""
+    seconds: float = with_one_thread(_expected, work)
+    return seconds
+
+
+def within_seconds(budget: float, work: Work) -> Work:
+    """The work nearest to what is wanted that is expected to end in time; the fastest if none does.
+
+    Steps become fewer first, then networks, then the rows that these learn from. Every row is still taken in by the
+    exact pass.
+    """
+    shorter = work
+    for settings in _shorter(work.settings):
+        shorter = replace(work, settings=settings)
+        if expected_seconds(shorter) <= budget:
+            break
+    return shorter
+
+
+def _shorter(settings: AutoSettings) -> Iterator[AutoSettings]:
+    def with_share(share: float, **changes: object) -> AutoSettings:
+        fewer = {name: max(20, int(share * getattr(settings, name))) for name in ("steps", "max_steps", "noise_steps")}
+        return settings.with_changes(fewer | {"learning_rows": max(100, int(share * settings.learning_rows))} | changes)
+
+    for share in _SHARES:
+        yield with_share(share)
+    few = {"members": 2, "noise_networks": 2, "weight_decays": settings.weight_decays[:1], "most_rows_for_both": 0}
+    for share in _SHARES[3:]:
+        yield with_share(share, **few)
+    for sample in _SAMPLES:
+        if sample < settings.max_sample:
+            yield with_share(_SHARES[-1], **few, max_sample=sample, fourier_features=64)
+
+
+def _expected(work: Work) -> float:
+    speed = _multiplications_per_second()
+    seconds = 0.3
+    if work.kernels:
+        seconds += _of_kernels(work, speed)
+    if work.networks:
+        seconds += _of_networks(work, speed)
+    return seconds
+
+
+def _of_kernels(work: Work, speed: float) -> float:
+    learning, forms = min(work.rows, work.settings.learning_rows), len(FORMS)
+    one = _timed_evidence(learning, work.columns)
+    parallel = min(work.threads, 2) ** 0.8  # two kernels are never equally long
+    judged = work.rows - learning >= ENOUGH_JUDGES
+    refits = 0.0 if judged else (10 if work.rows <= 150 else 5) * forms * _REFIT_EVALUATIONS * one
+    cubes = forms * (_CUBES_PER_JUDGEMENT if judged else 2.0) + 0.6 * forms * _CUBES_PER_KERNEL
+    seconds: float = ((forms - 1) * _EVALUATIONS * one + refits + cubes * work.rows**3 / speed) / parallel
+    return seconds
+
+
+def _of_networks(work: Work, speed: float) -> float:
+    settings, threads = work.settings, min(work.threads, 2)
+    sample = min(work.rows, settings.max_sample)
+    aside = count_validation(sample, settings)
+    training = sample - aside
+    steps = count_steps(int(training - fold_size(training, settings.members)), settings)
+    processes = work.may_start_processes and threads > 1 and trains_in_processes(training, settings)
+    lose = 1.0 if threads == 1 else _PROCESSES_LOSE if processes else _THREADS_LOSE
+    timed = {size: _timed_step(work.columns, settings, size) for size in (1, 2)}
+    racing = len(settings.weight_decays) > 1
+    groups = [RACERS] * len(settings.weight_decays) if racing else []
+    others = [len(part) for part in split_evenly(range(RACERS if racing else 0, settings.members))]
+    networks = sum(_in_rounds([timed[size] for size in part], threads) for part in (groups, others)) * steps * lose
+    noise = _in_rounds([_timed_noise_step(work.columns)] * settings.noise_networks, threads) * settings.noise_steps
+    features = settings.members * settings.hidden[-1] + count_fourier(work.columns, settings) + work.columns + 1
+    row = timed[1] / settings.batch_size * settings.members + 0.7 * features**2 / speed
+    calibration = _PLACES * (0.7 * features**3 + aside * features**2) / speed
+    start = _START if processes else 0.0
+    return start + networks + 1.3 * lose * noise + work.rows * row / (threads / 1.2) + calibration + 1.0
+
+
+def _in_rounds(jobs: list[float], threads: int) -> float:
+    """Jobs in their order, so many at once."""
+    return sum(max(jobs[first : first + threads]) for first in range(0, len(jobs), threads))
+
+
+def _timed(step: Callable[[], object], count: int) -> float:
+    """The median of some repetitions, after one that fills caches."""
+    step()
+    found = []
+    for _ in range(count):
+        started = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - started)
+    return float(np.median(found))
+
+
+def _multiplications_per_second() -> float:
+    matrix = np.random.default_rng(0).normal(size=(256, 256))
+    return 256**3 / _timed(lambda: matrix @ matrix, 5)
+
+
+def _timed_evidence(rows: int, columns: int) -> float:
+    random = np.random.default_rng(0)
+    data = KernelRows.of(random.normal(size=(rows, columns)), random.normal(size=rows))
+    form = KernelForm("matern32", length_scale_per_column=True)
+    gp = KernelGP(form, data)
+    return _timed(lambda: gp.loss(form.start(columns)), 3)
+
+
+def _timed_step(columns: int, settings: AutoSettings, members: int) -> float:
+    """One step of training, a share of the refresh of weights included."""
+    batched = BatchedNetworks([make_network(columns, settings, seed=member) for member in range(members)])
+    heads = LaggedHeads(members, settings.hidden[-1], [10_000] * members)
+    inputs, targets = torch.randn(members, settings.batch_size, columns), torch.randn(members, settings.batch_size)
+    values = torch.cat([parameter.detach().reshape(-1) for parameter in batched.parameters])
+
+    def step() -> None:
+        for _ in range(BLOCK):
+            features = batched.forward(inputs)
+            batched.backward(heads.gradient(features, targets, None))
+            values.mul_(0.5).add_(values).sqrt()  # about what the optimizer does
+            heads.take_up(features, targets, None)
+        heads.refresh()
+
+    return _timed(step, max(2, _TIMED_STEPS // 2)) / BLOCK
+
+
+def _timed_noise_step(columns: int) -> float:
+    batched = BatchedNetworks([make_noise_network(columns, 0)], outputs=True)
+    inputs = torch.randn(1, BATCH_SIZE, columns)
+    return _timed(lambda: batched.backward(batched.forward(inputs)), _TIMED_STEPS)

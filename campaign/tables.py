@@ -78,6 +78,8 @@ def _fit(path: Path) -> str:
 def _odd_csv(text: str, chance: random.Random) -> bytes:
     rows = [line.split(",") for line in text.splitlines()]
     for _ in range(chance.choice([1, 1, 2, 5])):
+        if len(rows) < 2 or not rows[0]:
+            break
         column = chance.randrange(len(rows[0]))
         match chance.choice(["cell", "cell", "cell", "column", "name", "row", "scale", "order", "delete", "repeat"]):
             case "cell":
@@ -100,8 +102,6 @@ def _odd_csv(text: str, chance: random.Random) -> bytes:
                     row.reverse()
             case "delete":
                 rows = [row[:column] + row[column + 1 :] for row in rows]
-                if not rows[0]:
-                    break
             case "repeat":
                 rows = [row + row[column : column + 1] for row in rows]
     delimiter = chance.choice([","] * 6 + [";", "\t", "|", " "])

@@ -170,12 +170,15 @@ def _check_of(annotation: Any) -> tuple[str, Check] | None:
 
 
 def _sequence_check(origin: Any, inner: Sequence[Any]) -> tuple[str, Check]:
-    element = _check_of(inner[0]) if inner and (origin is not tuple or inner[1:] == (...,)) else None
+    fixed = origin is tuple and bool(inner) and inner[1:] != (...,)
+    element = _check_of(inner[0]) if inner and not fixed else None
 
     def check(value: Any) -> bool:
         if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0 or isinstance(value, bytes | Mapping):
             return False
         if isinstance(value, str) and origin in (list, tuple):
+            return False
+        if fixed and not (isinstance(value, Sequence) and len(value) == len(inner)):
             return False
         if element is None:
             return True

@@ -64,6 +64,8 @@ class WeightPosterior:
         noise = features.new_full((len(features),), self.noise_variance)
         if log_noise_scale is not None:
             noise = noise * log_noise_scale.detach().to(features).exp()
+            if not bool(torch.isfinite(noise).all()):
+                raise DataError("log_noise_scale must be finite, and not so large that its exponential is no number.")
         return Prediction(
             mean=self._squeeze(features @ self.weight_mean),
             epistemic_variance=self.noise_variance * half.square().sum(dim=0),
@@ -92,6 +94,8 @@ class WeightPosterior:
             log_noise_scale: ``(rows,)`` or None.
         """
         inside = self.predict(features, log_noise_scale)
+        if targets.numel() != inside.mean.numel():
+            raise DataError(f"targets have shape {tuple(targets.shape)}, but there are {len(inside.mean)} rows.")
         targets = targets.to(inside.mean).reshape(inside.mean.shape)
         left = 1.0 - inside.epistemic_variance / inside.noise_variance  # 1 - h
         if not bool((left > 0.0).all()):

@@ -294,6 +294,7 @@ class Prediction:
 
     def in_units(self, shift: float, factor: float) -> Prediction:
         """The prediction of ``shift + factor`` times what this is a prediction of."""
+        factor = float(factor)
         square = factor * factor  # infinite where the power operator would raise an error
         return Prediction(
             mean=self.mean * factor + shift,

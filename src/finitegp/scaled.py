@@ -267,7 +267,11 @@ class ScaledGP:
 
     def log_density(self, inputs: Any, targets: Any) -> Tensor:
         """``(rows,)`` log predictive density of observed targets."""
-        return self.predict(inputs).log_density(torch.as_tensor(targets, dtype=torch.float64))
+        try:
+            observed = torch.as_tensor(targets, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            raise DataError("targets must be one number per row, but hold something else.") from None
+        return self.predict(inputs).log_density(observed)
 
     def outside(self, inputs: Any) -> Array | None:
         """``(rows, columns)`` how far each value lies outside of the training rows, in deviations of its column.
@@ -290,6 +294,8 @@ class ScaledGP:
 
         Each row by itself is distributed as :meth:`predict` says; rows are correlated as those of the GP are.
         """
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1, but is {num_samples}.")
         random = np.random.default_rng(seed)
         scaled = self._scaled_inputs(inputs)
         predicted = [component.fitted.predict(scaled) for component in self.components]

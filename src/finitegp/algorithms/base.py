@@ -78,6 +78,8 @@ class Algorithm(nn.Module, ABC):
         super().__init__()
         if num_data < 1:
             raise ValueError(f"num_data must be at least 1, but is {num_data}.")
+        if num_targets < 1:
+            raise ValueError(f"num_targets must be at least 1, but is {num_targets}.")
         if not minimum_noise_variance > 0.0:
             raise ValueError(f"minimum_noise_variance must be positive, but is {minimum_noise_variance}.")
         self.model = model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -137,6 +138,9 @@ def fit_source(
     changes = {} if noise == "auto" else {"input_noise": noise == "input"}
     chosen = EFFORTS[effort].with_changes(changes | dict(settings or {}))
     started = time.perf_counter()
+    for name, number, least in (("threads", threads, 1), ("seed", seed, 0)):
+        if number is not None and not (isinstance(number, numbers.Integral) and number >= least):
+            raise ValueError(f"{name} must be a whole number of at least {least}, but is {number!r}.")
     if time_budget is not None:
         parse_seconds(time_budget)  # a mistake is told before anything is read
     budget = None if memory_budget is None else parse_bytes(memory_budget)

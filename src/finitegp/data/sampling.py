@@ -102,7 +102,7 @@ class Sampler:
             self.target_mean_square, self._mean_count = measured.target_mean_square, measured.mean_count
         self.batch_size = min(batch_size, self.num_data)
         self.sampling = sampling
-        self.seed = seed
+        self.seed = int(seed)
         self.gathered_batches = gathered_batches
         self.share = share
 

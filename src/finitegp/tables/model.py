@@ -273,7 +273,7 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return notes
 
     def _excluded(self, names: Sequence[str]) -> list[str]:
-        check_columns([*self.drop, *(self.only or ())], names)
+        check_columns([*self.drop, *(() if self.only is None else self.only)], names)
         left_out = {self.target_, self.weight, *self.drop}
         if self.only is not None:
             left_out |= set(names) - set(self.only)
@@ -408,6 +408,8 @@ class TableRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         predictor = self.predictor_
         single = np.ndim(coverage) == 0
         levels = np.atleast_1d(np.asarray(coverage, dtype=np.float64)).tolist()
+        if not levels:
+            raise ValueError("coverage must be a number between 0 and 1, or several, but is empty.")
         parts = [predictor.intervals(rows, levels, method) for rows in self._encoded(X)]
         lower, upper = (np.concatenate(each) for each in zip(*parts, strict=True))
         return (lower[:, 0], upper[:, 0]) if single else (lower, upper)

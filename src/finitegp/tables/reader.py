@@ -110,6 +110,8 @@ class TableReader:
             raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
         if delimiter is not None and len(delimiter.encode()) != 1:
             raise ValueError(f"delimiter must be one character, but is {delimiter!r}.")
+        if decimal not in (".", ","):
+            raise ValueError(f"decimal must be '.' or ',', but is {decimal!r}.")
         if not is_text_encoding(encoding):
             raise ValueError(f"encoding must be one of text, such as 'utf8' or 'latin-1', but is {encoding!r}.")
         columns = None if columns is None else list(columns)

@@ -94,6 +94,7 @@ def _kill(arguments: list[str], output: str, key: str) -> Callable[[], str]:
 
             tempfile.tempdir = str(temporary)
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the background of a shell ignores it
         running = Command([*arguments, "--force"], folder, before)
         at_write = chance.random() < 0.5  # while the new file is being written, which takes a few milliseconds
         delay = chance.random() * (3.0 if arguments[0] == "fit" else 0.3)
@@ -160,6 +161,8 @@ def _kill_start(fixtures: Fixtures, key: str, *, ranks: bool) -> Callable[[], st
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            # What is started in the background of a shell ignores interrupts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         time.sleep(chance.uniform(8.0, 12.0) if ranks else chance.uniform(0.0, 5.0))
         number = signal.SIGKILL if ranks else chance.choice(_SIGNALS)

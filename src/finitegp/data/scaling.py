@@ -42,7 +42,7 @@ def check_magnitude(smallest: Any, largest: Any, label: str) -> None:
         what = f"values of the size {size[first]:.0e}" if large else f"differences of the size {spread[first]:.0e}"
         raise DataError(
             f"{label.replace('{}', str(first))} has {what}, whose squares are no numbers in floating point: "
-            f"{'divide' if large else 'multiply'} them by a power of ten first."
+            "divide them by a power of ten first."
         )
 
 

@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-engines check format api benchmark clean
+.PHONY: demo test test-slow test-engines test-minimum campaign check format api benchmark clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,16 @@ test-engines: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[botorch,optuna,dask,spark,onnx]"
 	$(BIN)/python -m pytest -m engines
 
+# With the lowest versions that pyproject.toml allows, in an environment of its own.
+test-minimum:
+	$(PYTHON) -m venv $(VENV)-minimum
+	$(VENV)-minimum/bin/python -m pip install --quiet --constraint constraints-minimum.txt --editable ".[dev]"
+	$(VENV)-minimum/bin/python -m pytest --numprocesses 2
+
+# Damaged files, kills, full disks, odd arguments: about 15 minutes on two cores.
+campaign: $(STAMP)
+	$(BIN)/python -m campaign
+
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -44,4 +54,4 @@ benchmark: $(STAMP)
 	$(BIN)/python -m benchmarks.default_fit --rows 2000 10000
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-minimum .pytest_cache .mypy_cache .ruff_cache

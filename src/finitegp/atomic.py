@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -16,6 +17,8 @@ from .errors import DataError, OutputExistsError
 
 # The end of the names of temporary files, which distinguishes them from files of others.
 SUFFIX = ".finitegp.part"
+# What operating systems call a full disk, a quota that is used up, and a file that is too large.
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 @contextmanager
@@ -43,8 +46,13 @@ def complete_or_absent(path: str | os.PathLike[str], *, overwrite: bool = True) 
     """
     final = check_place(path).resolve()  # a link keeps pointing at the file
     with temporary_file(final.parent, final.name) as temporary:
-        yield temporary
-        put_in_place(temporary, final, overwrite=overwrite)
+        try:
+            yield temporary
+            put_in_place(temporary, final, overwrite=overwrite)
+        except OSError as error:
+            if error.errno in _NO_ROOM and error.filename is None:
+                raise OSError(error.errno, error.strerror, str(final)) from None  # which file there is no room for
+            raise
 
 
 @contextmanager
@@ -77,11 +85,14 @@ def put_in_place(temporary: Path, final: Path, *, overwrite: bool = True) -> Non
             advice = "choose another name, or set overwrite=True to replace it."
             raise OutputExistsError(f"{final} exists already:", advice, code="output_exists") from None
     os.replace(temporary, final)
+    _sync_folder(final.parent)
 
 
 def check_place(path: str | os.PathLike[str]) -> Path:
     """``path``, or an error if no file can be there: found before hours of work, not after."""
     final = Path(path)
+    if not can_be_name(final):
+        raise DataError(f"{str(final)!r} cannot be the name of a file: choose another.")
     if final.is_dir():
         raise DataError(f"{final} is a directory: give the name of a file.")
     if not final.parent.is_dir():
@@ -89,6 +100,24 @@ def check_place(path: str | os.PathLike[str]) -> Path:
     if not os.access(final.parent, os.W_OK):
         raise DataError(f"Files in {final.parent} cannot be written: choose another place, or change its permissions.")
     return final
+
+
+def can_be_name(path: Path) -> bool:
+    """Whether a file can have this name on this system, apart from its length."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the new name reach the disk too; not all systems can open folders."""
+    with contextlib.suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def _link(temporary: Path, final: Path) -> None:

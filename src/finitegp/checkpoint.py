@@ -101,6 +101,10 @@ def _load(run: TrainingRun, torch_scheduler: Any, stored: Any, tensors: Mapping[
         metric, value, epoch = stored["best"]
         best = BestIterate(str(metric), float(value), int(epoch), parts["best"])
     optimizer = _optimizer_state(run.optimizer, stored, parts["optimizer"])
+    trained = {f"model.{name}" for name, _ in run.algorithm.model.named_parameters()}
+    for name, tensor in (*parts["optimizer"].items(), *((name, parts["algorithm"][name]) for name in sorted(trained))):
+        if not bool(torch.isfinite(tensor).all()):
+            raise ModelFileError(f"its tensor {name!r} has values that are not finite.")
     scheduler = None
     if torch_scheduler is not None and stored["scheduler"] is not None:
         scheduler = _merged("scheduler", torch_scheduler.state_dict(), stored["scheduler"])
@@ -213,6 +217,8 @@ def _setting(run: TrainingRun) -> dict[str, Any]:
         "batch_size": run.sampler.batch_size,
         "sampling": run.sampler.sampling,
         "seed": run.sampler.seed,
+        "learning_rates": run.learning_rates,
+        "hash of the rows": run.sampler.fingerprint()[:16],
     }
 
 

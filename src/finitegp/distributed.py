@@ -25,6 +25,7 @@ from torch import Tensor
 # What DistributedDataParallel packs its messages with.
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from .arguments import check_arguments
 from .data.sources import Share
 from .data.spool import Progress, SpooledSource, open_spool, spool, spool_temporarily
 from .errors import DataError, LostRankError
@@ -372,6 +373,7 @@ def _all_reduce(tensor: Tensor) -> None:
 ALONE = Ranks()
 
 
+@check_arguments
 @contextmanager
 def join_ranks(*, timeout: float = TIMEOUT) -> Iterator[Ranks]:
     """The ranks of this run, inside: those that ``torchrun`` started, or this process alone.

@@ -49,6 +49,10 @@ class ModelFileError(DataError):
     """A file of a model, of statistics or of a run cannot be read or written; the message says why and what to do."""
 
 
+class ArgumentError(FiniteGPError, TypeError, ValueError):
+    """An argument is of another type than the one that its annotation names."""
+
+
 class OutputExistsError(FiniteGPError, FileExistsError):
     """There is a file already where one is to be written."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Sequence
 
 
@@ -61,6 +62,29 @@ def cut(name: str, length: int) -> str:
         return name
     head = (length - 1) // 2
     return f"{name[:head]}…{name[len(name) - (length - 1 - head) :]}"
+
+
+# Joiners of letters and of emoji, which change no other character.
+_JOINERS = "\u200c\u200d"
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Text of strangers for a terminal or a page: what moves the cursor, colours or turns around is written out.
+
+    ``keep`` are characters that stay as they are.
+
+    Example:
+        >>> print(printable("a\x1b[31mb\u202ec\nd"), printable("größe €"))
+        a\x1b[31mb\u202ec\nd größe €
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter.encode("unicode_escape").decode()
+        if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in _JOINERS + keep
+        else letter
+        for letter in text
+    )
 
 
 def distinct_cuts(names: Sequence[str], length: int) -> list[str]:

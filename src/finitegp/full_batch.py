@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from .algorithms.exact import exact_gradient
+from .arguments import check_arguments
 from .data import as_source
 from .errors import FeatureMapError, NumericalError
 from .model import FeatureGP
 
 
+@check_arguments
 @dataclass(frozen=True)
 class FullBatchResult:
     """How a full-batch fit ended.
@@ -37,6 +39,7 @@ class FullBatchResult:
     message: str
 
 
+@check_arguments
 def fit_full_batch(
     model: FeatureGP,
     data: Any,
@@ -67,6 +70,8 @@ def fit_full_batch(
     """
     from scipy.optimize import minimize  # here, because it takes most of a second to import
 
+    if not 0.0 < minimum_noise_variance < 1e150:
+        raise ValueError(f"minimum_noise_variance must be a positive, finite number, but is {minimum_noise_variance}.")
     source = as_source(data)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     best: dict[str, Any] = {"nlml": np.inf, "point": _flatten(parameters)}

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .arguments import check_arguments
 from .errors import DataError, NumericalError
 from .linalg import CholeskyFactor, cholesky, symmetric_eigen
 from .statistics import FeatureStatistics
@@ -27,6 +28,7 @@ from .statistics import FeatureStatistics
 _ROUNDING = 8.0 * torch.finfo(torch.float64).eps
 
 
+@check_arguments
 @dataclass(frozen=True)
 class MarginalLikelihood:
     """The negative log marginal likelihood with its named terms, each a total over all rows and targets.
@@ -76,6 +78,7 @@ def regularized_gram_factor(statistics: FeatureStatistics, noise_variance: float
     return cholesky(regularized_gram, noise_variance=noise_variance)
 
 
+@check_arguments
 def negative_log_marginal_likelihood(
     statistics: FeatureStatistics,
     noise_variance: float,
@@ -154,6 +157,7 @@ def negative_log_marginal_likelihood(
     return result
 
 
+@check_arguments
 @dataclass(frozen=True)
 class NoiseOptimum:
     """The best noise variance (and output scale) for fixed features.
@@ -171,6 +175,7 @@ class NoiseOptimum:
     at_floor: bool
 
 
+@check_arguments
 def optimal_noise(
     statistics: FeatureStatistics, *, optimize_output_scale: bool = False, relative_floor: float = 1e-10
 ) -> NoiseOptimum:
@@ -201,6 +206,8 @@ def optimal_noise(
     eigenvalues, eigenvectors = symmetric_eigen(statistics.gram)
     eigenvalues = eigenvalues.clamp_min(0.0)
     projected_squares = (eigenvectors.mT @ statistics.projected_targets).square().sum(dim=1)
+    if not relative_floor > 0.0:
+        raise ValueError(f"relative_floor must be positive, but is {relative_floor}.")
     floor = relative_floor * mean_square
 
     def unexplained(ratio: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .arguments import check_arguments
 from .errors import DataError
 from .predictive import Prediction, StudentMixture
 
@@ -49,6 +50,7 @@ class Scores:
         return asdict(self) | {"coverage": {f"{level:g}": share for level, share in self.coverage.items()}}
 
 
+@check_arguments
 def score(
     mean: Any,
     std: Any,
@@ -75,8 +77,14 @@ def score(
             "mean, std and targets must be one number per row each, but have shapes "
             f"{tuple(mean.shape)}, {tuple(std.shape)}, {tuple(targets.shape)}."
         )
-    if not bool((std > 0).all()):
-        raise DataError(f"std must be positive, but row {int((std <= 0).nonzero()[0])} is not.")
+    for what, values, good in (
+        ("mean must be finite", mean, torch.isfinite(mean)),
+        ("std must be positive and finite", std, (std > 0) & torch.isfinite(std)),
+        ("targets must be finite", targets, torch.isfinite(targets)),
+    ):
+        if not bool(good.all()):
+            row = int((~good).nonzero()[0])
+            raise DataError(f"{what}, but row {row} is {float(values[row])}.")
     errors = targets - mean
     squares = errors.square()
     prediction = Prediction(mean, std.square(), torch.zeros_like(std), mixture=mixture)
@@ -100,7 +108,10 @@ def score(
 
 def _column(values: Any) -> Tensor:
     # In one piece of memory: the order of a sum, and so its rounding, does not depend on where the values come from.
-    return torch.as_tensor(values).detach().double().cpu().contiguous()
+    try:
+        return torch.as_tensor(values).detach().double().cpu().contiguous()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"mean, std and targets must be one number per row each: {error}") from None
 
 
 def _standard_error(values: Tensor) -> float:

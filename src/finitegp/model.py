@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .arguments import check_arguments
 from .data import ArraySource, Rows, as_source
 from .data.sources import WHOLE, Share
 from .distributed import ALONE, Ranks
@@ -57,6 +58,7 @@ class TracedFeatures:
             self._backward(gradients.features, gradients.log_noise_scale)
 
 
+@check_arguments
 class FeatureGP(nn.Module):
     r"""A Gaussian process with kernel :math:`k(x, x') = a\,\phi(x)'\phi(x')` and noise :math:`s\,v(x)`.
 
@@ -321,6 +323,7 @@ class FeatureGP(nn.Module):
         return FittedGP(exact, WeightPosterior(statistics, exact.noise_variance))
 
 
+@check_arguments
 class FittedGP:
     """A model with its exact posterior: predicts, samples, leaves one out, takes up and forgets rows.
 
@@ -408,7 +411,7 @@ class FittedGP:
 
         The draws live in weight space, so one result is the same functions wherever and however often it is called.
         """
-        weights = self.posterior.sample_weights(num_samples, torch.Generator().manual_seed(seed))
+        weights = self.posterior.sample_weights(num_samples, torch.Generator().manual_seed(int(seed)))
 
         @torch.no_grad()
         def functions(inputs: Any) -> Tensor:

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .arguments import check_arguments
 from .errors import DataError
 from .likelihood import check_noise_variance
 
 
+@check_arguments
 class NoiseModel(nn.Module, ABC):
     """The noise variance ``s`` that all rows share, stored as a logarithm, and each row's noise scale ``v``.
 
@@ -48,6 +50,7 @@ class NoiseModel(nn.Module, ABC):
         """``(rows,)`` logarithm of each row's noise scale, or None: one for every row."""
 
 
+@check_arguments
 class ConstantNoise(NoiseModel):
     """The same noise variance for every row.
 
@@ -64,6 +67,7 @@ class ConstantNoise(NoiseModel):
         return None
 
 
+@check_arguments
 class InputNoise(NoiseModel):
     r"""Noise that depends on the input: :math:`s\,v(x)` with :math:`\log v = ` a module's output, softly bounded.
 

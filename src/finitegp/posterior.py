@@ -7,12 +7,14 @@ import math
 import torch
 from torch import Tensor
 
+from .arguments import check_arguments
 from .errors import DataError, NumericalError
 from .likelihood import check_noise_variance, regularized_gram_factor
 from .predictive import Prediction
 from .statistics import FeatureStatistics
 
 
+@check_arguments
 class WeightPosterior:
     """The exact posterior ``w | y ~ N(F^-1 c, s F^-1)`` over the weights, from statistics alone.
 
@@ -62,6 +64,8 @@ class WeightPosterior:
         noise = features.new_full((len(features),), self.noise_variance)
         if log_noise_scale is not None:
             noise = noise * log_noise_scale.detach().to(features).exp()
+            if not bool(torch.isfinite(noise).all()):
+                raise DataError("log_noise_scale must be finite, and not so large that its exponential is no number.")
         return Prediction(
             mean=self._squeeze(features @ self.weight_mean),
             epistemic_variance=self.noise_variance * half.square().sum(dim=0),
@@ -90,6 +94,8 @@ class WeightPosterior:
             log_noise_scale: ``(rows,)`` or None.
         """
         inside = self.predict(features, log_noise_scale)
+        if targets.numel() != inside.mean.numel():
+            raise DataError(f"targets have shape {tuple(targets.shape)}, but there are {len(inside.mean)} rows.")
         targets = targets.to(inside.mean).reshape(inside.mean.shape)
         left = 1.0 - inside.epistemic_variance / inside.noise_variance  # 1 - h
         if not bool((left > 0.0).all()):

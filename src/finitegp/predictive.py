@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .arguments import check_arguments
 from .errors import DataError
 
 Array = npt.NDArray[np.float64]
@@ -207,6 +208,7 @@ def student_quantile(probabilities: Array, degrees_of_freedom: Array) -> Array:
     return np.where(infinite, ndtri(probabilities), student) if infinite.any() else np.asarray(student)
 
 
+@check_arguments
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """Predictions with the two sources of uncertainty kept apart.
@@ -292,11 +294,13 @@ class Prediction:
 
     def in_units(self, shift: float, factor: float) -> Prediction:
         """The prediction of ``shift + factor`` times what this is a prediction of."""
+        factor = float(factor)
+        square = factor * factor  # infinite where the power operator would raise an error
         return Prediction(
             mean=self.mean * factor + shift,
-            epistemic_variance=self.epistemic_variance * factor**2,
-            noise_variance=self.noise_variance * factor**2,
-            covariance=None if self.covariance is None else self.covariance * factor**2,
+            epistemic_variance=self.epistemic_variance * square,
+            noise_variance=self.noise_variance * square,
+            covariance=None if self.covariance is None else self.covariance * square,
             mixture=None if self.mixture is None else self.mixture.in_units(shift, factor),
         )
 

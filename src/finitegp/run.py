@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .algorithms.base import Algorithm
+from .arguments import check_arguments
 from .data.sampling import Sampler
 from .distributed import ALONE, Ranks
 from .schedules import Schedule
@@ -32,6 +33,7 @@ class BestIterate:
     state: dict[str, Tensor]
 
 
+@check_arguments
 @dataclass
 class TrainingRun:
     """The state of a run, as callbacks see it.
@@ -53,6 +55,7 @@ class TrainingRun:
         seconds: Training time, over all resumed parts.
         diverged: Whether training met numbers it could not use.
         ranks: The processes that share the run; for exact passes in callbacks.
+        learning_rates: Of the optimizer's groups, before any schedule.
     """
 
     algorithm: Algorithm
@@ -71,6 +74,7 @@ class TrainingRun:
     seconds: float = 0.0
     diverged: bool = False
     ranks: Ranks = ALONE
+    learning_rates: list[float] = field(default_factory=list)
 
     @property
     def steps_per_epoch(self) -> int:

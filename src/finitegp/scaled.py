@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .arguments import check_arguments
 from .conformal import ConformalScores
 from .data import ArraySource, ScaledSource, Scaling
 from .data.scaling import Standardizer
@@ -130,6 +131,7 @@ def student_component(fitted: FittedGP, shape: ErrorShape | TailedShape = GAUSSI
     return replace(main, factor=shape.units[0] * main.factor, tail=tail)
 
 
+@check_arguments
 @dataclass(frozen=True, eq=False)
 class ScaledGP:
     """One or several exact GPs with the scaling around them: predictions, row updates and evidence in the user's units.
@@ -196,7 +198,7 @@ class ScaledGP:
 
     def predict(self, inputs: Any, *, return_covariance: bool = False) -> Prediction:
         """Predict new observations in the target's units; optionally with the covariance of the noise-free function."""
-        size = max(len(inputs), 1) if return_covariance else self.chunk_size
+        size = max(_row_count(inputs), 1) if return_covariance else self.chunk_size
         parts = self._predict_parts(inputs, size, return_covariance=return_covariance)
         return Prediction.concatenate(list(parts))
 
@@ -206,7 +208,7 @@ class ScaledGP:
 
     def _predict_parts(self, inputs: Any, size: int, *, return_covariance: bool) -> Iterator[Prediction]:
         # At least one part, so that no rows are refused by who can name what is wrong.
-        for start in range(0, max(len(inputs), 1), size):
+        for start in range(0, max(_row_count(inputs), 1), size):
             scaled = self._scaled_inputs(inputs[start : start + size])
             predicted = [
                 component.fitted.predict(scaled, return_covariance=return_covariance) for component in self.components
@@ -222,7 +224,7 @@ class ScaledGP:
 
     def predict_mean(self, inputs: Any) -> Tensor:
         """Only the mean in the target's units, at a fraction of the cost."""
-        found = torch.empty(len(inputs), dtype=torch.float64)
+        found = torch.empty(_row_count(inputs), dtype=torch.float64)
         # At least one part, so that no rows are refused by who can name what is wrong.
         for start in range(0, max(len(inputs), 1), self.chunk_size):
             scaled = self._scaled_inputs(inputs[start : start + self.chunk_size])
@@ -275,7 +277,11 @@ class ScaledGP:
 
     def log_density(self, inputs: Any, targets: Any) -> Tensor:
         """``(rows,)`` log predictive density of observed targets."""
-        return self.predict(inputs).log_density(torch.as_tensor(targets, dtype=torch.float64))
+        try:
+            observed = torch.as_tensor(targets, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            raise DataError("targets must be one number per row, but hold something else.") from None
+        return self.predict(inputs).log_density(observed)
 
     def outside(self, inputs: Any) -> Array | None:
         """``(rows, columns)`` how far each value lies outside of the training rows, in deviations of its column.
@@ -284,6 +290,7 @@ class ScaledGP:
         """
         if self.excess is None:
             return None
+        _row_count(inputs)
         values = np.asarray(inputs, dtype=np.float64)
         found = self.excess.outside(self.inputs_scaler.transform(values)).numpy()
         # A column that never varied has no unit: any other value is as far out as can be.
@@ -297,6 +304,8 @@ class ScaledGP:
 
         Each row by itself is distributed as :meth:`predict` says; rows are correlated as those of the GP are.
         """
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1, but is {num_samples}.")
         random = np.random.default_rng(seed)
         scaled = self._scaled_inputs(inputs)
         predicted = [component.fitted.predict(scaled) for component in self.components]
@@ -379,6 +388,8 @@ class ScaledGP:
 
     def with_fitted(self, fitted: Sequence[FittedGP]) -> ScaledGP:
         """The same fit with these posteriors in place of its own."""
+        if len(fitted) != len(self.components):
+            raise DataError(f"fitted must be {len(self.components)} posteriors, but are {len(fitted)}.")
         pairs = zip(self.components, fitted, strict=True)
         changed = [replace(component, fitted=each, landmark_weights=None) for component, each in pairs]
         return replace(self, components=tuple(changed))
@@ -531,3 +542,11 @@ def _gaussian(prediction: Prediction) -> StudentMixture:
     return StudentMixture(
         np.ones(1), prediction.mean.cpu().numpy()[None], prediction.std.cpu().numpy()[None], math.inf * one
     )
+
+
+def _row_count(inputs: Any) -> int:
+    """How many rows there are; what has none is an error."""
+    shape = np.shape(inputs) if not hasattr(inputs, "shape") else tuple(inputs.shape)
+    if len(shape) != 2:
+        raise DataError(f"inputs must be (rows, columns), but have shape {shape}.")
+    return int(shape[0])

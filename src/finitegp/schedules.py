@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .algorithms.base import Algorithm
+from .arguments import check_arguments
 
 #: Maps the number of a step, from 0, to a factor on the optimizer's learning rates.
 Schedule = Callable[[int], float]
@@ -16,6 +17,7 @@ Schedule = Callable[[int], float]
 OPTIMIZERS = ("adam", "adadelta", "sgd")
 
 
+@check_arguments
 def make_optimizer(
     algorithm: Algorithm, name: str = "adam", *, learning_rate: float = 1e-3, weight_decay: float = 0.0
 ) -> torch.optim.Optimizer:
@@ -43,6 +45,7 @@ def make_optimizer(
     return torch.optim.SGD(groups, **options)
 
 
+@check_arguments
 def cosine_decay(total_steps: int, *, warmup_steps: int = 0) -> Schedule:
     """From one to zero along half a cosine, after a linear rise over ``warmup_steps``.
 
@@ -63,6 +66,7 @@ def cosine_decay(total_steps: int, *, warmup_steps: int = 0) -> Schedule:
     return factor
 
 
+@check_arguments
 def theory_decay() -> Schedule:
     """The learning rate of SCGD's convergence proof, ``t^-3/4`` for steps t = 1, 2, ..."""
     return lambda step: float((step + 1) ** -0.75)

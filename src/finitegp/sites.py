@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from . import __version__
+from .arguments import check_arguments
 from .data import ArraySource
 from .errors import DataError, ModelFileError
 from .likelihood import optimal_noise
@@ -31,11 +32,14 @@ Targets = Callable[[Any, TransformReport, int], Any]
 
 # Far above the rounding of sums in another order, far below what one other row changes.
 _SAME_SUMS = 1e-9
+# Squares of larger sums overflow.
+_LARGEST_SUM = 1e150
 # The same where a model's rows were rounded to float32 on disk, as fits of earlier versions were whose record has this
 # path. Sums of other rows differ by one over the root of their number.
 _ROUNDED_PATH, _SAME_ROUNDED_SUMS = "networks on disk", 1e-5
 
 
+@check_arguments
 @dataclass(frozen=True, eq=False)
 class SiteStatistics:
     """What a site gives away instead of its rows: their sums for the features of one model.
@@ -311,6 +315,9 @@ def _check_sums(statistics: FeatureStatistics) -> None:
     gram, diagonal = statistics.gram, statistics.gram.diagonal()
     if statistics.num_targets != 1:
         raise ModelFileError(f"it has sums of {statistics.num_targets} targets instead of one")
+    largest = max(float(part.abs().max()) if part.numel() else 0.0 for part in encode_statistics(statistics).values())
+    if largest > _LARGEST_SUM:
+        raise ModelFileError(f"it has sums of the size {largest:.0e}, whose squares are no numbers in floating point")
     slack = _SAME_SUMS * float(gram.abs().max()) if gram.numel() else 0.0
     squares = statistics.projected_targets[:, 0].square()
     possible = (

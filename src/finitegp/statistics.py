@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .arguments import check_arguments
 from .errors import DataError
 from .linalg import add_gram, mirrored
 
 
+@check_arguments
 @dataclass(frozen=True, eq=False)
 class FeatureStatistics:
     r"""Sums over rows that determine the exact GP: an additive value.
@@ -54,6 +56,8 @@ class FeatureStatistics:
     @classmethod
     def zeros(cls, num_features: int, num_targets: int = 1, *, device: torch.device | str = "cpu") -> FeatureStatistics:
         """The statistics of no rows: the start of a sum."""
+        if num_features < 0 or num_targets < 0:
+            raise DataError(f"num_features and num_targets cannot be negative: {num_features}, {num_targets}.")
 
         def zero(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
@@ -115,6 +119,10 @@ class FeatureStatistics:
 
     def to(self, device: torch.device | str) -> FeatureStatistics:
         """The same sums on another device."""
+        try:
+            torch.device(device)
+        except RuntimeError:
+            raise ValueError(f"device must be one that torch knows, such as 'cpu', but is {device!r}.") from None
         return self._map(lambda tensor: tensor.to(device), self.num_data)
 
     def clone(self) -> FeatureStatistics:

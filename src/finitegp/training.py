@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .algorithms.base import Algorithm
+from .arguments import check_arguments
 from .callbacks.base import Callback
 from .checkpoint import load_checkpoint
 from .data import Rows
@@ -26,6 +27,7 @@ class TrainingDivergedWarning(UserWarning):
     """Training met numbers that are not finite or a noise that exploded, and went back to the best state."""
 
 
+@check_arguments
 def train(
     algorithm: Algorithm,
     optimizer: torch.optim.Optimizer,
@@ -62,9 +64,9 @@ def train(
             scheduler, stepped after every step.
         callbacks: See :mod:`finitegp.callbacks`.
         initial_batches: Batches that start what the algorithm tracks, before the first step.
-        resume: A checkpoint written by :class:`~finitegp.callbacks.Checkpoint` with the same arguments; if the file
-            does not exist, training starts from the beginning. On the CPU the resumed run equals the uninterrupted one
-            to the bit.
+        resume: A checkpoint written by :class:`~finitegp.callbacks.Checkpoint` with the same arguments and rows (rates
+            and a sample of up to 1,024 rows are compared); if the file does not exist, training starts from the
+            beginning. On the CPU the resumed run equals the uninterrupted one to the bit.
         restore_best: At the end, go back to the best state that a callback recorded.
         ranks: The processes that make each step together (:func:`~finitegp.distributed.join_ranks`), each with its
             part of every batch: the same run to rounding, whatever their number. All of them call ``train`` with the
@@ -120,9 +122,9 @@ def train(
         )
     torch_scheduler = schedule if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else None
     factor = None if schedule is None or isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else schedule
-    run = TrainingRun(algorithm, optimizer, sampler, epochs, factor, ranks=ranks)
-    callbacks = [callback for callback in callbacks if callback.every_rank or ranks.is_first]
     learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
+    run = TrainingRun(algorithm, optimizer, sampler, epochs, factor, ranks=ranks, learning_rates=learning_rates)
+    callbacks = [callback for callback in callbacks if callback.every_rank or ranks.is_first]
     noise_limit = 1e4 * (sampler.target_mean_square + 1e-300)
 
     ranks.copy_from_first(algorithm.state_dict().values())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_arguments
 from ..data import Rows
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
@@ -35,6 +36,7 @@ class BatchGradient(NamedTuple):
     noise_variance: float
 
 
+@check_arguments
 class Algorithm(nn.Module, ABC):
     """One mini-batch algorithm: sets gradients of the NLML **per row**, and keeps what it tracks as buffers.
 
@@ -76,6 +78,8 @@ class Algorithm(nn.Module, ABC):
         super().__init__()
         if num_data < 1:
             raise ValueError(f"num_data must be at least 1, but is {num_data}.")
+        if num_targets < 1:
+            raise ValueError(f"num_targets must be at least 1, but is {num_targets}.")
         if not minimum_noise_variance > 0.0:
             raise ValueError(f"minimum_noise_variance must be positive, but is {minimum_noise_variance}.")
         self.model = model

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from ..arguments import check_arguments
 from ..data import Rows
 from ..likelihood import RowGradients
 from ..linalg import cholesky
 from .base import Algorithm, BatchGradient
 
 
+@check_arguments
 class BSGD(Algorithm):
     r"""Biased stochastic gradient descent: the NLML of the batch alone, as if it were all the data.
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arguments import check_arguments
 from ..data import Rows, Source, as_source
 from ..distributed import ALONE, Ranks
 from ..likelihood import (
@@ -24,6 +25,7 @@ from .base import Algorithm, BatchGradient
 from .few_rows import solve_few_rows
 
 
+@check_arguments
 @dataclass(frozen=True)
 class ExactGradient:
     """What :func:`exact_gradient` found besides the gradients themselves.
@@ -37,6 +39,7 @@ class ExactGradient:
     gradient_norm: float
 
 
+@check_arguments
 def exact_gradient(model: FeatureGP, data: Any, *, ranks: Ranks = ALONE) -> ExactGradient:
     r"""Set ``.grad`` of every parameter to the exact gradient of the **total** NLML.
 
@@ -152,6 +155,7 @@ def _set_noise_gradient(
         parameter.grad = torch.full_like(parameter, float(value))
 
 
+@check_arguments
 class Exact(Algorithm):
     """The exact gradient as a training algorithm: every step reads all rows twice; an epoch is one step.
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_arguments
 from ..data import Rows
-from ..errors import NumericalError
+from ..errors import DataError, NumericalError
 from ..likelihood import row_gradients
 from ..linalg import cholesky
 from ..model import FeatureGP
@@ -21,6 +22,7 @@ from .base import Algorithm, BatchGradient, check_pending, noise_gradient, weigh
 _RESIDUAL_ROWS = 2000
 
 
+@check_arguments
 class Lagged(Algorithm):
     r"""Stochastic gradients with :math:`w = \tilde F^{-1}\tilde c` and :math:`P = \tilde F^{-1}` from earlier batches.
 
@@ -125,6 +127,8 @@ class Lagged(Algorithm):
     @torch.no_grad()
     def initialize(self, batches: Sequence[Rows]) -> None:
         """Solve the first weights from a few batches that no step has used."""
+        if len(batches) == 0:
+            raise DataError("batches must hold at least one batch.")
         for batch in batches:
             features, log_scale = self.model(batch.inputs, batch.weights)
             self._pending.append((features, batch.observed, log_scale))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_arguments
 from ..data import Rows
 from ..likelihood import row_gradients
 from ..linalg import cholesky, from_eigen, is_positive_definite, symmetric_eigen, update_gram
@@ -21,6 +22,7 @@ _FIRST_WINDOW, _LAST_WINDOW = 32, 64
 _ROWS_PER_MOVE = 2
 
 
+@check_arguments
 class Minimax(Algorithm):
     r"""The NLML as a saddle point whose objective is a sum over rows, so that any batch gives unbiased gradients.
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_arguments
 from ..data import Rows
 from ..likelihood import row_gradients
 from ..linalg import cholesky, from_eigen, gram_float64, is_positive_definite, symmetric_eigen
@@ -16,6 +17,7 @@ from .base import Algorithm, BatchGradient, stand_in, weight_gradient
 from .minimax import check_box, check_penalty_growth, clamp_to_box
 
 
+@check_arguments
 class PaperMinimax(Algorithm):
     r"""The paper's own iteration: one optimizer, AdaDelta in its experiments, for everything.
 

@@ -8,6 +8,7 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_arguments
 from ..data import Rows
 from ..likelihood import row_gradients
 from ..linalg import gram_float64, inverse_root, update_gram
@@ -16,6 +17,7 @@ from .base import Algorithm, BatchGradient, check_pending, noise_gradient, weigh
 from .recent_batches import RecentBatches
 
 
+@check_arguments
 class SCGD(Algorithm):
     r"""Trained weights :math:`w`, and :math:`P = \tilde F^{-1}` from a tracked Gram matrix.
 

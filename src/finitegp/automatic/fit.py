@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arguments import check_arguments
 from ..conformal import ConformalScores
 from ..data import ArraySource, Rows, ScaledSource, Scaling, Source, as_source
 from ..data.permutation import RandomPermutation
-from ..data.scaling import Standardizer, winsorized_standardizer
+from ..data.scaling import Standardizer, check_magnitude, winsorized_standardizer
 from ..data.spool import spool_temporarily
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
@@ -33,7 +35,6 @@ from .small_table_memory import SmallTableSetting, plan_small_table
 from .table import Array, Index, Table, merge_equal_rows
 
 _FEWEST_ROWS = 2
-_LARGEST = 1e152
 # Up to this number of rows, sorting them takes no time.
 _MOST_TO_MERGE = 10_000
 # Kernels and networks are both fitted where the budget is at least this multiple of what kernels take.
@@ -74,6 +75,7 @@ def fit_auto(
     return fit_source(ArraySource(inputs, targets, counts=counts), **options)
 
 
+@check_arguments
 def fit_source(
     data: Any,
     *,
@@ -137,6 +139,9 @@ def fit_source(
     changes = {} if noise == "auto" else {"input_noise": noise == "input"}
     chosen = EFFORTS[effort].with_changes(changes | dict(settings or {}))
     started = time.perf_counter()
+    for name, number, least in (("threads", threads, 1), ("seed", seed, 0)):
+        if number is not None and not (isinstance(number, numbers.Integral) and number >= least):
+            raise ValueError(f"{name} must be a whole number of at least {least}, but is {number!r}.")
     if time_budget is not None:
         parse_seconds(time_budget)  # a mistake is told before anything is read
     budget = None if memory_budget is None else parse_bytes(memory_budget)
@@ -215,6 +220,7 @@ def _better_of(kernels: ScaledGP, networks: ScaledGP) -> ScaledGP:
     return replace(better, record=better.record | {"why": "left-out rows have the larger density", "nlpd_of": found})
 
 
+@check_arguments
 def fit_within_memory(data: Any, budget: str | int, **options: Any) -> ScaledGP:
     """:func:`fit_source` with a memory budget.
 
@@ -338,7 +344,7 @@ def _in_chunks(source: Source, most: int) -> Source:
 
 
 def _check_targets(sample: Table) -> None:
-    _check_magnitude(sample.targets)
+    check_magnitude(sample.targets.min(), sample.targets.max(), "The target")
     if float(np.ptp(sample.targets)) == 0.0:
         raise DataError(f"All targets are {sample.targets[0]}: there is nothing to learn.")
 
@@ -449,19 +455,9 @@ def _fit_large(
     )
 
 
-def _check_magnitude(targets: Array) -> None:
-    """Refuse targets whose variance would be no number."""
-    largest, spread = float(np.abs(targets).max()), float(np.ptp(targets))
-    if largest > _LARGEST or 0.0 < spread < 1.0 / _LARGEST:
-        value = largest if largest > _LARGEST else spread
-        raise DataError(
-            f"The targets are of the size {value:.0e}, whose square is no number in floating point: divide them by a "
-            "power of ten first."
-        )
-
-
 def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bool = True) -> Standardizer:
     """Standardises targets, or divides them by their root mean square for a prior mean of zero."""
+    check_magnitude(targets.min(), targets.max(), "The target")
     if center:
         return Standardizer.fit(targets, counts)
     scale = np.sqrt(np.average(np.square(targets), weights=counts))

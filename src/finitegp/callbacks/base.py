@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ..arguments import check_arguments
 from ..run import TrainingRun
 
 
+@check_arguments
 class Callback:
     """Does nothing at every moment; a callback overrides the moments it needs.
 

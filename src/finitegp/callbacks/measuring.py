@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 
+from ..arguments import check_arguments
 from ..data import as_source
 from ..diagnostics import measure_bias
 from ..run import TrainingRun
 from .base import Callback
 
 
+@check_arguments
 class ExactNLML(Callback):
     """The exact NLML per row of the training rows, every few epochs, in float64: one or two passes over the rows.
 
@@ -39,6 +41,7 @@ class ExactNLML(Callback):
             run.record_best("nlml", value)
 
 
+@check_arguments
 class Validation(Callback):
     """The NLPD and RMSE of held-out rows under the exact posterior of the training rows, with early stopping.
 

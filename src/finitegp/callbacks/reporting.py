@@ -11,11 +11,13 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from ..arguments import check_arguments
 from ..checkpoint import save_checkpoint
 from ..run import TrainingRun
 from .base import Callback
 
 
+@check_arguments
 class ProgressBar(Callback):
     """A progress bar with epoch, NLML (or the last loss), rows per second and the time left.
 
@@ -88,6 +90,7 @@ class ProgressBar(Callback):
         )
 
 
+@check_arguments
 class JsonLinesLog(Callback):
     """Appends one JSON line per epoch: epoch, step, seconds, learning rates and everything measured.
 
@@ -139,6 +142,7 @@ class TensorBoardLog(Callback):
         self._writer.close()
 
 
+@check_arguments
 class Checkpoint(Callback):
     """Writes a checkpoint that ``train(..., resume=path)`` goes on from.
 

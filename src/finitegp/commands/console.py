@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import FiniteGPError, LostRankError
-from ..formatting import shown
+from ..formatting import cut, printable, shown
 
 if TYPE_CHECKING:
     from ..tables.summaries import ColumnSummary
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # More columns than these are not listed one by one.
 _MOST_COLUMNS = 40
 _SHELL_OPTIONS = {"split_by": "--split-by", "group": "--group", "folds": "--cv"}
+# Longer texts are cut in their middle.
+_LONGEST_TEXT = 3000
 # What to do about an error in the shell, by its code and with its fields, where that differs from Python.
 _ADVICE: dict[str, Callable[..., str]] = {
     "absent_columns": lambda: "correct the file.",
@@ -76,14 +78,14 @@ class Console:
 
     def print(self, text: str, path: Path | None = None) -> None:
         """A line for people, and the file at its end."""
-        file = "" if path is None else f"[bold]{escape(str(path))}[/bold]"
-        self._out.print(escape(text) + file, highlight=False, soft_wrap=True)
+        file = "" if path is None else f"[bold]{safe(str(path))}[/bold]"
+        self._out.print(safe(text, keep="\n") + file, highlight=False, soft_wrap=True)
 
     def note(self, *texts: str) -> None:
         """Things that a user should know; scripts find them under ``notes``."""
         for text in texts:
             self.notes.append(text)
-            self._errors.print(f"[yellow]Note:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
+            self._errors.print(f"[yellow]Note:[/yellow] {safe(text)}", highlight=False, soft_wrap=True)
 
     def table(self, table: Table) -> None:
         """A table for people."""
@@ -115,12 +117,17 @@ class Console:
                 if hasattr(error, "plan"):  # of a memory budget that is too small
                     self.print(str(error.plan))
                 typer.secho("Error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
-                typer.echo(error_message(error), err=True)
+                typer.echo(cut(printable(error_message(error)), _LONGEST_TEXT), err=True)
                 raise typer.Exit(1) from None
             except KeyboardInterrupt:
                 kept = f"{', '.join(map(str, self.written))} is complete" if self.written else "no file was written"
                 typer.echo(f"Stopped: {kept}, and files that were there before are as they were.", err=True)
                 raise typer.Exit(130) from None
+
+
+def safe(text: str, keep: str = "") -> str:
+    """Text of any origin for rich: no markup, nothing that a terminal obeys, and not endless."""
+    return escape(cut(printable(text, keep), _LONGEST_TEXT))
 
 
 def error_message(error: BaseException) -> str:
@@ -164,14 +171,14 @@ def columns_table(columns: Sequence[ColumnSummary]) -> Table:
         style = "dim" if line.encoding == "left out" else None
         counts = [str(count) if count else "" for count in (len(line.outputs), line.gaps, line.distinct)]
         counts.append("" if line.relevance is None else f"{100 * line.relevance:.1f} %")
-        name = escape(line.column) or "(no name)"
-        table.add_row(name, line.kind, line.encoding, *counts, escape(line.note), style=style)
+        name = safe(line.column) or "(no name)"
+        table.add_row(name, line.kind, line.encoding, *counts, safe(line.note), style=style)
     return table
 
 
 def scores_table(title: str, scores: Sequence[Mapping[str, Any]]) -> Table:
     """Scores as JSON values, side by side; the last columns are the shares of rows inside the intervals."""
-    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=safe(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     levels = list(scores[0]["coverage"])
     measures = {"R2": "r_squared", "RMSE": "rmse", "MAE": "mae", "NLPD": "nlpd", "CRPS": "crps"}
     for heading in ("model", *measures, *(f"in {100 * float(level):g} %" for level in levels)):
@@ -179,7 +186,7 @@ def scores_table(title: str, scores: Sequence[Mapping[str, Any]]) -> Table:
     for row in scores:
         inside = [f"{100 * row['coverage'][level]:.1f} %" for level in levels]
         # Files of earlier versions have fewer scores.
-        table.add_row(str(row["name"]), *(figure(row.get(name)) for name in measures.values()), *inside)
+        table.add_row(safe(str(row["name"])), *(figure(row.get(name)) for name in measures.values()), *inside)
     return table
 
 

@@ -144,9 +144,12 @@ def fit(
         reading: dict[str, Any] = {"decimal": decimal or ".", "text": categorical or []}
         sizes = {} if memory is None else ON_DISK
         with ranks.working():  # so that what is wrong on all ranks is reported by one
-            check_output(output, force=force, inputs=tables)
-            report_path = None if no_report else check_output(report or output.with_suffix(".html"), force=force)
-            if report_path == output:
+            read = [*tables, *(test or [])]
+            check_output(output, force=force, inputs=read)
+            report_path = None
+            if not no_report:
+                report_path = check_output(report or output.with_suffix(".html"), force=force, inputs=read)
+            if report_path is not None and report_path.resolve() == output.resolve():
                 raise DataError(f"Model and report would both be {output}: give one of them another name.")
             table = open_tables(tables, delimiter, encoding, **reading, **sizes)
         model = TableRegressor(

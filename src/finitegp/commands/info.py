@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
-from .console import Console, columns_table, figure, scores_table
+from .console import Console, columns_table, figure, safe, scores_table
 from .options import Json
 
 if TYPE_CHECKING:
@@ -54,15 +53,16 @@ def info(
         console.table(columns_table(loaded.columns_))
         scores = loaded.summary_.get("scores") or []
         if scores:
-            console.table(scores_table(f"{loaded.summary_['held_out_rows']} held-out rows, when it was fitted", scores))
+            rows = loaded.summary_.get("held_out_rows", "the")
+            console.table(scores_table(f"{rows} held-out rows, when it was fitted", scores))
         columns = [asdict(line) for line in loaded.columns_]
         console.result({"model": str(model)} | facts | {"columns": columns, "summary": loaded.summary_})
 
 
 def _show_facts(console: Console, path: Path, facts: dict[str, Any]) -> None:
-    table = Table(title=escape(str(path)), title_justify="left", show_header=False)
+    table = Table(title=safe(str(path)), title_justify="left", show_header=False)
     for name, value in facts.items():
-        table.add_row(name.replace("_", " "), escape(_text(value)))
+        table.add_row(name.replace("_", " "), safe(_text(value)))
     console.table(table)
 
 

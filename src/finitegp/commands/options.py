@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import shutil
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import typer
 
 from ..atomic import check_place
 from ..errors import DataError, OutputExistsError
+from ..text_encodings import is_text_encoding
 
 if TYPE_CHECKING:
     from ..tables.reader import TableReader
@@ -118,11 +118,9 @@ def open_tables(
     delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
     if delimiter is not None and len(delimiter.encode()) != 1:
         raise typer.BadParameter(f"must be one character or 'tab', but is {delimiter!r}.", param_hint="--delimiter")
-    try:
-        codecs.lookup(encoding)
-    except LookupError:
+    if not is_text_encoding(encoding):
         message = f"there is no encoding {encoding!r}; common ones are utf8, latin-1, cp1252, utf-16."
-        raise typer.BadParameter(message, param_hint="--encoding") from None
+        raise typer.BadParameter(message, param_hint="--encoding")
     return TableReader([_readable(path) for path in paths], delimiter=delimiter, encoding=encoding, **more)
 
 
@@ -151,12 +149,16 @@ def _readable(path: Path) -> Path:
 
 
 def check_output(path: Path, *, force: bool, inputs: Sequence[Path] = ()) -> Path:
-    """A place for a file, found to be possible before any work is done; ``-`` is standard output."""
+    """A place for a file, found to be possible before any work is done; ``-`` is standard output.
+
+    ``inputs`` are the files that are read, and directories of them: none of these files is ever replaced.
+    """
     if str(path) == "-":
         return path
     check_place(path)
     if path.exists():
-        if any(other.exists() and path.samefile(other) for other in inputs):
+        read = (file for given in inputs for file in (given.iterdir() if given.is_dir() else [given]))
+        if any(file.exists() and path.samefile(file) for file in read):
             raise DataError(f"{path} is also read: give the output another name.")
         if not force:
             raise OutputExistsError(f"{path} exists already:", code="output_exists")

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..arguments import check_arguments
 from ..errors import DataError
 from .row_files import Index, RecordField, RowFile, check_numbers, open_npy, read_together, unmapped
 from .sources import WHOLE, Measure, Rows, Share, Source, check_chunk_size, check_rows
 
 
+@check_arguments
 class ArraySource(Source):
     """Rows in arrays (NumPy, torch, pandas) or array-likes on disk, read in chunks or by number without keeping a copy.
 
@@ -130,6 +132,7 @@ class ArraySource(Source):
         )
 
 
+@check_arguments
 class NpySource(ArraySource):
     """Rows in ``.npy`` files, as ``numpy.save`` writes them: any number of rows in fixed memory.
 
@@ -210,6 +213,8 @@ def _as_array(values: Any, name: str, column_names: list[str] | None = None) -> 
         if values.is_complex():
             raise DataError(f"{name} must be real numbers, but are {values.dtype}.")
         return values.detach()
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise DataError(f"{name} have masked values, which would be used as they are: fill or remove them first.")
     if isinstance(values, np.memmap) and values.dtype.kind in "biuf":
         return unmapped(values)
     array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
@@ -225,7 +230,7 @@ def _as_array(values: Any, name: str, column_names: list[str] | None = None) -> 
 
 
 def _text_message(array: np.ndarray[Any, Any], name: str, column_names: list[str] | None) -> str:
-    rows = array.reshape(len(array), -1)
+    rows = np.atleast_1d(array).reshape(array.shape[0] if array.ndim else 1, -1)
     for row, values in enumerate(rows):
         for column, value in enumerate(values):
             try:

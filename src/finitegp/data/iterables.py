@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from ..arguments import check_arguments
 from ..errors import DataError
 from .arrays import source_of_parts
 from .sources import NUMBERS_OF_PARTS, Rows, Source, check_chunk_size, cut_rows
@@ -59,6 +60,7 @@ class _Passes:
             )
 
 
+@check_arguments
 class IterableSource(Source):
     """Rows from any iterable of ``(inputs, targets[, weights[, counts]])`` that can be read repeatedly.
 

@@ -10,6 +10,8 @@ from typing import Protocol, runtime_checkable
 from ..errors import DataError
 
 _SHOWN = 8
+# Of one table.
+MOST_COLUMNS = 10_000
 
 
 def unknown_column(name: str, names: Sequence[str], where: str = "the table") -> str:
@@ -51,6 +53,15 @@ def shortened(value: object, length: int = 40) -> str:
     if isinstance(value, str) and len(value) > length:
         value = value[: length - 1] + "…"
     return repr(value) if isinstance(value, str) else str(value)
+
+
+def check_number_of_columns(count: int, where: str) -> None:
+    """An error if a table has more columns than can be worked with: each takes time and memory of its own."""
+    if count > MOST_COLUMNS:
+        raise DataError(
+            f"{where} has {count} columns, but at most {MOST_COLUMNS} can be read: most tables of that kind have rows "
+            "and columns exchanged; otherwise leave out columns that say little."
+        )
 
 
 def check_unique(names: Sequence[str], where: str) -> None:

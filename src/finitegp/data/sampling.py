@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from .spool import spool_temporarily
 GATHERED_BATCHES = 32
 # Up to this many rows on disk, the permutation of an epoch is drawn and kept: half a mebibyte.
 _KEPT_PERMUTATION = 1 << 16
+_HASHED_ROWS = 1024
 
 
 class Sampler:
@@ -100,9 +102,18 @@ class Sampler:
             self.target_mean_square, self._mean_count = measured.target_mean_square, measured.mean_count
         self.batch_size = min(batch_size, self.num_data)
         self.sampling = sampling
-        self.seed = seed
+        self.seed = int(seed)
         self.gathered_batches = gathered_batches
         self.share = share
+
+    def fingerprint(self) -> str:
+        """A hash of up to 1,024 rows, evenly spaced, in float32: tells whether the rows are the same."""
+        chosen = np.unique(np.linspace(0, self.num_data - 1, min(self.num_data, _HASHED_ROWS)).astype(np.int64))
+        digest = hashlib.sha256()
+        for part in self._take(chosen):
+            if part is not None:
+                digest.update(part.cpu().float().contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     def __len__(self) -> int:
         """Batches per epoch."""

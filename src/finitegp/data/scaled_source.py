@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..arguments import check_arguments
 from ..errors import DataError
 from .iterables import as_source
 from .row_files import Index
@@ -15,6 +16,7 @@ from .scaling import Moments, Standardizer
 from .sources import Rows, Share, WrappedSource
 
 
+@check_arguments
 @dataclass(frozen=True, eq=False)
 class Scaling:
     """The standardisers of the inputs and the targets of a source.
@@ -52,6 +54,7 @@ class Scaling:
         return cls(inputs.standardizer(), targets.standardizer())
 
 
+@check_arguments
 class ScaledSource(WrappedSource):
     """The rows of another source, standardised in float64.
 

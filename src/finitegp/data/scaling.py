@@ -15,6 +15,35 @@ _Array = npt.NDArray[np.float64]
 _WINSORIZED = 0.005
 # A column with a smaller range, relative to its magnitude, differs from a constant by rounding.
 _ROUNDING_RANGE = 1e-9
+# Squares of larger values, and of smaller differences, are no numbers in floating point.
+_LARGEST = 1e150
+
+
+def check_magnitude(smallest: Any, largest: Any, label: str) -> None:
+    """Refuse columns with these extremes whose variance would be no number; ``{}`` in the label is the column's number.
+
+    Example:
+        >>> check_magnitude([0.0, -1e200], [1.0, 1e200], "Column {}")
+        Traceback (most recent call last):
+        ...
+        finitegp.errors.DataError: Column 1 has values of the size 1e+200, whose squares are no numbers in floating
+        point: divide them by a power of ten first.
+    """
+    low, high = (np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in (smallest, largest))
+    size = np.maximum(np.abs(low), np.abs(high))
+    with np.errstate(over="ignore"):
+        spread = high - low
+    # Rounding moves a constant column of any size by a little.
+    varies = spread > np.finfo(np.float64).eps * size
+    wrong = np.flatnonzero((size > _LARGEST) | (varies & (spread < 1.0 / _LARGEST)))
+    if len(wrong):
+        first = int(wrong[0])
+        large = size[first] > _LARGEST
+        what = f"values of the size {size[first]:.0e}" if large else f"differences of the size {spread[first]:.0e}"
+        raise DataError(
+            f"{label.replace('{}', str(first))} has {what}, whose squares are no numbers in floating point: "
+            "divide them by a power of ten first."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +75,7 @@ class Standardizer:
         array = np.asarray(values, dtype=np.float64)
         if array.size == 0:
             raise DataError("There are no rows to standardise.")
+        check_magnitude(array.min(axis=0), array.max(axis=0), "Column {}")
         mean = np.average(array, axis=0, weights=counts)
         scale = np.sqrt(np.average(np.square(array - mean), axis=0, weights=counts))
         # A constant column has a standard deviation of rounding errors, not always of exactly zero.
@@ -54,7 +84,13 @@ class Standardizer:
 
     def transform(self, values: Any) -> _Array:
         """Standardised values, float64."""
-        result: _Array = (np.asarray(values, dtype=np.float64) - self.mean) / self.scale
+        try:
+            array = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise DataError("inputs and targets must be numbers, but hold something else.") from None
+        if np.ndim(self.mean) == 1 and array.shape[-1:] != np.shape(self.mean):
+            raise DataError(f"inputs must be (rows, {len(self.mean)}), but have shape {array.shape}.")
+        result: _Array = (array - self.mean) / self.scale
         return result
 
     def inverse(self, values: Any) -> _Array:
@@ -194,11 +230,13 @@ class Moments:
     @property
     def mean_square(self) -> _Array:
         """The mean of the squares of each column."""
-        result: _Array = self.variance + np.square(self.mean)
+        with np.errstate(over="ignore"):  # who needs it checks the magnitude
+            result: _Array = self.variance + np.square(self.mean)
         return result
 
     def standardizer(self) -> Standardizer:
         """The result of :meth:`Standardizer.fit` on all rows at once, to rounding."""
+        check_magnitude(self.smallest, self.largest, "Column {}")
         scale = np.sqrt(self.variance)
         constant = (self.smallest == self.largest) | (scale == 0.0)
         return Standardizer(mean=self.mean.copy(), scale=np.where(constant, 1.0, scale))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..arguments import check_arguments
 from ..errors import DataError
 from .naming import Locator, row_label
 from .row_files import Index
@@ -94,6 +95,7 @@ class Measure:
     mean_count: float | None
 
 
+@check_arguments
 class Source(ABC):
     """The interface of all sources: chunks of rows in order, and what is known about the rows without reading them.
 
@@ -175,6 +177,7 @@ class Source(ABC):
         return []
 
 
+@check_arguments
 class WrappedSource(Source):
     """Base of sources that yield the rows of another one, changed on the way."""
 

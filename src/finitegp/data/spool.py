@@ -6,15 +6,18 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..arguments import check_arguments
 from ..atomic import SUFFIX, complete_or_absent, put_in_place, temporary_file
 from ..errors import DataError
 from .arrays import ArraySource
@@ -26,6 +29,9 @@ from .sources import Measure, Rows, Source, check_chunk_size
 
 _FORMAT = "finitegp-spool-1"
 _MANIFEST = "manifest.json"
+# The only names in the directory that are ever deleted: rows, and files that were not finished.
+_ROWS = re.compile(r"rows-[0-9a-f]{16}\.bin")
+_UNFINISHED = re.compile(rf"(rows|{re.escape(_MANIFEST)})\.[0-9a-f]{{16}}{re.escape(SUFFIX)}")
 _READ_BYTES = 1 << 20
 _MAX_COLUMNS = 1 << 20
 # Rounding to float32 may move a value by at most this share of its column's standard deviation.
@@ -80,6 +86,7 @@ class SpooledSource(ArraySource):
         weakref.finalize(self._file, shutil.rmtree, directory or self.directory, ignore_errors=True)
 
 
+@check_arguments
 def spool(
     data: Any,
     directory: str | os.PathLike[str],
@@ -114,13 +121,11 @@ def spool(
     """
     if input_dtype not in ("float32", "float64"):
         raise ValueError(f"input_dtype must be 'float32' or 'float64', but is {input_dtype!r}.")
-    from filelock import FileLock  # takes as long to import as half of this package
-
     source = as_source(data)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     fingerprint, files = source.fingerprint(), source.files()
-    with FileLock(str(folder / "lock")):
+    with _locked(folder):
         note = ""
         if (folder / _MANIFEST).exists():
             old = _read_manifest(folder)
@@ -143,6 +148,25 @@ def spool(
     return SpooledSource(folder, manifest, chunk_size=chunk_size, note=note)
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One writer at a time; a lock that cannot be taken, such as a link to another file, is an error."""
+    from filelock import FileLock  # takes as long to import as half of this package
+
+    lock = FileLock(str(folder / "lock"))
+    try:
+        lock.acquire()
+    except OSError as error:
+        raise DataError(
+            f"{folder / 'lock'} cannot be used as a lock ({error.strerror or error}): use another directory."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@check_arguments
 def open_spool(directory: str | os.PathLike[str], *, chunk_size: int = 4096, verify: bool = True) -> SpooledSource:
     """A spool that was written before.
 
@@ -195,8 +219,7 @@ def row_dtype(
 
 def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | None) -> dict[str, Any]:
     """Write all rows under a temporary name, then under the name of their checksum."""
-    for left_over in folder.glob("*" + SUFFIX):
-        left_over.unlink()  # of a spool that was killed: under the lock nobody else writes
+    _delete_own(folder, _UNFINISHED)  # of a spool that was killed: under the lock nobody else writes
     digest = hashlib.sha256()
     dtype: np.dtype[Any] | None = None
     inputs: Any = 0
@@ -295,9 +318,14 @@ def _replace_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest in one piece, and remove the rows of the spool that it replaces."""
     with complete_or_absent(folder / _MANIFEST) as temporary:
         temporary.write_text(json.dumps(manifest, indent=1), encoding="utf8")
-    for path in folder.glob("rows-*.bin"):
-        if path.name != manifest["file"]:
-            path.unlink()  # of the spool that this one replaces
+    _delete_own(folder, _ROWS, keep=manifest["file"])  # of the spool that this one replaces, or that was killed
+
+
+def _delete_own(folder: Path, names: re.Pattern[str], keep: str = "") -> None:
+    """Delete the files with names that only this module gives; others in the directory are not ours."""
+    for path in folder.iterdir():
+        if names.fullmatch(path.name) and path.name != keep and path.is_file() and not path.is_symlink():
+            path.unlink()
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -305,7 +333,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / _MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}): delete the directory and spool the rows again.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise DataError(f"{path} is not the manifest of a spool of this version ({_FORMAT}): use another directory.")
@@ -320,10 +348,25 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         and 0 <= manifest["num_targets"] <= _MAX_COLUMNS
         and manifest["input_dtype"] in ("float32", "float64")
         and 0.0 < manifest["mean_count"] < math.inf
-        and Path(manifest["file"]).name == manifest["file"]
+        and _ROWS.fullmatch(manifest["file"])
+        and 0.0 <= manifest["target_mean_square"] < math.inf
+        and "column_names" in manifest
+        and _are_names(manifest["column_names"], manifest["input_dim"])
+        and all(_is_state(state) for state in manifest["files"])
     ):
         raise DataError(f"{path} is damaged; delete the directory and spool the rows again.")
     return manifest
+
+
+def _are_names(names: Any, count: int) -> bool:
+    return names is None or (
+        isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
+    )
+
+
+def _is_state(state: Any) -> bool:
+    kinds = {"path": str, "size": int, "modified": int, "checksum": str}
+    return isinstance(state, dict) and all(isinstance(state.get(name), kind) for name, kind in kinds.items())
 
 
 def _changed_file(states: list[dict[str, Any]], files: list[Path]) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arguments import check_arguments
 from ..scaled import ScaledGP
 from .regressor import GPRegressor
 from .summary import training_summary
 
 
+@check_arguments
 def as_regressor(fit: ScaledGP, **parameters: Any) -> GPRegressor:
     """A fitted :class:`~finitegp.GPRegressor` around a fit, such as that of rows that were never in memory.
 

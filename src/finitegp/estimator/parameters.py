@@ -57,6 +57,12 @@ def check_parameters(regressor: Any) -> None:
             parse_bytes(regressor.memory_budget)
         except (TypeError, ValueError) as error:
             raise ValueError(f"memory_budget must be None or a size: {error}") from None
+    try:
+        torch.device(regressor.device)
+    except (RuntimeError, TypeError):
+        raise ValueError(
+            f"device must be one that torch knows, such as 'cpu' or 'cuda', but is {regressor.device!r}."
+        ) from None
     _check_combinations(regressor)
 
 

@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import nn
 
+from ..arguments import check_arguments
 from ..automatic import fit_auto
 from ..automatic.table import merge_equal_rows
 from ..errors import DataError, NumericalError
@@ -38,6 +39,7 @@ Array = npt.NDArray[np.float64]
 _MOST_TO_MERGE = 10_000
 
 
+@check_arguments
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Exact Gaussian-process regression on finite features, with honest error bars.
 
@@ -439,6 +441,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
 
     def _seed(self) -> int:
         if isinstance(self.random_state, numbers.Integral):
+            if self.random_state < 0:
+                raise ValueError(f"random_state must not be negative, but is {self.random_state}.")
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from ..data import ArraySource
+from ..data.naming import check_unique
 from ..errors import DataError
 
 _NO_NUMBERS = ("object", "str", "category", "categorical", "enum", "date", "period", "time")
@@ -19,7 +20,10 @@ def to_numpy(values: Any) -> Any:
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
         return tensor.double().numpy() if tensor.is_floating_point() else tensor.numpy()
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise DataError("The rows have masked values, which would be used as they are: fill or remove them first.")
     if hasattr(values, "columns") and hasattr(values, "dtypes"):
+        check_unique([str(name) for name in values.columns], "The data frame")
         _check_numbers(values)
     return values
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_arguments
 from .arguments import check_size, log_of_number
 from .pullback import Pullback, forward_with_pullback, has_pullback
 
@@ -58,6 +59,7 @@ def count_features(feature_map: nn.Module, input_dim: int) -> int:
     return features.shape[1]
 
 
+@check_arguments
 class ComposedFeatures(nn.Module):
     r"""One feature map after another: :math:`\phi(x) = \phi_2(\phi_1(x))`.
 

@@ -56,7 +56,7 @@ class PeriodicEmbedding(nn.Module):
         if not frequency_scale > 0.0:
             raise ValueError(f"frequency_scale must be positive, but is {frequency_scale}.")
         self.num_features = self.input_dim * self.width
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(int(seed))
         shape = (self.input_dim, 1, count)
         bound = 1.0 / math.sqrt(count)
 

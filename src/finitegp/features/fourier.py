@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..arguments import check_arguments
 from .arguments import check_size, check_width, log_of_number, log_of_positive
 from .frequencies import check_kernel, correlation, draw_frequencies
 from .pullback import Pullback, accumulate
 
 
+@check_arguments
 class SpectralFeatures(nn.Module, ABC):
     r"""What features from a sum over frequencies share: scales, magnitude, forward pass, exact kernel.
 
@@ -93,6 +95,7 @@ class SpectralFeatures(nn.Module, ABC):
             self.register_buffer(name, value)
 
 
+@check_arguments
 class FourierFeatures(SpectralFeatures):
     r"""Random Fourier features of a stationary kernel.
 

@@ -81,7 +81,7 @@ def draw_frequencies(kernel: str, num_frequencies: int, input_dim: int, sampling
         quantiles = gammaincinv(degrees_of_freedom / 2, uniform[:, input_dim:].numpy())
         chi_square = 2 * torch.as_tensor(quantiles, device="cpu")
     else:
-        generator = torch.Generator(device="cpu").manual_seed(seed)
+        generator = torch.Generator(device="cpu").manual_seed(int(seed))
         if sampling == "iid":
             normal = _randn(num_frequencies, input_dim, generator=generator)
         else:

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_arguments
 from .activations import WRITTEN_OUT, activation_name, make_activation
 from .arguments import check_size, check_width, log_of_number, log_of_positive
 from .pullback import Pullback, accumulate
 
 
+@check_arguments
 class MLPFeatures(nn.Module):
     r"""A fully connected network, :math:`\phi(x) = a(W_2\, a(W_1 x + b_1) + b_2)` with activation ``a``.
 
@@ -65,7 +67,7 @@ class MLPFeatures(nn.Module):
                 # The generator of the CPU alone: torch.manual_seed would also reseed every accelerator.
                 stack.enter_context(torch.random.fork_rng(devices=[]))
                 stack.enter_context(torch.device("cpu"))
-                torch.default_generator.manual_seed(seed)
+                torch.default_generator.manual_seed(int(seed))
             layers: list[nn.Module] = []
             for width_in, width_out in zip([self.input_dim, *widths], widths, strict=False):
                 linear = nn.Linear(width_in, width_out)
@@ -126,6 +128,7 @@ class MLPFeatures(nn.Module):
         return features
 
 
+@check_arguments
 class LinearFeatures(nn.Module):
     r"""The inputs and a constant, :math:`\phi(x) = [\sqrt{m}\, x, \sqrt{b}]`: Bayesian linear regression.
 

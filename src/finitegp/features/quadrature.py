@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..arguments import check_arguments
 from .arguments import check_size, log_of_number
 from .fourier import SpectralFeatures
 
@@ -19,6 +20,7 @@ from .fourier import SpectralFeatures
 DEFAULT_NODES = {1: 38, 2: 38, 3: 24}
 
 
+@check_arguments
 class GaussLegendreFeatures(SpectralFeatures):
     r"""Features of the RBF kernel for one to three inputs, from quadrature instead of random draws.
 

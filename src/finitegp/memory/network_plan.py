@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..arguments import check_arguments
 from ..linalg import GRAM_BLOCK_ROWS, SMALL_BATCH_ROWS
 from .byte_sizes import format_budget, format_bytes, parse_bytes
 from .plan import CHUNKS, SMALL_OBJECTS, Item, MemoryBudgetError, MemoryPlan, Part, find_plan
@@ -202,6 +203,7 @@ def _sums(s: Setting) -> int:
     return 8 * (3 * width**2 + GRAM_BLOCK_ROWS * width)
 
 
+@check_arguments
 def plan_memory(
     budget: str | int,
     num_columns: int,

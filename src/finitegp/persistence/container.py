@@ -20,12 +20,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..atomic import complete_or_absent
+from ..atomic import can_be_name, complete_or_absent
 from ..errors import ModelFileError
 
 FORMAT = "finitegp-model"
 FORMAT_VERSION = 2
-_MAX_HEADER_BYTES = 64_000_000
+_MAX_HEADER_BYTES = 16_000_000
+# Lists and objects in a header; those of the widest tables have a quarter of that. Each takes a hundred bytes or more.
+_MAX_HEADER_PARTS = 500_000
 _NO_DIGEST = "0" * 64
 # What tensors may be: safetensors' names and torch's.
 _NAMED_TYPES = {
@@ -105,6 +107,8 @@ def read_container(path: str | os.PathLike[str], expected: str = "a model", form
     and ``form`` the format that its header must name.
     """
     place = Path(path)
+    if not can_be_name(place):
+        raise ModelFileError(f"{str(place)!r} cannot be the name of a file.")
     if place.exists() and not place.is_file():
         what = "directory" if place.is_dir() else "device or pipe"
         raise ModelFileError(f"{place} is a {what}, not {expected}.")
@@ -133,7 +137,7 @@ def _read(path: Path, opened: BinaryIO, expected: str, form: str) -> Contents:
         raise _damaged(path, f"there are {-missing} bytes after its end")
     body = opened.read()
     digest = metadata["sha256"]
-    if len(digest) != 64 or head.count(digest.encode()) != 1:
+    if len(digest) != 64 or not digest.isascii() or head.count(digest.encode()) != 1:
         raise _damaged(path, "its checksum cannot be found")
     found = hashlib.sha256(head.replace(digest.encode(), _NO_DIGEST.encode()))
     found.update(body)
@@ -173,8 +177,11 @@ def _read_head(path: Path, opened: BinaryIO, size: int, expected: str) -> bytes:
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
+    if text.count(b"[") + text.count(b"{") > _MAX_HEADER_PARTS:
+        raise _damaged(path, f"its header has more than {_MAX_HEADER_PARTS} parts")
     try:
         parsed = json.loads(text)
+        json.dumps(parsed, ensure_ascii=False).encode()  # escapes may stand for half a character, which is no text
     except (ValueError, RecursionError):  # ValueError: no JSON, no UTF-8, numbers of too many digits
         parsed = None
     if not isinstance(parsed, dict):

@@ -33,12 +33,15 @@ from ..statistics import FeatureStatistics
 from .container import read_container, write_container
 from .modules import build_module, check_grids, describe_module, load_tensors
 from .plain_json import plain_json
+from .record_kinds import RECORD, check_kinds
 from .row_sums import checked_tensor, decode_statistics, encode_statistics, positive_number
 
 Header = dict[str, Any]
 Tensors = dict[str, Tensor]
 _PROBE_ROWS = 4
 _MAX_CHUNK = 1 << 24
+# No fit has columns of larger, or of smaller, units.
+_LARGEST_UNIT = 1e150
 _MOST_COMPONENTS = 64
 _SPREAD_NUMBERS = ("shift", "unit", "strength", "factor", "degrees_of_freedom", "share")
 # Products of features with the target that differ by less are the same but for rounding.
@@ -215,9 +218,7 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
     inputs_scaler = _decode_scaler(header["inputs_scaler"], tensors, "inputs_scaler", 1)
     target_scaler = _decode_scaler(header["target_scaler"], tensors, "target_scaler", 0)
     columns = len(inputs_scaler.scale)
-    record = header["record"]
-    if not isinstance(record, dict):
-        raise ModelFileError("its record is not a table of names and values")
+    record = check_kinds("record", header["record"], RECORD)
     if "components" not in header:
         # Files of the first version: one GP, with the shape of its errors and its conformal scores in the record.
         fitted, _ = _decode_gp(header, tensors, columns, feature_map, noise_model)
@@ -450,4 +451,8 @@ def _decode_scaler(description: Any, tensors: Tensors, role: str, ndim: int) -> 
         raise ModelFileError(f"its {role} has a scale that is not positive")
     if np.shape(mean) != np.shape(scale):
         raise ModelFileError(f"its {role} has parts of different lengths")
+    # Infinite scales are of input columns that do not vary.
+    usable = (np.abs(mean) <= _LARGEST_UNIT) & (scale >= 1.0 / _LARGEST_UNIT)
+    if not np.all(usable & ((scale <= _LARGEST_UNIT) | (np.isinf(scale) & (ndim == 1)))):
+        raise ModelFileError(f"its {role} has values whose squares are no numbers in floating point")
     return Standardizer(mean, scale)

@@ -17,6 +17,7 @@ from ..errors import ModelFileError
 from .container import read_container, write_container
 from .fits import decode_fits, encode_fits
 from .plain_json import plain_json
+from .record_kinds import PARAMETERS, TRAINING_SUMMARY, check_kinds
 
 _MODULE = "module of one's own"
 
@@ -83,7 +84,7 @@ def decode_regressor(
         parameters, columns, names, summary = (
             stored[name] for name in ("parameters", "n_features_in", "feature_names_in", "training_summary")
         )
-        parameters = dict(parameters)
+        parameters = dict(check_kinds("parameters", parameters, PARAMETERS))
         if isinstance(parameters.get("feature_map"), Mapping):
             parameters["feature_map"] = feature_map or fits[0].fitted.model.feature_map
         regressor = kind(**parameters)
@@ -93,6 +94,7 @@ def decode_regressor(
             if not isinstance(names, list) or len(names) != columns or not all(isinstance(each, str) for each in names):
                 raise ValueError("the names of the columns are not one text each")
             regressor.feature_names_in_ = np.array(names, dtype=object)
+        summary = check_kinds("training summary", summary, TRAINING_SUMMARY)
         summary = {**dict.fromkeys(("rows", "rows_added", "rows_forgotten"), 0), **summary}
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(

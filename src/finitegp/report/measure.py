@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from .. import __version__
+from ..arguments import check_arguments
 from ..data import ArraySource
 from ..errors import DataError, NumericalError
 from ..formatting import shown
@@ -34,6 +35,7 @@ _RESIDUAL_PANELS = 6
 _NOT_GIVEN = "The training rows were not given"
 
 
+@check_arguments
 def gather_contents(
     model: Any,
     held_out_inputs: Any,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..arguments import check_arguments
 from ..atomic import complete_or_absent
 from ..errors import OutputExistsError
-from ..formatting import cut, percent, shown
+from ..formatting import cut, percent, printable, shown
 from . import figures
 from .charts import coordinate
 from .contents import SEVERITIES, ReportContents
@@ -18,6 +20,9 @@ from .contents import SEVERITIES, ReportContents
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+# Longer texts are cut: whole sentences of ours are shorter.
+_LONGEST_TEXT = 1000
+_OUTLINE = re.compile(r"[A-Za-z0-9 .,-]*")
 _SECTIONS = {
     "doctor": "Doctor",
     "trained": "What was trained",
@@ -75,6 +80,7 @@ def render_page(contents: ReportContents) -> str:
     return text.replace(" %", "\u00a0%")  # a number and its sign stay on one line
 
 
+@check_arguments
 def write_report(contents: ReportContents, path: str | os.PathLike[str], *, force: bool = False) -> Path:
     """Write the page to a file: the whole file or nothing.
 
@@ -114,9 +120,24 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_plain_text,
     )
-    environment.filters.update(shown=shown, percent=percent, cut=cut, n=coordinate)
+    environment.filters.update(shown=shown, percent=percent, cut=cut, n=coordinate, outline=_outline)
     return environment
+
+
+def _plain_text(value: Any) -> Any:
+    """Names of strangers: short, and without marks that turn the text around them."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return cut(printable(value, keep="\n"), _LONGEST_TEXT)
+
+
+def _outline(path: str) -> Any:
+    """The outline of a mark, which may be long."""
+    from markupsafe import Markup
+
+    return Markup(path) if _OUTLINE.fullmatch(path) else path
 
 
 def _tiles(contents: ReportContents) -> list[tuple[str, str, str]]:

@@ -50,6 +50,8 @@ def record_batches(data: Any) -> Iterator[Any]:
         names = [f"x{number}" for number in range(data.shape[1])]
         arrays = [_array_of(column, name) for column, name in zip(data.T, names, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=names)
+    elif hasattr(data, "detach"):
+        yield from record_batches(data.detach().cpu().numpy())
     elif hasattr(data, "__arrow_c_stream__"):
         yield from record_batches(pa.table(data))
     elif isinstance(data, str | os.PathLike):

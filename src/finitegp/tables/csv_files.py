@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
-from ..data.naming import check_unique, shortened, unknown_column
+from ..data.naming import check_number_of_columns, check_unique, shortened, unknown_column
 from ..errors import DataError
 from .csv_records import is_packed, line_of_row, open_text
 from .text_values import MISSING_WORDS
@@ -194,7 +194,16 @@ def _batches(path: Path, options: CsvOptions, types: dict[str, Any], skip: int) 
 
 def _first_schema(path: Path, options: CsvOptions) -> Any:
     try:
-        return _reader(path, options, {}, 0).schema
+        schema = _reader(path, options, {}, 0).schema
+        check_number_of_columns(len(schema), str(path))  # before each of them is looked at
+        _ = schema.names
+        return schema
+    except UnicodeDecodeError:  # of names: Arrow checks only values
+        raise DataError(
+            f"{path}: the names of the columns are not {options.encoding}: save the file as UTF-8,",
+            "or pass its encoding, for example encoding='latin-1'.",
+            code="wrong_encoding",
+        ) from None
     except (pa.ArrowInvalid, OSError, UnicodeError) as error:
         raise DataError(_translated(path, options, error, 0)) from None
 

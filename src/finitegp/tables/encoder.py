@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import check_arguments
 from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
 from ..errors import DataError
 from .arrow_values import record_batches
@@ -24,6 +25,7 @@ _READABLE = (1, 2)
 _MAX_COLUMNS = 100_000
 
 
+@check_arguments
 class TableEncoder:
     """Turns tables with numbers, text, dates and gaps into arrays of float64, always in the same way.
 

@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from ..automatic import fit_source
 from ..data.permutation import RandomPermutation
+from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
 from ..estimator import GPRegressor, as_regressor
 from ..estimator.parameters import check_parameters, chosen_settings
 from ..estimator.progress import stage_progress, tell_expected
 from ..scaled import ScaledGP
+from .columns import NumberColumn
 from .encoder import TableEncoder
 from .reader import ON_DISK, ROWS_IN_MEMORY
 from .settling import EncodingOptions
@@ -87,11 +89,12 @@ def learn(
 def _encode(
     training: TrainingRows, options: EncodingOptions, target_scale: str, seed: int
 ) -> tuple[TableEncoder, TargetScale, dict[str, float]]:
-    typical = training.facts.typical
+    typical, moments = training.facts.typical, training.facts.moments
+    check_magnitude(float(moments.smallest[0]), float(moments.largest[0]), "The target")
     if target_scale != "auto":
         scale = TargetScale.fitted(target_scale, typical)
-        return training.encoder(options, scale), scale, {}
-    encoder = training.encoder(options, TargetScale())
+        return _with_magnitudes(training.encoder(options, scale)), scale, {}
+    encoder = _with_magnitudes(training.encoder(options, TargetScale()))
     positions = _random_positions(training.num_rows, ROWS_TO_CHOOSE_BY, seed)
     rows, targets = training.take(positions)
     inputs = encoder.transform_training(rows, numbers=positions)
@@ -99,6 +102,14 @@ def _encode(
     if scale.name != "identity" and encoder.learns_effects:
         encoder = training.encoder(options, scale)
     return encoder, scale, densities
+
+
+def _with_magnitudes(encoder: TableEncoder) -> TableEncoder:
+    """The encoder, if no column of numbers is too large or too small to compute with."""
+    for column in encoder.columns:
+        if isinstance(column, NumberColumn) and len(column.span) == 2:
+            check_magnitude(*column.span, f"Column {column.name!r}")
+    return encoder
 
 
 def _fit_within_budget(

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sklearn.base import RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
+from ..arguments import check_arguments
 from ..data.naming import listed, locator_of
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
@@ -53,6 +54,7 @@ class PredictedChunk(NamedTuple):
     upper: Array
 
 
+@check_arguments
 class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
     """Exact Gaussian-process regression on a table with text, dates and gaps, with honest error bars.
 
@@ -260,6 +262,8 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         """
         predictor = self.predictor_
         levels = np.ravel(coverage).tolist()
+        if not levels:
+            raise ValueError("coverage must be a number between 0 and 1, or several, but is empty.")
         parts = [predictor.intervals(predictor.predict(rows), levels, method) for rows in self._encoded(X)]
         lower, upper = (np.concatenate(each) for each in zip(*parts, strict=True))
         return (lower, upper) if np.ndim(coverage) else (lower[:, 0], upper[:, 0])

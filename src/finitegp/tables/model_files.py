@@ -13,6 +13,7 @@ from ..errors import DataError, ModelFileError
 from ..estimator import GPRegressor
 from ..persistence.container import read_container, write_container
 from ..persistence.plain_json import plain_json
+from ..persistence.record_kinds import TABLE_SUMMARY, check_kinds
 from ..persistence.regressors import decode_regressor, encode_regressor
 from .columns import NumberColumn
 from .encoder import TableEncoder
@@ -79,6 +80,10 @@ def load_table_model(path: Path, *, feature_map: nn.Module | None = None) -> Sto
     stored = header.get("table")
     if not isinstance(stored, Mapping) or not isinstance(stored.get("summary"), dict):
         raise ModelFileError(f"{path} cannot be used: its description of the table makes no sense.")
+    try:
+        check_kinds("summary", stored["summary"], TABLE_SUMMARY)
+    except ModelFileError as error:
+        raise ModelFileError(f"{path} cannot be used: {error}.") from None
     target = stored.get("target")
     if target is not None and not isinstance(target, str):
         raise ModelFileError(f"{path} cannot be used: the name of its target is not text.")

@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..data.naming import listed, shortened
+from ..arguments import check_arguments
+from ..data.naming import check_number_of_columns, listed, shortened
 from ..errors import DataError
+from ..text_encodings import is_text_encoding
 from .csv_files import CsvFile, CsvOptions
 from .csv_records import Record, line_of_row, open_text, read_chunks
 from .memory_files import ENDINGS as _MEMORY_ENDINGS
@@ -48,6 +50,7 @@ _BEGINNINGS = (
 )
 
 
+@check_arguments
 class TableReader:
     r"""One table out of one or several files, read chunk by chunk, again and again.
 
@@ -111,6 +114,11 @@ class TableReader:
             raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
         if delimiter is not None and len(delimiter.encode()) != 1:
             raise ValueError(f"delimiter must be one character, but is {delimiter!r}.")
+        if decimal not in (".", ","):
+            raise ValueError(f"decimal must be '.' or ',', but is {decimal!r}.")
+        if not is_text_encoding(encoding):
+            raise ValueError(f"encoding must be one of text, such as 'utf8' or 'latin-1', but is {encoding!r}.")
+        columns = None if columns is None else list(columns)
         options = CsvOptions(delimiter, encoding, block_size, decimal, tuple(text))
         self.csv_options = options
         self.paths = _expand(paths)
@@ -337,6 +345,7 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _Fi
         file = ParquetFile(path, columns) if named_parquet else CsvFile.settle(path, options, columns)
     if not file.types:
         raise DataError(f"{path} has no columns.")
+    check_number_of_columns(len(file.types), str(path))
     if file.num_rows == 0:
         raise DataError(f"{path} has a header but no rows: remove it or fetch it again.")
     return file

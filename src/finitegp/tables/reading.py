@@ -88,6 +88,8 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
 
     def _seed(self) -> int:
         if isinstance(self.random_state, numbers.Integral):
+            if self.random_state < 0:
+                raise ValueError(f"random_state must not be negative, but is {self.random_state}.")
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import check_arguments
 from .scoring import COVERAGES, quantile_crps
 
 
+@check_arguments
 def nlpd_scorer(model: Any, X: Any, y: Any) -> float:
     """The mean log predictive density, minus the NLPD, of a fitted `TableRegressor` or `GPRegressor`.
 
@@ -21,17 +23,25 @@ def nlpd_scorer(model: Any, X: Any, y: Any) -> float:
         >>> scores.shape
         (2,)
     """
-    return float(np.mean(model.log_density(X, y)))
+    return float(np.mean(_method(model, "log_density")(X, y)))
 
 
+@check_arguments
 def crps_scorer(model: Any, X: Any, y: Any) -> float:
     """Minus the mean continuous ranked probability score, in the target's units."""
-    lower, upper = model.predict_interval(X, coverage=COVERAGES)
+    lower, upper = _method(model, "predict_interval")(X, coverage=COVERAGES)
     return -float(quantile_crps(lower, upper, np.asarray(y, dtype=np.float64)).mean())
 
 
+@check_arguments
 def coverage_scorer(model: Any, X: Any, y: Any) -> float:
     """Minus the distance of the share of targets in 90 % intervals from 90 %."""
-    lower, upper = model.predict_interval(X, coverage=0.9)
+    lower, upper = _method(model, "predict_interval")(X, coverage=0.9)
     targets = np.asarray(y, dtype=np.float64)
     return -abs(float(((lower <= targets) & (targets <= upper)).mean()) - 0.9)
+
+
+def _method(model: Any, name: str) -> Any:
+    if not hasattr(model, name):
+        raise TypeError(f"model must be a TableRegressor or a GPRegressor, but is a {type(model).__name__}.")
+    return getattr(model, name)

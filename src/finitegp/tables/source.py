@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..arguments import check_arguments
 from ..data.naming import listed, unknown_column
 from ..data.sources import WHOLE, Rows, Share, Source, check_chunk_size, check_rows
 from ..errors import DataError
@@ -23,6 +24,7 @@ from .summaries import TransformReport
 from .targets import target_values
 
 
+@check_arguments
 class TableSource(Source):
     r"""Rows of CSV or Parquet files, read chunk by chunk in any number of passes; memory does not grow with the rows.
 

@@ -1,0 +1,91 @@
+"""What the campaign works on: a small table, models of it in files, a checkpoint, a spool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass
+class Fixtures:
+    """Files in one directory.
+
+    Attributes:
+        folder: Where they are.
+        table: Rows to fit, with the target ``y``.
+        new: Rows to predict, with the target as well.
+        model: Of the table, with its rows.
+        sums: Of the table, without rows, so that statistics of sites can be made for it.
+        statistics: Of the new rows.
+        checkpoint: Of a training run, half way.
+        spool: A directory.
+    """
+
+    folder: Path
+    table: Path
+    new: Path
+    model: Path
+    sums: Path
+    statistics: Path
+    checkpoint: Path
+    spool: Path
+
+
+def write_table(path: Path, rows: int, seed: int) -> Path:
+    """Two columns of numbers, one of text, and a target."""
+    generator = np.random.default_rng(seed)
+    first, second = generator.normal(size=(2, rows)).round(4)
+    letters = generator.choice(["u", "v", "w"], rows)
+    target = (np.sin(first) + 0.5 * second + (letters == "u") + 0.1 * generator.normal(size=rows)).round(4)
+    lines = [f"{a},{b},{c},{y}" for a, b, c, y in zip(first, second, letters, target, strict=True)]
+    path.write_text("\n".join(["a,b,c,y", *lines]) + "\n")
+    return path
+
+
+def make_fixtures(folder: Path) -> Fixtures:
+    """Make all of them; takes a few seconds, because two models are fitted."""
+    from finitegp import TableRegressor, spool
+
+    torch.set_num_threads(1)
+    table, new = write_table(folder / "table.csv", 60, 0), write_table(folder / "new.csv", 12, 1)
+    fixtures = Fixtures(
+        folder,
+        table,
+        new,
+        *(folder / name for name in ("model.finitegp", "sums.finitegp", "new.statistics", "run.checkpoint", "spool")),
+    )
+    for path, keep_rows in ((fixtures.model, True), (fixtures.sums, False)):
+        model = TableRegressor(effort="low", keep_rows=keep_rows, target_scale="identity", random_state=0)
+        model.fit(table, target="y").save(path)
+    TableRegressor.load(fixtures.sums).statistics(new).save(fixtures.statistics)
+    train_some(fixtures.checkpoint, epochs=2)
+    spool(training_rows(), fixtures.spool)
+    return fixtures
+
+
+def training_rows() -> tuple[Any, Any]:
+    """Rows of numbers for networks."""
+    inputs = np.linspace(-1.0, 1.0, 40).reshape(20, 2)
+    return inputs, np.sin(3.0 * inputs[:, 0])
+
+
+def train_some(checkpoint: Path, epochs: int, resume: bool = False) -> torch.Tensor:
+    """Train a small network, with checkpoints or from one; returns its weights."""
+    from finitegp import Checkpoint, FeatureGP, Lagged, MLPFeatures, make_optimizer, train
+
+    model = FeatureGP(MLPFeatures(2, hidden=(4,), seed=0), noise_variance=0.1)
+    algorithm = Lagged(model, num_data=20)
+    train(
+        algorithm,
+        make_optimizer(algorithm),
+        training_rows(),
+        epochs=epochs,
+        batch_size=5,
+        callbacks=[] if resume else [Checkpoint(checkpoint)],
+        resume=checkpoint if resume else None,
+    )
+    return torch.cat([parameter.detach().double().reshape(-1) for parameter in model.parameters()])

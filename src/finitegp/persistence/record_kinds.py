@@ -1,0 +1,132 @@
+"""What the free parts of a file, records and summaries, must be where they are used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import ModelFileError
+from ..memory import parse_bytes
+
+Kind = Callable[[Any], bool]
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+
+
+def _count(value: Any) -> bool:
+    return _number(value) and value >= 0 and float(value).is_integer()
+
+
+def _share(value: Any) -> bool:
+    return _number(value) and 0.0 <= value <= 1.0
+
+
+def _size(value: Any) -> bool:
+    try:
+        return parse_bytes(value) > 0
+    except (TypeError, ValueError):
+        return False
+
+
+def _versions(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+
+
+def _history(value: Any) -> bool:
+    """Of one run, or of several by name: measurements of epochs."""
+    runs = value.values() if isinstance(value, dict) else [value]
+    return all(
+        isinstance(run, list)
+        and all(isinstance(row, dict) and all(each is None or _number(each) for each in row.values()) for row in run)
+        for run in runs
+    )
+
+
+def _level(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
+
+
+def _scores(value: Any) -> bool:
+    """One entry per model, all with the same intervals."""
+    if not isinstance(value, list):
+        return False
+    for each in value:
+        if not isinstance(each, dict) or not _text(each.get("name")) or not isinstance(each.get("coverage"), dict):
+            return False
+        inside = each["coverage"]
+        if inside.keys() != value[0]["coverage"].keys() or not all(_level(name) for name in inside):
+            return False
+        if not all(_share(share) for share in inside.values()) or not _number(each.get("rmse")):
+            return False
+        if not all(each[name] is None or _number(each[name]) for name in each.keys() - {"name", "coverage"}):
+            return False
+    return True
+
+
+def _settings(value: Any) -> bool:
+    """Whole numbers, where the doctor computes with them; anything else as it is."""
+    if not isinstance(value, dict):
+        return False
+    sizes = [value[name] for name in ("batch_size", "epochs", "min_steps", "window") if name in value]
+    hidden = value.get("hidden", [1])
+    return (
+        all(_number(size) and size >= 1 for size in sizes)
+        and isinstance(hidden, list)
+        and len(hidden) > 0
+        and all(_number(width) and width >= 1 for width in hidden)
+    )
+
+
+#: Of a fit.
+RECORD: dict[str, Kind] = {
+    **dict.fromkeys(("path", "why", "effort", "feature_map", "algorithm", "stop_reason"), _text),
+    **dict.fromkeys(("seconds", "log_marginal_likelihood", "out_of_fold_rmse"), _number),
+    "rows": lambda value: _count(value) and value >= 1,
+    "settings": _settings,
+    "history": _history,
+}
+#: Of an estimator.
+TRAINING_SUMMARY: dict[str, Kind] = {
+    **dict.fromkeys(("rows", "rows_added", "rows_forgotten", "columns", "targets"), _count),
+    **dict.fromkeys(("seconds", "total_weight"), _number),
+    "versions": _versions,
+}
+#: Parameters that are read before they are checked.
+PARAMETERS: dict[str, Kind] = {"memory_budget": _size, "effort": _text}
+#: Of a model of a table.
+TABLE_SUMMARY: dict[str, Kind] = {
+    **dict.fromkeys(("rows", "held_out_rows", "rows_without_target"), _count),
+    **dict.fromkeys(("target_mean", "target_std", "seconds", "interval_width"), _number),
+    "judged_by": _text,
+    "scores": _scores,
+}
+
+
+def check_kinds(what: str, entries: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
+    """The entries, if each that is there and not null is of its kind; others may be anything.
+
+    Example:
+        >>> check_kinds("record", {"path": "kernel", "seconds": None, "of a later release": [1]}, RECORD)["path"]
+        'kernel'
+        >>> check_kinds("record", {"path": ["kernel"]}, RECORD)
+        Traceback (most recent call last):
+        ...
+        finitegp.errors.ModelFileError: the entry 'path' of its record is "['kernel']", which makes no sense
+    """
+    if not isinstance(entries, dict):
+        raise ModelFileError(f"its {what} is not a table of names and values")
+    for name, kind in kinds.items():
+        value = entries.get(name)
+        if value is not None and not kind(value):
+            raise ModelFileError(f"the entry {name!r} of its {what} is {str(value)[:60]!r}, which makes no sense")
+    return entries

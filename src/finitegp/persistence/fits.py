@@ -312,7 +312,10 @@ def _weighted_targets(model: FeatureGP, statistics: FeatureStatistics) -> Tensor
         next(landmark_parts(model.feature_map, each))[1]
         for each in (model(landmarks)[0], statistics.projected_targets.mT)
     )
-    solved: Tensor = torch.linalg.solve(features.mT, projected.mT)
+    solved: Tensor
+    solved, info = torch.linalg.solve_ex(features.mT, projected.mT)
+    if int(info) or not bool(torch.isfinite(solved).all()):  # landmarks that are equal to rounding
+        solved = torch.linalg.lstsq(features.mT, projected.mT, driver="gelsd").solution
     return solved
 
 

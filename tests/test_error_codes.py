@@ -7,9 +7,11 @@ import copy
 import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import finitegp
+from finitegp import GPRegressor
 from finitegp.commands import console
 from finitegp.errors import DataError, FiniteGPError, LostRankError, OutputExistsError
 from finitegp.memory import MemoryBudgetError, plan_memory
@@ -74,3 +76,9 @@ def test_a_budget_that_is_too_small_names_one_that_is_not():
     assert f"Use --memory {size} or more." in message
     assert isinstance(refused.value, FiniteGPError)
     assert isinstance(refused.value, MemoryError)
+
+
+def test_warnings_are_at_the_line_that_called(recwarn):
+    """Not at a line of this package, however deep inside it the reason was found."""
+    GPRegressor(effort="low").fit(np.arange(6.0)[:, None], np.ones(6))
+    assert [warning.filename for warning in recwarn] == [__file__]

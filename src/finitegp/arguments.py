@@ -88,7 +88,9 @@ def _explain(error: Exception, given: Iterable[tuple[Any, Any]]) -> None:
 def _given(function: Callable[..., Any], args: Any, kwargs: Any, parameters: Any) -> Iterator[tuple[Any, Any]]:
     """The checks of all arguments with their values; and of the parameters of an estimator."""
     checks = _checks_of(function)
-    yield from zip(checks, args, strict=False)
+    places = inspect.signature(inspect.unwrap(function)).parameters.values()
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    yield from zip(checks[: sum(each.kind in by_place for each in places)], args, strict=False)
     by_name = {check[0]: check for check in checks if check is not None}
     for name, value in kwargs.items():
         yield by_name.get(name), value

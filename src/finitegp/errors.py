@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+from types import FrameType
 from typing import Any
 
 
@@ -71,3 +75,15 @@ class LostRankError(FiniteGPError, RuntimeError):
     def __init__(self, problem: str = "", advice: str = "", *, reported: bool = False, **fields: Any) -> None:
         super().__init__(problem, advice, **fields)
         self.reported = reported
+
+
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """A warning at the line that called this package from outside, however deep inside its reason was found."""
+    package = os.path.dirname(__file__)
+    frame: FrameType | None = sys._getframe(1)
+    level, outermost = 2, 1
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(package):
+            outermost = level
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=outermost + 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from . import __version__
 from .arguments import check_arguments
 from .data import ArraySource
-from .errors import DataError, ModelFileError
+from .errors import DataError, ModelFileError, warn_caller
 from .likelihood import optimal_noise
 from .model import FittedGP
 from .persistence.container import read_container, write_container
@@ -146,11 +145,10 @@ def site_statistics(
     total = sum_statistics(_partial_statistics(fit, encoder, targets, table, report))
     rows, features = total.num_data, total.num_features
     if rows < features:
-        warnings.warn(
+        warn_caller(
             f"The site has {rows:g} rows, fewer than the {features} features of the model: rows may be computed from "
             "such sums. Do not give them to anyone who may not see the rows; use more rows, or a model with fewer "
-            "features.",
-            stacklevel=4,  # past torch.no_grad and the method
+            "features."
         )
     columns = tuple(line.column for line in encoder.summary() if line.outputs)
     return SiteStatistics(total, fingerprint, target, columns=columns)
@@ -203,10 +201,9 @@ def _condition(fit: ScaledGP, total: FeatureStatistics, refit_noise: bool) -> Sc
     if refit_noise:
         optimum = optimal_noise(total)
         if optimum.at_floor:
-            warnings.warn(
+            warn_caller(
                 "The features reproduce the targets of all rows, so that the noise is at its lower bound and error "
-                "bars mean nothing: merge without refit_noise.",
-                stacklevel=4,
+                "bars mean nothing: merge without refit_noise."
             )
         noise_variance = optimum.noise_variance
         gp = copy.deepcopy(gp)

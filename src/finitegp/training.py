@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from .checkpoint import load_checkpoint
 from .data import Rows
 from .data.sampling import GATHERED_BATCHES, Sampler
 from .distributed import ALONE, Ranks
-from .errors import DataError, NumericalError
+from .errors import DataError, NumericalError, warn_caller
 from .run import TrainingRun, copy_state
 from .schedules import Schedule
 
@@ -206,9 +205,8 @@ def _recover(run: TrainingRun, initial_state: dict[str, Tensor], problem: str) -
         "the initial state" if best is None else f"the best state, {best.metric} {best.value:.4g} of epoch {best.epoch}"
     )
     rates = ", ".join(f"{group['lr']:.2g}" for group in run.optimizer.param_groups)
-    warnings.warn(
+    warn_caller(
         f"Training diverged at step {run.step} (epoch {run.epoch}): {problem} (learning rate {rates}). Restored "
         f"{back_to}. Use a smaller learning rate, or standardise inputs and targets.",
         TrainingDivergedWarning,
-        stacklevel=3,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numbers
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch import nn
 from ..arguments import check_arguments
 from ..automatic import fit_auto
 from ..automatic.table import merge_equal_rows
-from ..errors import DataError, NumericalError
+from ..errors import DataError, NumericalError, warn_caller
 from ..formatting import parse_seconds
 from ..persistence.regressors import load_regressor, save_regressor
 from ..predictive import Prediction
@@ -343,9 +342,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     ) -> ScaledGP:
         constant = is_constant(targets)
         if constant:
-            warnings.warn(
-                f"All targets are {targets[0]:.6g}: there is nothing to learn, and the error bars mean nothing.",
-                stacklevel=3,
+            warn_caller(
+                f"All targets are {targets[0]:.6g}: there is nothing to learn, and the error bars mean nothing."
             )
         automatic = is_automatic(self)
         if start is not None and automatic:

@@ -89,8 +89,7 @@ def learn(
 def _encode(
     training: TrainingRows, options: EncodingOptions, target_scale: str, seed: int
 ) -> tuple[TableEncoder, TargetScale, dict[str, float]]:
-    typical, moments = training.facts.typical, training.facts.moments
-    check_magnitude(float(moments.smallest[0]), float(moments.largest[0]), "The target")
+    typical = training.facts.typical
     if target_scale != "auto":
         scale = TargetScale.fitted(target_scale, typical)
         return _with_magnitudes(training.encoder(options, scale)), scale, {}

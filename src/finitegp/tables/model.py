@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments
 from ..data.naming import listed, locator_of
+from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
-from ..errors import DataError
+from ..errors import DataError, warn_caller
 from ..estimator import GPRegressor
 from ..metrics import Scores, score
 from ..sites import SiteStatistics, merge_sites, site_statistics
@@ -147,7 +147,9 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
                 "learn from."
             )
         moments = training.facts.moments
-        check_varies(float(moments.smallest[0]), float(moments.largest[0]), self.target_)
+        smallest, largest = float(moments.smallest[0]), float(moments.largest[0])
+        check_varies(smallest, largest, self.target_)
+        check_magnitude(smallest, largest, f"The target {self.target_ or 'y'!r}")
         started = time.perf_counter()
         names, seed = training.table.column_names, self._seed()
         options = self.encoding_options(names)
@@ -306,7 +308,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         report.imputed = {name: count for name, count in report.imputed.items() if name not in usual}
         report.extra_columns = []
         if lines := report.lines():
-            warnings.warn(" ".join(lines), stacklevel=4)
+            warn_caller(" ".join(lines))
 
     def with_target(self, target: str | None) -> TableRegressor:
         """The same model with another name for its target; None leaves it as it is."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.naming import locator_of, row_label
-from ..errors import DataError
+from ..errors import DataError, warn_caller
 from ..estimator import GPRegressor
 from .columns import NumberColumn
 from .reader import ON_DISK, ROWS_IN_MEMORY, TableReader
@@ -253,7 +252,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             raise DataError(f"The target {self.target_ or 'y'!r} is missing in all {len(values)} rows.")
         if not known.all():
             first = rows.label(int(np.flatnonzero(~known)[0]))
-            warnings.warn(self.missing_targets(int((~known).sum()), len(values), first), stacklevel=3)
+            warn_caller(self.missing_targets(int((~known).sum()), len(values), first))
         return rows.take(known), values[known]
 
     def streamed(self, X: Any) -> RowsWithTarget:
@@ -278,7 +277,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             raise DataError(f"The target {rows.name!r} is missing in all {rows.rows} rows.")
         if missing:
             first = row_label(rows.dropped[0], rows.source)
-            warnings.warn(self.missing_targets(missing, rows.rows, first), stacklevel=3)
+            warn_caller(self.missing_targets(missing, rows.rows, first))
 
 
 def _given(values: Array) -> ReadNumbers:

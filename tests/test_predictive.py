@@ -8,7 +8,7 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm, t
 
-from finitegp.predictive import Prediction, StudentMixture
+from finitegp.predictive import Prediction, StudentMixture, log_student
 
 WEIGHTS = np.array([0.5, 0.3, 0.2])
 
@@ -160,3 +160,14 @@ def test_crps_of_components_of_very_different_scales():
     apart = sum(w * np.sqrt(2 / np.pi * (scales[a] ** 2 + scales[b] ** 2)) for (a, b), w in pairs.items())
     away = np.sqrt(2 / np.pi) * (0.99 * 1.0 + 0.01 * 1000.0)
     assert float(mixture.crps(np.zeros(1))[0]) == pytest.approx(away - 0.5 * apart, rel=1e-4)
+
+
+@pytest.mark.parametrize("freedom", [9.9e3, 1.01e4, 1e8, 1e13, 1e16, 1e300])
+def test_students_with_many_degrees_of_freedom_are_normal(freedom):
+    """A variance outside that dwarfs all others leaves that many: the density must not be lost in their size."""
+    values = np.array([0.0, 0.7, -3.0])
+    expected = norm.logpdf(values) + (values**4 - 2 * values**2 - 1) / (4 * freedom)  # the series of Student's t
+    np.testing.assert_allclose(log_student(values, np.array(freedom)), expected, atol=3e-7)
+    mixture = StudentMixture(np.ones(1), np.zeros((1, 3)), np.ones((1, 3)), np.full((1, 1), freedom))
+    normal = StudentMixture(np.ones(1), np.zeros((1, 3)), np.ones((1, 3)), np.full((1, 1), np.inf))
+    np.testing.assert_allclose(mixture.crps(values), normal.crps(values), rtol=1e-3)

@@ -20,6 +20,7 @@ Array = npt.NDArray[np.float64]
 _BISECTIONS = 60
 # Of each component: ends of intervals, and how far out the last ones are, on a scale that grows exponentially.
 _ENDS, _REACH = 60, 10.0
+_MANY_DEGREES = 1e4
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +174,10 @@ def log_student(values: Array, degrees_of_freedom: Array) -> Array:
     from scipy.special import gammaln
 
     finite = np.where(np.isinf(degrees_of_freedom), 1.0, degrees_of_freedom)
-    constant = gammaln(0.5 * (finite + 1.0)) - gammaln(0.5 * finite) - 0.5 * np.log(math.pi * finite)
+    # With many degrees of freedom the difference of the two is lost in their size; its series is not.
+    few = np.minimum(finite, _MANY_DEGREES)
+    constant = gammaln(0.5 * (few + 1.0)) - gammaln(0.5 * few) - 0.5 * np.log(math.pi * few)
+    constant = np.where(finite > few, -0.5 * math.log(2.0 * math.pi) - 0.25 / finite, constant)
     student = constant - 0.5 * (finite + 1.0) * np.log1p(np.square(values) / finite)
     gaussian = -0.5 * (np.square(values) + math.log(2.0 * math.pi))
     return np.where(np.isinf(degrees_of_freedom), gaussian, student)

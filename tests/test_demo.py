@@ -34,6 +34,7 @@ def test_demo_beats_its_baselines_and_prints_them():
         assert word in text
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path):
     runner = CliRunner()
     result = runner.invoke(app, ["--version"])

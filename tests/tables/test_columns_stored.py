@@ -40,6 +40,7 @@ def tables(draw):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(tables(), st.integers(1, 7), st.integers(1, 4))
 def test_chunks_and_storage_change_nothing(table, size, max_one_hot):
@@ -64,6 +65,7 @@ def test_chunks_and_storage_change_nothing(table, size, max_one_hot):
     assert all(varies | np.array([name.endswith(("sine", "cosine")) for name in encoder.feature_names_out]))
 
 
+@pytest.mark.slow
 def test_long_columns_do_not_depend_on_chunks():
     rng = np.random.default_rng(1)
     values = rng.normal(size=50_000)

@@ -142,7 +142,7 @@ def default_fit() -> list[str]:
     return [
         "## The default fit",
         "",
-        f"`python -m benchmarks.default_fit` ({provenance(rows)}).",
+        f"`python -m benchmarks.default_fit` {provenance(rows)}.",
         "",
         "Seconds by the clock with predictions of the held-out rows, medians of rounds; what the fit was expected to",
         "take; and scores in units of the target's deviation. Up to 2,000 rows kernels are fitted, beyond 4,000",

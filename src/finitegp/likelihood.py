@@ -127,6 +127,8 @@ def negative_log_marginal_likelihood(
     # Features off by a relative epsilon move the residuals by up to epsilon |Z| |w|, and log|F| likewise.
     row_error = (_ROUNDING + feature_rounding) * math.sqrt(gram_trace * squared_weights + target_squares)
     volume_error = feature_rounding * math.sqrt(gram_trace * inverse_trace)
+    if residual_sum_of_squares is not None and not residual_sum_of_squares >= 0.0:
+        raise DataError(f"residual_sum_of_squares must not be negative, but is {residual_sum_of_squares}.")
     if residual_sum_of_squares is None:
         unexplained = target_squares - float((statistics.projected_targets * weights).sum())
         fit_error = _ROUNDING * (gram_trace * squared_weights + target_squares)

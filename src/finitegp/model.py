@@ -116,6 +116,8 @@ class FeatureGP(nn.Module):
 
     def set_output_scale(self, output_scale: float) -> None:
         """Set the factor on the kernel in place, for example to a closed-form optimum."""
+        if not 0.0 < output_scale < math.inf:
+            raise ValueError(f"output_scale must be positive and finite, but is {output_scale}.")
         with torch.no_grad():
             self.log_output_scale.fill_(math.log(output_scale))
 

@@ -311,6 +311,8 @@ class Prediction:
     @classmethod
     def concatenate(cls, parts: list[Prediction]) -> Prediction:
         """Predictions of the rows of all parts, one after the other; a covariance is that of the first part."""
+        if len(parts) == 0:
+            raise DataError("parts must hold at least one prediction.")
         if len(parts) == 1:
             return parts[0]
         mixtures = [part.mixture for part in parts if part.mixture is not None]

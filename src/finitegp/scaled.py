@@ -306,6 +306,8 @@ class ScaledGP:
         """
         if num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, but is {num_samples}.")
+        if seed < 0:
+            raise ValueError(f"seed must not be negative, but is {seed}.")
         random = np.random.default_rng(seed)
         scaled = self._scaled_inputs(inputs)
         predicted = [component.fitted.predict(scaled) for component in self.components]

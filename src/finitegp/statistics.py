@@ -58,6 +58,10 @@ class FeatureStatistics:
         """The statistics of no rows: the start of a sum."""
         if num_features < 0 or num_targets < 0:
             raise DataError(f"num_features and num_targets cannot be negative: {num_features}, {num_targets}.")
+        try:
+            device = torch.device(device)
+        except RuntimeError as error:
+            raise DataError(f"device {device!r} is none that torch knows: {error}") from None
 
         def zero(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)

@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 from finitegp import DataError
 from finitegp.metrics import score
-from finitegp.tables.scoring import COVERAGES, SCORED_COVERAGES, ScoredRows, quantile_moments
+from finitegp.tables.scoring import COVERAGES, SCORED_COVERAGES, ScoredRows
 from finitegp.tables.target_scale import SCALES, TargetScale, atom, choose_scale
 
 
@@ -78,7 +78,7 @@ def test_scores_from_quantiles_are_those_in_closed_form():
 def test_moments_of_a_lognormal_from_its_quantiles():
     levels = 0.5 + np.array(COVERAGES) / 2
     lower, upper = (np.exp(0.5 * stats.norm.ppf(each))[None] for each in (1 - levels, levels))
-    mean, std = quantile_moments(lower, upper)
+    mean, std = TargetScale().moments(lower, upper)
     expected = stats.lognorm(0.5)
     assert mean[0] == pytest.approx(expected.mean(), rel=2e-3)
     assert std[0] == pytest.approx(expected.std(), rel=2e-2)
@@ -86,16 +86,10 @@ def test_moments_of_a_lognormal_from_its_quantiles():
 
 def test_a_distribution_too_wide_to_have_a_mean_is_predicted_by_its_median():
     """On a logarithmic scale the mean of a very wide distribution is that of its tail, far from any target."""
-    from types import SimpleNamespace
-
-    from finitegp.tables.predictive import TablePredictor
-    from finitegp.tables.scoring import COVERAGES
-
     narrow, wide = 0.1, 3.0
     reach = np.array([[float(norm.ppf(0.5 + 0.5 * level)) for level in COVERAGES]])
     lower, upper = (np.exp(np.array([[narrow], [wide]]) * sign * reach) for sign in (-1.0, 1.0))
-    predictor = TablePredictor(None, None, SimpleNamespace(plausible=(0.05, 20.0)))
-    mean, std = predictor.quantile_moments(lower, upper)
+    mean, std = TargetScale(plausible=(0.05, 20.0)).moments(lower, upper)
     assert mean[0] == pytest.approx(np.exp(0.5 * narrow**2), rel=1e-3)
     assert mean[1] < 1.5  # the median is 1, the mean exp(4.5)
     assert std[1] > 10 * std[0]

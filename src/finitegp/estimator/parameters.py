@@ -6,6 +6,7 @@ import numbers
 from typing import Any
 
 import torch
+from sklearn.utils import check_random_state
 from torch import nn
 
 from ..automatic import EFFORTS
@@ -20,6 +21,15 @@ _MOST_ROWS_FOR_EXACT = 1500
 def is_automatic(regressor: Any) -> bool:
     """Whether neither features nor algorithm were chosen."""
     return isinstance(regressor.feature_map, str) and regressor.feature_map == regressor.algorithm == "auto"
+
+
+def seed_of(random_state: Any) -> int:
+    """The seed that a ``random_state`` of scikit-learn stands for."""
+    if isinstance(random_state, numbers.Integral):
+        if random_state < 0:
+            raise ValueError(f"random_state must not be negative, but is {random_state}.")
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def check_parameters(regressor: Any) -> None:

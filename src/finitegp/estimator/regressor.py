@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import sys
 import time
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from ..persistence.regressors import load_regressor, save_regressor
 from ..predictive import Prediction
 from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise
-from .parameters import check_parameters, chosen_settings, given_settings, is_automatic
+from .parameters import check_parameters, chosen_settings, given_settings, is_automatic, seed_of
 from .progress import stage_progress, tell_expected
 from .rows import check_in_place, is_constant, stays_in_place, to_numpy
 from .summary import training_summary
@@ -165,7 +164,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 f"y has {len(columns)} target columns, but the fit that warm_start goes on from has {len(before)}."
             )
         started = time.perf_counter()
-        seed = self._seed()
+        seed = seed_of(self.random_state)
         fits = []
         for number, column in enumerate(columns):
             rows = inputs, column, counts
@@ -436,13 +435,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     def _check_target_count(self, targets: Array) -> None:
         if targets.shape[1] != len(self.fits_):
             raise ValueError(f"y has {targets.shape[1]} target columns, but the fit has {len(self.fits_)}.")
-
-    def _seed(self) -> int:
-        if isinstance(self.random_state, numbers.Integral):
-            if self.random_state < 0:
-                raise ValueError(f"random_state must not be negative, but is {self.random_state}.")
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
 
 def _join(parts: list[Any], axis: int = -1) -> Array:

@@ -14,7 +14,8 @@ from .container import read_file, write_file
 from .fits import Fit, inside, read_fit
 from .program import Array, LiteError, evaluate
 from .student import Mixture
-from .tables import Encoder, Scale, read_table
+from .tables import Encoder, read_table
+from .target_scale import COVERAGES, Scale
 
 _ROWS = 512
 METHODS = ("predictive", "gaussian", "conformal")
@@ -152,7 +153,9 @@ class LiteModel:
 
         if self.scale.name != "identity":
             nothing = np.full(len(mean), np.nan)
-            return LitePrediction(*self.scale.moments(interval), nothing, nothing, interval)
+            ends = zip(*map(interval, COVERAGES), strict=True)
+            lower, upper = (np.stack(each, axis=1) for each in ends)
+            return LitePrediction(*self.scale.moments(lower, upper), nothing, nothing, interval)
         wider = std / found.std
         return LitePrediction(mean, std, wider * np.sqrt(found.epistemic), wider * np.sqrt(found.noise), interval)
 
@@ -241,7 +244,7 @@ def read_model(name: str, header: Mapping[str, Any], arrays: Mapping[str, Any]) 
         fits = tuple(read_fit(entry, inside(arrays, f"fits.{number}.")) for number, entry in enumerate(stored))
         table = header.get("table") or {}
         encoder = Encoder.read(table["encoder"]) if header.get("kind") == "table" else None
-        scale = Scale.read(table.get("target_scale"))
+        scale = Scale.from_dict(table.get("target_scale"))
         names = (header.get("regressor") or {}).get("feature_names_in")
         if encoder is not None:
             names = [column["name"] for column in encoder.used]

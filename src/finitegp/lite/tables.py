@@ -1,8 +1,9 @@
-"""Tables without Arrow: the columns of a model file's encoder, and the scale of its target."""
+"""Tables without Arrow: the columns of a model file's encoder."""
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -88,18 +89,32 @@ class Encoder:
 
     def combinations(self, inputs: Array, unknown: npt.NDArray[np.bool_]) -> list[Array]:
         """The rows with known values put in where something is new, in several ways."""
-        random = np.random.default_rng(0)
-        filled = [inputs.copy() for _ in range(_COMBINATIONS)]
-        start = 0
-        for number, column in enumerate(self.used):
-            rows, known = np.flatnonzero(unknown[:, number]), _representatives(column)
-            place = slice(start, start := start + _width(column))
-            if len(rows) == 0 or len(known) == 0:
-                continue
-            order = random.permutation(_COMBINATIONS) % len(known)
-            for each, value in zip(filled, order, strict=True):
-                each[rows, place] = known[value]
-        return filled
+        ends = np.cumsum([0, *(_width(column) for column in self.used)])
+        places = [slice(int(start), int(end)) for start, end in itertools.pairwise(ends)]
+        return fill_unknown(inputs, unknown, list(zip(places, map(_representatives, self.used), strict=True)))
+
+
+def fill_unknown(
+    inputs: Array, unknown: npt.NDArray[np.bool_], representatives: Sequence[tuple[slice, Array]]
+) -> list[Array]:
+    """Encoded rows with known values put in where something is new, in several ways.
+
+    Args:
+        inputs: ``(rows, outputs)`` encoded rows.
+        unknown: ``(rows, columns)`` where a value is new.
+        representatives: The outputs of each column, and encodings of values that it is known to have.
+    """
+    random = np.random.default_rng(0)
+    filled = [inputs.copy() for _ in range(_COMBINATIONS)]
+    for number, (place, known) in enumerate(representatives):
+        rows = np.flatnonzero(unknown[:, number])
+        if len(rows) == 0 or len(known) == 0:
+            continue
+        # Each known value equally often, in another order for each column.
+        order = random.permutation(_COMBINATIONS) % len(known)
+        for each, value in zip(filled, order, strict=True):
+            each[rows, place] = known[value]
+    return filled
 
 
 def _width(column: Mapping[str, Any]) -> int:
@@ -276,79 +291,3 @@ def _date_parts(moments: npt.NDArray[np.int64], parts: Sequence[str]) -> Array:
         angle = 2.0 * np.pi * turns[part] if part != "days" else time
         columns += [days + time] if part == "days" else [np.sin(angle), np.cos(angle)]
     return np.stack(columns, axis=1)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The scale on which the target is modelled, as the library's ``TargetScale``."""
-
-    name: str = "identity"
-    shift: float = 0.0
-    unit: float = 1.0
-    power: float = 1.0
-    lowest: float = -math.inf
-    plausible: tuple[float, float] = (-math.inf, math.inf)
-
-    @classmethod
-    def read(cls, stored: Any) -> Scale:
-        """The scale of a file; None is the target's own."""
-        if stored is None:
-            return cls()
-        shift, unit, power = (float(stored[name]) for name in ("shift", "unit", "power"))
-        low, high = stored["plausible"]
-        good = stored["name"] in ("identity", "log", "square root", "yeo-johnson") and math.isfinite(shift)
-        if not good or not 0.0 < unit < math.inf or not 0.0 <= power <= 2.0:
-            raise LiteError("its scale of the target makes no sense")
-        ends = (-math.inf if low is None else float(low), math.inf if high is None else float(high))
-        return cls(stored["name"], shift, unit, power, -math.inf if stored["lowest"] is None else 0.0, ends)
-
-    def forward(self, targets: Array) -> Array:
-        """What is modelled; not finite where a target is impossible."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if self.name == "log":
-                return np.log(targets)
-            if self.name == "square root":
-                return np.sqrt(targets + self.shift)
-        if self.name == "identity":
-            return targets
-        values = (targets - self.shift) / self.unit
-        above, below = np.log1p(np.maximum(values, 0.0)), np.log1p(np.maximum(-values, 0.0))
-        return np.where(values >= 0.0, _box_cox(above, self.power), -_box_cox(below, 2.0 - self.power))
-
-    def inverse(self, values: Array) -> Array:
-        """Targets, none below the smallest possible one."""
-        targets = values
-        if self.name == "log":
-            with np.errstate(over="ignore"):
-                targets = np.exp(values)
-        elif self.name == "square root":
-            targets = np.square(np.maximum(values, 0.0)) - self.shift
-        elif self.name == "yeo-johnson":
-            above = np.expm1(_inverse_box_cox(np.maximum(values, 0.0), self.power))
-            below = -np.expm1(_inverse_box_cox(np.maximum(-values, 0.0), 2.0 - self.power))
-            targets = np.where(values >= 0.0, above, below) * self.unit + self.shift
-        return np.maximum(targets, self.lowest)
-
-    def moments(self, interval: Callable[[float], tuple[Array, Array]]) -> tuple[Array, Array]:
-        """Mean and standard deviation from the ends of intervals at the nodes of a quadrature."""
-        nodes, weights = np.polynomial.legendre.leggauss(24)
-        weights = weights[nodes > 0.0] / 2.0
-        ends = [interval(float(node)) for node in nodes[nodes > 0.0]]
-        lower, upper = (np.stack(each, axis=1) for each in zip(*ends, strict=True))
-        low, high = (np.clip(each, *self.plausible) for each in (lower, upper))
-        mean = (low + high) @ weights
-        std = np.sqrt((np.square(low - mean[:, None]) + np.square(high - mean[:, None])) @ weights)
-        cut = (lower[:, -1] < self.plausible[0]) | (upper[:, -1] > self.plausible[1])
-        if cut.any():
-            mean[cut] = np.clip(0.5 * (lower[cut, 0] + upper[cut, 0]), *self.plausible)
-            reach = np.minimum(upper[cut, -1] - lower[cut, -1], np.finfo(np.float64).max / 4)
-            std[cut] = np.maximum(std[cut], 0.25 * reach)
-        return mean, std
-
-
-def _box_cox(logarithms: Array, power: float) -> Array:
-    return logarithms if power < 1e-9 else np.expm1(power * logarithms) / power
-
-
-def _inverse_box_cox(values: Array, power: float) -> Array:
-    return values if power < 1e-9 else np.log1p(power * values) / power

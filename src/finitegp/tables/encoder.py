@@ -116,7 +116,8 @@ class TableEncoder:
         told = {"exclude": exclude, "categorical": categorical, "numeric": numeric, "date": date}
         columns: dict[str, Any] = {name: _names(each) for name, each in told.items()}
         options = EncodingOptions(max_one_hot, missing, day_first=day_first, decimal=decimal, **columns)
-        return cls.fit_chunks(_with_targets(data, targets), options, source=locator_of(data))
+        checked = None if targets is None else _one_per_row("targets", targets, np.float64)
+        return cls.fit_chunks(_with_targets(data, checked), options, source=locator_of(data))
 
     @classmethod
     def fit_chunks(
@@ -200,7 +201,9 @@ class TableEncoder:
             first_row: Number of the first row of the chunk in the table of the fit.
             numbers: Number of each row there, if they are not neighbours.
         """
-        return self._transform(data, report, first_row if numbers is None else numbers)
+        if numbers is None:
+            return self._transform(data, report, first_row)
+        return self._transform(data, report, _one_per_row("numbers", numbers, np.int64))
 
     def _transform(
         self, data: Any, report: TransformReport | None, training: int | npt.NDArray[np.int64] | None
@@ -212,6 +215,8 @@ class TableEncoder:
             folds = None
             if training is not None:
                 own = np.arange(row, row + batch.num_rows)
+                if not isinstance(training, int) and len(training) < row + batch.num_rows:
+                    raise DataError(f"numbers must be one per row, but there are {len(training)} for more rows.")
                 folds = fold_of(own + training if isinstance(training, int) else training[own])
             blocks.append(self._transform_batch(batch, report, folds))
             unknown.append(report.unknown)
@@ -358,12 +363,25 @@ def _names(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
+def _one_per_row(name: str, values: Any, kind: type[np.generic]) -> npt.NDArray[Any]:
+    try:
+        found = np.asarray(values).astype(kind, casting="same_kind")
+    except (TypeError, ValueError):
+        raise DataError(f"{name} must be one number per row, but hold something else.") from None
+    if found.ndim != 1:
+        raise DataError(f"{name} must be one number per row, but have shape {found.shape}.")
+    return found
+
+
 def _with_targets(
     data: Any, targets: npt.NDArray[np.float64] | None
 ) -> Iterator[tuple[Any, npt.NDArray[np.float64] | None]]:
     row = 0
     for batch in record_batches(data):
-        yield batch, None if targets is None else targets[row : row + batch.num_rows]
+        own = None if targets is None else targets[row : row + batch.num_rows]
+        if own is not None and len(own) < batch.num_rows:
+            raise DataError("targets must be one number per row, but there are fewer than rows.")
+        yield batch, own
         row += batch.num_rows
 
 

@@ -11,16 +11,16 @@ import numpy.typing as npt
 import torch
 
 from ..errors import DataError, ModelFileError
+from ..lite.tables import fill_unknown
+from ..lite.target_scale import COVERAGES
 from ..predictive import Prediction
 from ..scaled import ScaledGP
 from .encoder import TableEncoder
 from .rows import TableRows
-from .scoring import COVERAGES, SCORED_COVERAGES, ScoredRows, quantile_moments
+from .scoring import SCORED_COVERAGES, ScoredRows
 from .target_scale import TargetScale
 
 Array = npt.NDArray[np.float64]
-# Rows with something new are predicted with so many combinations of known values in its place.
-_COMBINATIONS = 24
 
 
 class EncodedRows(NamedTuple):
@@ -64,7 +64,7 @@ class TablePredictor:
         if rows.unknown is None:
             return prediction
         which = np.flatnonzero(rows.unknown.any(axis=1))
-        filled = self._combinations(rows.inputs[which], rows.unknown[which])
+        filled = fill_unknown(rows.inputs[which], rows.unknown[which], list(self.encoder.representatives()))
         parts = [_on_cpu(self.fit.predict(each)) for each in filled]
         means, stds = np.stack([part.mean for part in parts]), np.stack([part.std for part in parts])
         mean, std = prediction.mean.numpy().copy(), prediction.std.numpy().copy()
@@ -72,20 +72,6 @@ class TablePredictor:
         mean[which] = means.mean(axis=0)
         std[which] = np.maximum.reduce([together, *stds, std[which]])
         return _moved(prediction, mean, std)
-
-    def _combinations(self, inputs: Array, unknown: npt.NDArray[np.bool_]) -> list[Array]:
-        """The rows with known values put in where something is new, in several ways."""
-        random = np.random.default_rng(0)
-        filled = [inputs.copy() for _ in range(_COMBINATIONS)]
-        for column, (place, known) in enumerate(self.encoder.representatives()):
-            rows = np.flatnonzero(unknown[:, column])
-            if len(rows) == 0 or len(known) == 0:
-                continue
-            # Each known value equally often, in another order for each column.
-            order = random.permutation(_COMBINATIONS) % len(known)
-            for each, value in zip(filled, order, strict=True):
-                each[rows, place] = known[value]
-        return filled
 
     def intervals(
         self, prediction: Prediction, coverages: Sequence[float], method: str = "predictive"
@@ -103,19 +89,7 @@ class TablePredictor:
         """Mean and standard deviation of a new observation, in the target's units."""
         if self.scale.name == "identity":
             return prediction.mean.numpy(), prediction.std.numpy()
-        return self.quantile_moments(*self.intervals(prediction, COVERAGES))
-
-    def quantile_moments(self, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation from the ends of intervals at ``COVERAGES``, cut where they are not plausible."""
-        mean, std = quantile_moments(*(np.clip(ends, *self.scale.plausible) for ends in (lower, upper)))
-        cut = (lower[:, -1] < self.scale.plausible[0]) | (upper[:, -1] > self.scale.plausible[1])
-        if cut.any():
-            # The mean of a distribution as wide as this is that of its tail: the median is the better prediction.
-            # What was cut stays in its error.
-            mean[cut] = np.clip(0.5 * (lower[cut, 0] + upper[cut, 0]), *self.scale.plausible)
-            reach = np.minimum(upper[cut, -1] - lower[cut, -1], np.finfo(np.float64).max / 4)
-            std[cut] = np.maximum(std[cut], 0.25 * reach)
-        return mean, std
+        return self.scale.moments(*self.intervals(prediction, COVERAGES))
 
     def log_density(self, prediction: Prediction, targets: Array) -> Array:
         """The log density of observed targets, by their own unit; minus infinity where a target is impossible."""
@@ -131,7 +105,7 @@ class TablePredictor:
         lower, upper = self.intervals(prediction, (*COVERAGES, *SCORED_COVERAGES))
         own = slice(0, len(COVERAGES))
         identity = self.scale.name == "identity"
-        mean, std = self.moments(prediction) if identity else self.quantile_moments(lower[:, own], upper[:, own])
+        mean, std = self.moments(prediction) if identity else self.scale.moments(lower[:, own], upper[:, own])
         return ScoredRows(mean, std, self.log_density(prediction, targets), lower, upper, targets)
 
 

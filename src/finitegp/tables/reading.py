@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,23 +9,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from ..arguments import check_arguments
 from ..data.naming import locator_of, row_label
 from ..errors import DataError, warn_caller
 from ..estimator import GPRegressor
+from ..estimator.parameters import seed_of
+from ..lite.target_scale import SCALES
 from .columns import NumberColumn
 from .reader import ON_DISK, ROWS_IN_MEMORY, TableReader
 from .rows import RowsWithTarget, TableRows, check_columns, is_file
 from .settling import EncodingOptions
-from .target_scale import SCALES, TargetScale, atom
+from .target_scale import TargetScale, atom
 from .targets import fit_target, plain_target, read_target
 from .training_rows import ReadNumbers, TrainingRows
 
 Array = npt.NDArray[np.float64]
 
 
+@check_arguments
 class TableReading(BaseEstimator):  # type: ignore[misc]
     """What :class:`TableRegressor` knows before it is fitted; its parameters are described there."""
 
@@ -86,11 +88,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"{name} must be a list of columns, but is {getattr(self, name)!r}: write [{name!r}].")
 
     def _seed(self) -> int:
-        if isinstance(self.random_state, numbers.Integral):
-            if self.random_state < 0:
-                raise ValueError(f"random_state must not be negative, but is {self.random_state}.")
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+        return seed_of(self.random_state)
 
     def new_regressor(self, seed: int) -> GPRegressor:
         """The regressor to fit."""

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..arguments import check_arguments
-from .scoring import COVERAGES, quantile_crps
+from ..lite.target_scale import COVERAGES
+from .scoring import quantile_crps
 
 
 @check_arguments

@@ -9,30 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..lite.target_scale import COVERAGES, NODE_WEIGHTS
 from ..metrics import Scores
 
 Array = npt.NDArray[np.float64]
-#: Levels of quantiles above one half, and weights, by which integrals over a distribution are taken (Gauss-Legendre).
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
-COVERAGES: tuple[float, ...] = tuple(float(node) for node in _NODES[_NODES > 0.0])
-NODE_WEIGHTS: tuple[float, ...] = tuple(float(weight) for weight in _WEIGHTS[_NODES > 0.0] / 2.0)
 SCORED_COVERAGES = (0.5, 0.9, 0.95)
-
-
-def quantile_moments(lower: Array, upper: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of distributions from the ends of their intervals at ``COVERAGES``.
-
-    Both are integrals over the quantiles from 0.2 to 99.8 %: a logarithm with heavy-tailed errors has no mean, but what
-    is left of it without the outermost tails is a good prediction.
-
-    Args:
-        lower: ``(rows, len(COVERAGES))``.
-        upper: The same shape.
-    """
-    weights = np.array(NODE_WEIGHTS)
-    mean = (lower + upper) @ weights
-    squares = (np.square(lower - mean[:, None]) + np.square(upper - mean[:, None])) @ weights
-    return mean, np.sqrt(squares)
 
 
 def quantile_crps(lower: Array, upper: Array, targets: Array) -> Array:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
+from ..lite.target_scale import SCALES, Scale
 
 Array = npt.NDArray[np.float64]
-SCALES = ("identity", "log", "square root", "yeo-johnson")
 # A value that so many of the targets have is an atom: no density describes it.
 ATOM_SHARE = 0.05
 _FOLDS = 4
@@ -24,31 +23,14 @@ _FEWEST_ROWS = 40
 _CLEAR_ERRORS, _CLEAR_NATS = 2.0, 0.01
 
 
-@dataclass(frozen=True)
-class TargetScale:
-    """A rising function of the target, such as its logarithm, that is modelled instead of it.
-
-    Attributes:
-        name: ``"identity"``, ``"log"``, ``"square root"`` or ``"yeo-johnson"``.
-        shift: Added under the root; subtracted before Yeo and Johnson's function.
-        unit: What that function divides by.
-        power: Its exponent, from 0 to 2: then every number is the image of a target.
-        lowest: The smallest possible target; minus infinity if none is known.
-        plausible: The range of the fit's targets with as much again on each side, on this scale. Beyond it, an
-            exponential of an extrapolation is no mean that anyone means: means are taken with quantiles cut there.
+class TargetScale(Scale):
+    """A :class:`~finitegp.lite.target_scale.Scale` that is found from targets, with what densities need of it.
 
     Example:
         >>> scale = TargetScale.fitted("log", np.array([1.0, 10.0]))
         >>> scale.forward(np.array([1.0])).tolist(), scale.inverse(np.array([0.0])).tolist()
         ([0.0], [1.0])
     """
-
-    name: str = "identity"
-    shift: float = 0.0
-    unit: float = 1.0
-    power: float = 1.0
-    lowest: float = -math.inf
-    plausible: tuple[float, float] = (-math.inf, math.inf)
 
     @classmethod
     def fitted(cls, name: str, targets: Array) -> TargetScale:
@@ -96,30 +78,6 @@ class TargetScale:
         power = float(np.clip(stats.yeojohnson_normmax((targets - middle) / unit), 0.0, 2.0))
         return cls("yeo-johnson", middle, unit, power, lowest)
 
-    def forward(self, targets: Array) -> Array:
-        """What is modelled; minus infinity or NaN where a target is impossible."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if self.name == "log":
-                return np.log(targets)
-            if self.name == "square root":
-                return np.sqrt(targets + self.shift)
-        if self.name == "yeo-johnson":
-            return _yeo_johnson((targets - self.shift) / self.unit, self.power)
-        return targets
-
-    def inverse(self, values: Array) -> Array:
-        """Targets; where a value lies beyond the smallest possible target, that."""
-        if self.name == "log":
-            with np.errstate(over="ignore"):
-                targets = np.exp(values)
-        elif self.name == "square root":
-            targets = np.square(np.maximum(values, 0.0)) - self.shift
-        elif self.name == "yeo-johnson":
-            targets = _inverse_yeo_johnson(values, self.power) * self.unit + self.shift
-        else:
-            targets = values
-        return np.maximum(targets, self.lowest)
-
     def log_derivative(self, targets: Array) -> Array:
         """The logarithm of the derivative of `forward`, which a density is multiplied by."""
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -142,24 +100,10 @@ class TargetScale:
     @classmethod
     def from_dict(cls, stored: Any) -> TargetScale:
         """The scale that `to_dict` described; None is the target's own."""
-        if stored is None:
-            return cls()
-        numbers = [stored.get(key) for key in ("shift", "unit", "power")] if isinstance(stored, Mapping) else []
-        good = len(numbers) == 3 and all(
-            isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each) for each in numbers
-        )
-        if not good or stored.get("name") not in SCALES or stored.get("lowest") not in (None, 0, 0.0):
-            raise DataError("its scale of the target makes no sense.")
-        shift, unit, power = (float(each) for each in numbers if each is not None)
-        ends = stored.get("plausible")
-        good = isinstance(ends, list) and len(ends) == 2
-        good = good and all(each is None or type(each) in (int, float) for each in ends)
-        if unit <= 0.0 or not 0.0 <= power <= 2.0 or not good:
-            raise DataError("its scale of the target makes no sense.")
-        low, high = (
-            end if each is None else float(each) for each, end in zip(ends, (-math.inf, math.inf), strict=True)
-        )
-        return cls(stored["name"], shift, unit, power, -math.inf if stored["lowest"] is None else 0.0, (low, high))
+        try:
+            return super().from_dict(stored)
+        except ValueError as error:
+            raise DataError(f"{error}.") from None
 
 
 def atom(targets: Array) -> tuple[float, float] | None:
@@ -240,25 +184,3 @@ def _width(errors: Array, degrees: float) -> float:
         weights = (degrees + 1.0) / (degrees + errors**2 / square)
         square = float(np.mean(weights * errors**2)) or 1e-300
     return math.sqrt(square)
-
-
-def _yeo_johnson(values: Array, power: float) -> Array:
-    above, below = np.log1p(np.maximum(values, 0.0)), np.log1p(np.maximum(-values, 0.0))
-    return np.where(values >= 0.0, _box_cox(above, power), -_box_cox(below, 2.0 - power))
-
-
-def _inverse_yeo_johnson(values: Array, power: float) -> Array:
-    return np.where(
-        values >= 0.0,
-        np.expm1(_inverse_box_cox(np.maximum(values, 0.0), power)),
-        -np.expm1(_inverse_box_cox(np.maximum(-values, 0.0), 2.0 - power)),
-    )
-
-
-def _box_cox(logarithms: Array, power: float) -> Array:
-    """``(exp(power * x) - 1) / power``, and its limit at zero."""
-    return logarithms if power < 1e-9 else np.expm1(power * logarithms) / power
-
-
-def _inverse_box_cox(values: Array, power: float) -> Array:
-    return values if power < 1e-9 else np.log1p(power * values) / power

@@ -1,0 +1,129 @@
+"""``Scale``: a rising function of the target, which is modelled instead of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .program import Array
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Levels of quantiles above one half, and weights, by which integrals over a distribution are taken (Gauss-Legendre).
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
+COVERAGES: tuple[float, ...] = tuple(float(node) for node in _NODES[_NODES > 0.0])
+NODE_WEIGHTS: tuple[float, ...] = tuple(float(weight) for weight in _WEIGHTS[_NODES > 0.0] / 2.0)
+SCALES = ("identity", "log", "square root", "yeo-johnson")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A rising function of the target, such as its logarithm.
+
+    Attributes:
+        name: ``"identity"``, ``"log"``, ``"square root"`` or ``"yeo-johnson"``.
+        shift: Added under the root; subtracted before Yeo and Johnson's function.
+        unit: What that function divides by.
+        power: Its exponent, from 0 to 2: then every number is the image of a target.
+        lowest: The smallest possible target; minus infinity if none is known.
+        plausible: The range of the fit's targets with as much again on each side, on this scale. Beyond it, an
+            exponential of an extrapolation is no mean that anyone means: means are taken with quantiles cut there.
+    """
+
+    name: str = "identity"
+    shift: float = 0.0
+    unit: float = 1.0
+    power: float = 1.0
+    lowest: float = -math.inf
+    plausible: tuple[float, float] = (-math.inf, math.inf)
+
+    @classmethod
+    def from_dict(cls, stored: Any) -> Self:
+        """The scale that a file describes; None is the target's own.
+
+        Raises:
+            ValueError: If the description makes no sense.
+        """
+        if stored is None:
+            return cls()
+        if not isinstance(stored, Mapping):
+            raise ValueError("its scale of the target makes no sense")
+        numbers: list[Any] = [stored.get(key) for key in ("shift", "unit", "power")]
+        ends: Any = stored.get("plausible")
+        lowest = stored.get("lowest")
+        good = isinstance(ends, list) and len(ends) == 2 and stored.get("name") in SCALES and lowest in (None, 0)
+        if not good or not all(map(_is_number, numbers)) or not all(each is None or _is_number(each) for each in ends):
+            raise ValueError("its scale of the target makes no sense")
+        shift, unit, power = map(float, numbers)
+        if unit <= 0.0 or not 0.0 <= power <= 2.0:
+            raise ValueError("its scale of the target makes no sense")
+        low, high = (sign * math.inf if each is None else float(each) for sign, each in zip((-1, 1), ends, strict=True))
+        return cls(stored["name"], shift, unit, power, -math.inf if lowest is None else 0.0, (low, high))
+
+    def forward(self, targets: Array) -> Array:
+        """What is modelled; minus infinity or NaN where a target is impossible."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.name == "log":
+                return np.log(targets)
+            if self.name == "square root":
+                return np.sqrt(targets + self.shift)
+        if self.name == "identity":
+            return targets
+        values = (targets - self.shift) / self.unit
+        above, below = np.log1p(np.maximum(values, 0.0)), np.log1p(np.maximum(-values, 0.0))
+        return np.where(values >= 0.0, _box_cox(above, self.power), -_box_cox(below, 2.0 - self.power))
+
+    def inverse(self, values: Array) -> Array:
+        """Targets; where a value lies beyond the smallest possible target, that."""
+        targets = values
+        if self.name == "log":
+            with np.errstate(over="ignore"):
+                targets = np.exp(values)
+        elif self.name == "square root":
+            targets = np.square(np.maximum(values, 0.0)) - self.shift
+        elif self.name == "yeo-johnson":
+            above = np.expm1(_inverse_box_cox(np.maximum(values, 0.0), self.power))
+            below = -np.expm1(_inverse_box_cox(np.maximum(-values, 0.0), 2.0 - self.power))
+            targets = np.where(values >= 0.0, above, below) * self.unit + self.shift
+        return np.maximum(targets, self.lowest)
+
+    def moments(self, lower: Array, upper: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation in the target's units from the ends of intervals at ``COVERAGES``.
+
+        Both are integrals over the quantiles from 0.2 to 99.8 %: a logarithm with heavy-tailed errors has no mean, but
+        what is left of it without the outermost tails is a good prediction.
+
+        Args:
+            lower: ``(rows, len(COVERAGES))``, in the target's units.
+            upper: The same shape.
+        """
+        weights = np.array(NODE_WEIGHTS)
+        low, high = (np.clip(each, *self.plausible) for each in (lower, upper))
+        mean = (low + high) @ weights
+        std = np.sqrt((np.square(low - mean[:, None]) + np.square(high - mean[:, None])) @ weights)
+        cut = (lower[:, -1] < self.plausible[0]) | (upper[:, -1] > self.plausible[1])
+        if cut.any():
+            # The mean of a distribution as wide as this is that of its tail: the median is the better prediction.
+            # What was cut stays in its error.
+            mean[cut] = np.clip(0.5 * (lower[cut, 0] + upper[cut, 0]), *self.plausible)
+            reach = np.minimum(upper[cut, -1] - lower[cut, -1], np.finfo(np.float64).max / 4)
+            std[cut] = np.maximum(std[cut], 0.25 * reach)
+        return mean, std
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _box_cox(logarithms: Array, power: float) -> Array:
+    """``(exp(power * x) - 1) / power``, and its limit at zero."""
+    return logarithms if power < 1e-9 else np.expm1(power * logarithms) / power
+
+
+def _inverse_box_cox(values: Array, power: float) -> Array:
+    return values if power < 1e-9 else np.log1p(power * values) / power

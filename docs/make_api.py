@@ -20,7 +20,8 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     "Estimator": {
         "finitegp": ["GPRegressor"],
         "finitegp.automatic": ["fit_auto", "fit_source", "fit_within_memory", "AutoSettings"],
-        "finitegp.scaled": ["ScaledGP", "Component", "row_hashes", "student_component"],
+        "finitegp.scaled": ["ScaledGP", "row_hashes"],
+        "finitegp.component": ["Component", "student_component"],
         "finitegp.spread": ["SpreadModel"],
         "finitegp.extrapolation": ["ExcessVariance"],
         "finitegp.conformal": ["ConformalScores"],

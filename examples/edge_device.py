@@ -51,10 +51,11 @@ def train_model(directory: Path, steps: int) -> None:
     import torch
 
     from finitegp import SCGD, FeatureGP, MLPFeatures, NpySource, ScaledSource, make_optimizer, train
+    from finitegp.component import Component
     from finitegp.data import Scaling
     from finitegp.data.scaling import Standardizer
     from finitegp.persistence import save_fit
-    from finitegp.scaled import Component, ScaledGP
+    from finitegp.scaled import ScaledGP
 
     torch.set_num_threads(1)
     first = make_rows(500, seed=0)

@@ -10,6 +10,7 @@ from torch import nn
 
 from finitegp import FeatureGP, GPRegressor, InputNoise, TableRegressor
 from finitegp.automatic import fit_auto
+from finitegp.component import student_component
 from finitegp.data.scaling import Standardizer
 from finitegp.error_shape import GAUSSIAN, ErrorShape, TailedShape
 from finitegp.extrapolation import ExcessVariance
@@ -26,7 +27,7 @@ from finitegp.features import (
     SoftClip,
 )
 from finitegp.noise import MeanVariance, SmoothFloor
-from finitegp.scaled import ScaledGP, student_component
+from finitegp.scaled import ScaledGP
 
 QUICK = {
     "small_rows": 40,

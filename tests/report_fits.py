@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from finitegp import FeatureGP, ScaledGP
+from finitegp.component import Component
 from finitegp.data.scaling import Standardizer
 from finitegp.features import ConcatenatedFeatures, ConstantFeatures, FourierFeatures, LinearFeatures
-from finitegp.scaled import Component
 
 HOSTILE = "<script>alert(1)</script>"
 HOSTILE_TARGET = "price \"in\" <b>£</b> & 'more'"

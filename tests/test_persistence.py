@@ -25,6 +25,7 @@ import finitegp.features
 from finitegp import DataError, FeatureGP, ScaledGP
 from finitegp.atomic import complete_or_absent
 from finitegp.automatic import fit_auto
+from finitegp.component import Component
 from finitegp.data.scaling import Standardizer
 from finitegp.errors import ModelFileError
 from finitegp.features import (
@@ -44,7 +45,6 @@ from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import FORMAT_VERSION, read_container, write_container
 from finitegp.persistence.fits import decode_fits
 from finitegp.persistence.modules import build_module, check_grids, describe_module
-from finitegp.scaled import Component
 
 QUICK = {
     "small_rows": 100,

@@ -14,11 +14,11 @@ from reference import DenseGP
 from site_tables import COUNTS, make_model, make_sites, make_table
 
 from finitegp import DataError, GPRegressor
+from finitegp.component import student_component
 from finitegp.conformal import ConformalScores
 from finitegp.error_shape import ErrorShape
 from finitegp.features import LinearFeatures
 from finitegp.persistence.row_sums import encode_statistics
-from finitegp.scaled import student_component
 from finitegp.sites import SiteStatistics
 from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.model import TableRegressor

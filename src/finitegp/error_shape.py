@@ -196,6 +196,7 @@ class TailedShape:
         return main, self.tail.log_density(standardized / other) + math.log(self.share / other)
 
 
+Shape = ErrorShape | TailedShape
 #: The shape of all predictions, unless rows that were left out spoke for another.
 GAUSSIAN = ErrorShape()
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from .arguments import check_arguments
+from .component import Component
 from .conformal import ConformalScores
 from .data import ArraySource, ScaledSource, Scaling
 from .data.scaling import Standardizer
-from .error_shape import GAUSSIAN, ErrorShape, TailedShape
 from .errors import DataError, NumericalError
 from .extrapolation import ExcessVariance
-from .likelihood import MarginalLikelihood, negative_log_marginal_likelihood
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage, variance_of_student
 from .spread import SpreadModel
@@ -30,105 +29,6 @@ Array = npt.NDArray[np.float64]
 _FARTHEST = 1e8  # in standard deviations
 #: Where intervals come from; see :meth:`ScaledGP.interval`.
 INTERVAL_METHODS = ("predictive", "gaussian", "conformal")
-
-
-class ErrorTail(NamedTuple):
-    """A share of errors with a larger scale.
-
-    Attributes:
-        share: Of all errors.
-        factor: On the scale of the others.
-        degrees_of_freedom: Of their Student's t; infinite for a Gaussian.
-    """
-
-    share: float
-    factor: float
-    degrees_of_freedom: float = math.inf
-
-
-@dataclass(frozen=True, eq=False)
-class Component:
-    """One GP of a fit, with what left-out rows say of its error bars.
-
-    Attributes:
-        fitted: The exact posterior on scaled inputs and targets.
-        name: Of its kernel or features.
-        weight: Its weight in the predictive mixture.
-        factor: On its standard deviations, which gives the scale of its Student's t.
-        degrees_of_freedom: Of its predictive Student's t; infinite for a Gaussian.
-        scale_degrees: Degrees of freedom of the prior of a common factor on all variances that is integrated out; zero
-            if there is none.
-        landmark_weights: Where the rows that the posterior has seen are the landmarks of its features, in their order:
-            what each of them weighs in the row sums. A file then needs no sums.
-        tail: A share of errors that are larger than the others, or None.
-    """
-
-    fitted: FittedGP
-    name: str = "features"
-    weight: float = 1.0
-    factor: float = 1.0
-    degrees_of_freedom: float = math.inf
-    scale_degrees: float = 0.0
-    landmark_weights: Tensor | None = None
-    tail: ErrorTail | None = None
-
-    @property
-    def error_variance(self) -> float:
-        """The variance of errors in squared scales."""
-        main = float(variance_of_student(np.array(self.degrees_of_freedom)))
-        if self.tail is None:
-            return main
-        wide = self.tail.factor**2 * float(variance_of_student(np.array(self.tail.degrees_of_freedom)))
-        return (1.0 - self.tail.share) * main + self.tail.share * wide
-
-    @property
-    def variance_factor(self) -> float:
-        """The posterior mean of the common factor on all variances, times the square of ``factor``."""
-        if not self.scale_degrees:
-            return self.factor**2
-        degrees = self.scale_degrees + self.fitted.posterior.statistics.num_data
-        return self.factor**2 * (self.scale_degrees + self._fit_term()) / degrees
-
-    def variance_factors_without(self, targets: Tensor, inside: Prediction, left_out: Prediction) -> Array:
-        """``(rows,)`` what ``variance_factor`` is without each row, given its predictions with and without it."""
-        if not self.scale_degrees:
-            return np.full(len(targets), self.factor**2)
-        # With residual r and leverage h, the row's part in y' R^-1 y is r^2 / (1 - h) / s.
-        parts = (targets - inside.mean) * (targets - left_out.mean) / left_out.noise_variance
-        squares = self._fit_term() - parts.cpu().numpy()
-        degrees = self.scale_degrees + self.fitted.posterior.statistics.num_data - 1.0
-        return self.factor**2 * (self.scale_degrees + np.maximum(squares, 0.0)) / degrees
-
-    def log_evidence(self, likelihood: MarginalLikelihood | None = None) -> float:
-        """The log marginal likelihood of the scaled targets, the common factor integrated out if there is one."""
-        posterior = self.fitted.posterior
-        found = likelihood or negative_log_marginal_likelihood(posterior.statistics, posterior.noise_variance)
-        if not self.scale_degrees:
-            return -found.total_nlml
-        prior, rows = self.scale_degrees, found.num_data
-        squares = 2.0 * found.fit
-        normalizer = (
-            math.lgamma(0.5 * (prior + rows)) - math.lgamma(0.5 * prior) - 0.5 * rows * math.log(math.pi * prior)
-        )
-        return normalizer - found.complexity - 0.5 * (prior + rows) * math.log1p(squares / prior)
-
-    def _fit_term(self) -> float:
-        """``y' R^-1 y`` for the covariance R of the targets, the factor taken out."""
-        posterior = self.fitted.posterior
-        statistics = posterior.statistics
-        explained = (statistics.projected_targets * posterior.weight_mean).sum()
-        return max(float(statistics.target_sum_of_squares.sum() - explained), 0.0) / posterior.noise_variance
-
-
-def student_component(fitted: FittedGP, shape: ErrorShape | TailedShape = GAUSSIAN) -> Component:
-    """A GP whose standard deviations are right, with errors of this shape around them."""
-    if isinstance(shape, ErrorShape):
-        return Component(fitted, factor=shape.shrink, degrees_of_freedom=shape.degrees_of_freedom or math.inf)
-    tail = ErrorTail(
-        shape.share, shape.ratio * shape.tail.shrink / shape.main.shrink, shape.tail.degrees_of_freedom or math.inf
-    )
-    main = student_component(fitted, shape.main)
-    return replace(main, factor=shape.units[0] * main.factor, tail=tail)
 
 
 @check_arguments

@@ -10,14 +10,8 @@ from finitegp import FeatureGP
 from finitegp.algorithms import Lagged
 from finitegp.automatic import ensemble
 from finitegp.automatic.batched import BatchedNetworks
-from finitegp.automatic.ensemble import (
-    LaggedHeads,
-    fit_clip,
-    make_folds,
-    make_network,
-    train_ensemble,
-    train_lagged,
-)
+from finitegp.automatic.ensemble import fit_clip, make_folds, make_network, train_ensemble
+from finitegp.automatic.lagged_training import LaggedHeads, train_lagged
 from finitegp.automatic.settings import AutoSettings
 from finitegp.automatic.table import Table
 from finitegp.data import Rows
@@ -153,6 +147,20 @@ def test_a_member_that_went_astray_is_trained_again(monkeypatch):
     kept = slice(0, len(usual.folds[0]) + len(usual.folds[1]))
     np.testing.assert_array_equal(mended.out_of_fold[kept], usual.out_of_fold[kept])
     assert float(mended.weights[2].abs().max()) < 10.0 * float(usual.weights[2].abs().max())
+
+
+def test_of_two_members_one_can_have_gone_astray():
+    """Half the sum of two errors is never far below the larger one: the smaller one is what it is compared with."""
+    table, validation = make_table(), make_table(VALIDATION, seed=9)
+    plain = SETTINGS.with_changes({"members": 2, "weight_decays": (0.1,)})
+    found = train_ensemble(table, validation, plain, seed=0)
+    members = [
+        ensemble._Member(network, weights, found.out_of_fold, 0.1)
+        for network, weights in zip(found.networks, found.weights, strict=True)
+    ]
+    assert ensemble._failed(members, found.clip, validation, plain) == []
+    members[1] = replace(members[1], weights=50.0 * members[1].weights)
+    assert ensemble._failed(members, found.clip, validation, plain) == [1]
 
 
 def test_processes_find_what_threads_find():

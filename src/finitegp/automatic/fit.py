@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ..arguments import check_arguments
+from ..component import student_component
 from ..conformal import ConformalScores
 from ..data import ArraySource, Rows, ScaledSource, Scaling, Source, as_source
 from ..data.permutation import RandomPermutation
@@ -23,7 +24,7 @@ from ..formatting import parse_seconds
 from ..memory import MemoryBudgetError, MemoryPlan, format_budget, format_bytes, parse_bytes, return_freed_memory
 from ..memory.plan import SettingT
 from ..prediction_memory import PredictionSetting, plan_prediction
-from ..scaled import ScaledGP, row_hashes, student_component
+from ..scaled import ScaledGP, row_hashes
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
 from .large_table_memory import LargeTableSetting, plan_large_table
@@ -457,9 +458,9 @@ def _fit_large(
 
 def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bool = True) -> Standardizer:
     """Standardises targets, or divides them by their root mean square for a prior mean of zero."""
-    check_magnitude(targets.min(), targets.max(), "The target")
+    standardizer = Standardizer.fit(targets, counts, label="The target")
     if center:
-        return Standardizer.fit(targets, counts)
+        return standardizer
     scale = np.sqrt(np.average(np.square(targets), weights=counts))
     return Standardizer(mean=np.zeros(()), scale=np.where(scale > 0.0, scale, 1.0))
 

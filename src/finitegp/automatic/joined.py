@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..error_shape import GAUSSIAN, ErrorShape, TailedShape
+from ..error_shape import GAUSSIAN, ErrorShape, Shape, TailedShape
 from ..features import (
     ComposedFeatures,
     ConcatenatedFeatures,
@@ -26,8 +26,6 @@ from ..posterior import WeightPosterior
 from ..predictive import Prediction
 from ..statistics import FeatureStatistics
 from .table import Array, Table
-
-Shape = ErrorShape | TailedShape
 
 # Of the two halves of the Fourier features, with all columns together weighted to one.
 _SHORT, _LONG = 0.5, 2.0

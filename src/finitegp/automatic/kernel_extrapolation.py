@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from ..component import Component
 from ..extrapolation import ExcessVariance, factor_needed, total_effects
 from ..kernel_gp import KernelPosterior, KernelRows
-from ..scaled import Component
-from .small_table import FORMS, LINEAR
+from .kernels import FORMS, LINEAR
 from .table import Array
 
 # The factor where rows say nothing, the limits where they do, and the factor on what they ask for: the next step

@@ -13,15 +13,16 @@ import torch
 from ..data import ArraySource, Source
 from ..data.sources import Share
 from ..distributed import ALONE, Ranks
-from ..error_shape import ErrorShape, TailedShape
+from ..error_shape import Shape
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
 from ..statistics import FeatureStatistics, RunningSums, sum_statistics
-from .ensemble import Ensemble, count_steps, in_threads, train_ensemble
+from .ensemble import Ensemble, train_ensemble
 from .joined import HeldOut, LeftOut, calibrate, make_joined_model, with_prior
+from .lagged_training import count_steps
 from .noise_networks import fit_noise_networks, log_noise_scale
-from .processes import count_processes, with_one_thread
+from .processes import count_processes, in_parallel, with_one_thread
 from .settings import AutoSettings
 from .table import Array, Table
 
@@ -47,7 +48,7 @@ class LargeTableFit:
 
     fitted: FittedGP
     excess: ExcessVariance
-    error_shape: ErrorShape | TailedShape
+    error_shape: Shape
     scores: Array
     record: dict[str, Any]
 
@@ -82,10 +83,7 @@ def fit_large_table(
         ranks: Processes that share the pass over everything; each of them trains the same networks.
     """
     threads = min(2, count_processes(2)) if threads is None else threads
-    result: LargeTableFit = with_one_thread(
-        _fit, sample, everything, settings, seed, threads, may_start_processes, progress, ranks
-    )
-    return result
+    return with_one_thread(_fit, sample, everything, settings, seed, threads, may_start_processes, progress, ranks)
 
 
 def _fit(
@@ -243,5 +241,6 @@ def _sum_rows(model: FeatureGP, everything: Source, threads: int, ranks: Ranks) 
     def read(number: int) -> RunningSums:
         return exact.sum_rows(everything, share=Share(number, SHARES))
 
-    found = [sums for sums in in_threads(read, range(SHARES), threads) if not sums.is_empty]
+    shares = in_parallel(read, [(number,) for number in range(SHARES)], threads)
+    found = [sums for sums in shares if not sums.is_empty]
     return sum_statistics(found.pop(0).total() for _ in range(len(found)))

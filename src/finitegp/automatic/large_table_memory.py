@@ -14,7 +14,8 @@ from itertools import pairwise
 from ..extrapolation import CHEAP_FREQUENCIES, CLUSTERED_ROWS, MODELS, MOST_CENTRES, PIECE, TESTED_ROWS
 from ..linalg import GRAM_BLOCK_ROWS
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, Part, find_plan
-from .ensemble import BLOCK, LARGEST_GROUP, embedding_shape, fold_size
+from .ensemble import LARGEST_GROUP, embedding_shape, fold_size
+from .lagged_training import BLOCK
 from .large_table import SHARES, count_fourier, count_validation
 from .noise_networks import BATCH_SIZE, FREQUENCIES, HIDDEN
 from .settings import AutoSettings

@@ -16,7 +16,9 @@ from ..flat_adam import FlatAdamW
 from ..noise import InputNoise, MeanVariance, SmoothFloor
 from ..schedules import cosine_decay
 from .batched import BatchedNetworks
-from .ensemble import clip_rows, draw_batches, in_threads
+from .ensemble import clip_rows
+from .lagged_training import draw_batches
+from .processes import in_parallel
 from .settings import AutoSettings
 from .table import Array, Table
 
@@ -80,7 +82,7 @@ def fit_noise_networks(
         left_out = folds == number
         return _train(networks[number], inputs, squares, counts, left_out, settings, seed * 100 + number)
 
-    found = in_threads(train, range(count), threads)
+    found = list(in_parallel(train, [(number,) for number in range(count)], threads))
     log_variance = np.empty(len(residuals))
     for number, each in enumerate(found):
         log_variance[folds == number] = each.log_variance

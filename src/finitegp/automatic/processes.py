@@ -1,13 +1,17 @@
-"""Independent jobs side by side in processes of one thread each."""
+"""Independent jobs side by side, in threads or in processes of one thread each."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
+
+_Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
 
 
 def count_processes(jobs: int) -> int:
@@ -16,26 +20,39 @@ def count_processes(jobs: int) -> int:
     return max(1, min(available, jobs))
 
 
-def in_parallel(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]], processes: int) -> Iterator[Any]:
-    """Results of ``function(*job)`` in the order of the jobs.
+def in_parallel(
+    function: Callable[..., _Result], jobs: Sequence[tuple[Any, ...]], workers: int, *, processes: bool = False
+) -> Iterator[_Result]:
+    """Results of ``function(*job)`` in the order of the jobs, each as soon as it and those before it are there.
 
-    Small networks are trained fastest by one thread, so each job has one, also without processes: the last digits of
-    a sum depend on how many threads share it, and a result must not depend on the machine's cores.
+    Args:
+        function: What to call.
+        jobs: Its arguments.
+        workers: Jobs at once.
+        processes: Whether each worker is a process. Torch's operations let other threads run, so threads do for short
+            jobs. Small networks are trained fastest by one thread, so each job in a process has one: the last digits
+            of a sum depend on how many threads share it, and a result must not depend on the machine's cores.
 
     Example:
-        >>> list(in_parallel(pow, [(2, 3), (3, 2)], processes=1))
+        >>> list(in_parallel(pow, [(2, 3), (3, 2)], workers=2))
         [8, 9]
     """
-    if processes == 1:
-        yield from (with_one_thread(function, *job) for job in jobs)
-        return
-    # joblib comes with scikit-learn; its processes need no guarded main module and survive notebooks.
-    from joblib import Parallel, delayed
+    if workers == 1 or len(jobs) == 1:
+        yield from (with_one_thread(function, *job) if processes else function(*job) for job in jobs)
+    elif processes:
+        # joblib comes with scikit-learn; its processes need no guarded main module and survive notebooks.
+        from joblib import Parallel, delayed
 
-    yield from Parallel(n_jobs=processes, return_as="generator")(delayed(with_one_thread)(function, *j) for j in jobs)
+        calls = (delayed(with_one_thread)(function, *job) for job in jobs)
+        yield from Parallel(n_jobs=workers, return_as="generator")(calls)
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            yield from pool.map(lambda job: function(*job), jobs)
 
 
-def with_one_thread(function: Callable[..., Any], *job: Any, **options: Any) -> Any:
+def with_one_thread(
+    function: Callable[_Arguments, _Result], *job: _Arguments.args, **options: _Arguments.kwargs
+) -> _Result:
     """``function(*job, **options)`` with one thread of torch and one of BLAS, whose threads wait by spinning."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

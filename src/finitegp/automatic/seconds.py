@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from ..flat_adam import FlatAdamW
 from ..kernel_gp import KernelForm, KernelGP, KernelRows
 from .batched import BatchedNetworks
-from .ensemble import BLOCK, RACERS, LaggedHeads, count_steps, fold_size, make_network, split_evenly
+from .ensemble import RACERS, fold_size, make_network, split_evenly
+from .kernels import FORMS
+from .lagged_training import BLOCK, LaggedHeads, count_steps
 from .large_table import count_fourier, count_validation, trains_in_processes
 from .noise_networks import BATCH_SIZE, make_noise_network
 from .processes import with_one_thread
 from .settings import AutoSettings
-from .small_table import ENOUGH_JUDGES, FORMS
+from .small_table import ENOUGH_JUDGES
 
 # Threads wait for each other between small operations; processes hardly, but they have to start.
 _THREADS_LOSE, _PROCESSES_LOSE, _START = 1.5, 1.1, 3.0
@@ -66,8 +69,7 @@ class Work:
 
 def expected_seconds(work: Work) -> float:
     """Seconds of the whole fit; timing a few steps takes a fraction of one."""
-    seconds: float = with_one_thread(_expected, work)
-    return seconds
+    return with_one_thread(_expected, work)
 
 
 def within_seconds(budget: float, work: Work) -> Work:
@@ -175,13 +177,13 @@ def _timed_step(columns: int, settings: AutoSettings, members: int) -> float:
     batched = BatchedNetworks([make_network(columns, settings, seed=member) for member in range(members)])
     heads = LaggedHeads(members, settings.hidden[-1], [10_000] * members)
     inputs, targets = torch.randn(members, settings.batch_size, columns), torch.randn(members, settings.batch_size)
-    values = torch.cat([parameter.detach().reshape(-1) for parameter in batched.parameters])
+    optimizer = FlatAdamW(batched.parameters, learning_rate=settings.learning_rate, weight_decay=0.1)
 
     def step() -> None:
         for _ in range(BLOCK):
             features = batched.forward(inputs)
             batched.backward(heads.gradient(features, targets, None))
-            values.mul_(0.5).add_(values).sqrt()  # about what the optimizer does
+            optimizer.step()
             heads.take_up(features, targets, None)
         heads.refresh()
 

@@ -12,48 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from threadpoolctl import threadpool_limits
-from torch import nn
 
-from ..data import ArraySource
-from ..features import ConcatenatedFeatures, ConstantFeatures, LandmarkFeatures, LinearFeatures
-from ..kernel_gp import (
-    Array,
-    KernelForm,
-    KernelGP,
-    KernelPosterior,
-    KernelPrior,
-    KernelRows,
-    fit_from_several_starts,
-    noise_of,
-)
-from ..model import FeatureGP, FittedGP
-from ..predictive import StudentMixture, log_student
-from ..scaled import Component, pooled
+from ..component import Component
+from ..kernel_gp import Array, KernelForm, KernelGP, KernelPosterior, KernelRows, fit_from_several_starts
+from ..predictive import StudentMixture
 from ..spread import SpreadModel
-from .aggregation import neighbour_means
+from .copies_and_outliers import Groups, are_copies, equal_rows, gross_outliers
+from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel
+from .stacking import choose_shape, fit_spread, stacking_weights
 
-Groups = npt.NDArray[np.intp]
-
-LINEAR = "linear"
-FORMS = {
-    LINEAR: KernelForm(),
-    "matern52": KernelForm("matern52"),
-    "rbf per column": KernelForm("rbf", length_scale_per_column=True),
-    "matern32 per column": KernelForm("matern32", length_scale_per_column=True),
-}
-# Logarithms of squared errors are nearly all noise: standardised, 0.9 of their variance where nothing is to be learned.
-_SPREAD_FORM = KernelForm(
-    "matern52",
-    prior=KernelPrior(
-        noise=(math.log(0.9), 0.3),
-        linear=(math.log(0.05), 1.5),
-        signal=(math.log(0.1), 1.0),
-        intercept=0.5,
-        scale_degrees=1000.0,
-    ),
-)
-# Rows that outliers and the spread are learned from: more make them hardly better, and cost grows with the cube.
-_LEARNING_ROWS = 600
 _FEWEST_FOR_FOLDS = 5
 # With at least this number of rows that hyperparameters were not learned from, these alone judge, without refits.
 ENOUGH_JUDGES = 1000
@@ -62,9 +29,6 @@ _LEAST_WEIGHT = 0.01
 # The row of prior, and half a row that speaks for the kernel.
 _LEAST_ROWS = 1.5
 _FEWEST_FOR_SPREAD = 40
-_DEGREES = (2.2, 2.6, 3.2, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0)
-# Half the 90 % width is believed to shrink by a tenth, and to grow by three tenths, without much evidence.
-_NARROWER, _WIDER = 0.1, 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,58 +58,6 @@ class SmallTableFit:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def kernel_features(
-    form: KernelForm, parameters: Array, inputs: Array, *, keep_rows: bool = True
-) -> ConcatenatedFeatures:
-    """The finite features of a kernel: intercept and linear trend as they are, the stationary part on landmarks.
-
-    Columns that do not vary have no part in the kernel; their landmarks are equal, so that any length scale does.
-
-    Args:
-        form: Which kernel.
-        parameters: Its parameters.
-        inputs: ``(rows, columns)``.
-        keep_rows: Whether the rows are the landmarks, which makes the features exact; otherwise means of neighbours.
-    """
-    varying = np.ptp(inputs, axis=0) > 0.0
-    count, columns = max(int(varying.sum()), 1), inputs.shape[1]
-    maps: list[nn.Module] = [
-        ConstantFeatures(form.prior.intercept),
-        LinearFeatures(columns, bias=False, magnitude=math.exp(parameters[1]) / count),
-    ]
-    if form.correlation is not None:
-        length_scales = np.ones(columns)
-        length_scales[varying] = np.exp(parameters[3:])
-        landmarks = inputs if keep_rows else neighbour_means(inputs, length_scales)
-        maps.append(
-            LandmarkFeatures.at(
-                landmarks, kernel=form.correlation, length_scales=length_scales, variance=math.exp(parameters[2])
-            )
-        )
-    return ConcatenatedFeatures(*maps)
-
-
-def condition_kernel(
-    form: KernelForm, parameters: Array, inputs: Array, rows: KernelRows, *, keep_rows: bool = True
-) -> FittedGP:
-    """The posterior of a kernel as one of finite features; with the rows as landmarks it is the same to rounding.
-
-    Args:
-        form: Which kernel.
-        parameters: Its parameters.
-        inputs: ``(rows, columns)`` with the columns that do not vary.
-        rows: The same rows without these columns.
-        keep_rows: Whether the rows are the landmarks; otherwise means of neighbours are, and the posterior is that of
-            a coarser kernel, with a noise of its own, and with what is lost as a variance of its own.
-    """
-    features = kernel_features(form, parameters, inputs, keep_rows=keep_rows)
-    model = FeatureGP(features, noise_variance=noise_of(parameters))
-    weights = None if bool((rows.noise_scales == 1.0).all()) else 1.0 / rows.noise_scales
-    counts = None if bool((rows.counts == 1.0).all()) else rows.counts
-    # What coarser features do not see of the rows is noise to them: with the kernel's own noise they would overfit.
-    return model.condition(ArraySource(inputs, rows.targets, weights, counts=counts), optimize_noise=not keep_rows)
-
-
 def fit_small_table(
     inputs: Array,
     targets: Array,
@@ -154,7 +66,7 @@ def fit_small_table(
     may_be_copies: bool = True,
     input_noise: bool = True,
     keep_rows: bool = True,
-    learning_rows: int = _LEARNING_ROWS,
+    learning_rows: int = LEARNING_ROWS,
     seed: int = 0,
     threads: int = 1,
     progress: Callable[[str], None] | None = None,
@@ -363,152 +275,9 @@ def _leave_out(
     return mean, np.sqrt(variance + noise)
 
 
-def equal_rows(inputs: Array) -> Groups:
-    """The number of the group of equal rows that each row belongs to."""
-    return np.asarray(np.unique(inputs, axis=0, return_inverse=True)[1]).ravel()
-
-
-def are_copies(rows: KernelRows, groups: Groups) -> bool:
-    """Whether equal inputs are copies of rows rather than repeated measurements.
-
-    Copies agree in their targets nearly always, and far more often than two targets agree by chance.
-    """
-    sizes = np.bincount(groups, rows.counts)
-    repeated = sizes > 1.0
-    if not repeated.any():
-        return False
-    targets = rows.targets
-    centres = np.bincount(groups, targets * rows.counts) / sizes
-    same = np.abs(targets - centres[groups]) <= 1e-9 * (np.abs(targets) + targets.std())
-    agree = np.bincount(groups, ~same)[repeated] == 0
-    shares = np.bincount(np.unique(targets, return_inverse=True)[1].ravel(), rows.counts) / rows.total
-    chance = float(np.square(shares).sum())
-    return bool(agree.mean() > 0.95 and int(repeated.sum()) * math.log(chance) < math.log(1e-6))
-
-
-def gross_outliers(rows: KernelRows, seed: int) -> tuple[float, float, Array]:
-    """Shift and unit of the targets, and factors on the noise of rows that no smooth function explains."""
-    targets = rows.targets
-    median = float(np.median(targets))
-    distances = np.abs(targets - median)
-    unit = 1.4826 * float(np.median(distances))
-    nothing = 0.0, 1.0, rows.noise_scales
-    if unit <= 0.0 or distances.max() <= 8.0 * unit or np.mean(distances > 8.0 * unit) >= 0.05:
-        return nothing
-    standardized = (targets - median) / unit
-    scales = np.where(np.abs(standardized) < 6.0, 1.0, np.maximum(1.0, np.square(standardized) / 16.0))
-    form = FORMS["matern52"]
-    learning = np.arange(len(targets))
-    if len(learning) > _LEARNING_ROWS:
-        # All that stand out, and some of the others.
-        order = np.argsort(-np.abs(standardized))
-        rest = np.random.default_rng(seed).permutation(order[_LEARNING_ROWS // 4 :])
-        learning = np.sort(np.concatenate([order[: _LEARNING_ROWS // 4], rest[: _LEARNING_ROWS * 3 // 4]]))
-    for _ in range(3):
-        part = KernelRows(rows.inputs, standardized, scales, rows.counts)
-        parameters = fit_from_several_starts(form, part.take(learning), (1.0, 0.3), steps=30, seed=seed)
-        posterior = KernelPosterior(form, parameters, part)
-        mean, variance = posterior.leave_one_out()
-        # Of one trusted observation: a row with a count is the mean of that many.
-        trusted = np.maximum(variance - posterior.scale * posterior.noise * (scales / rows.counts - 1.0), 1e-12)
-        found = (4.0 + np.square(standardized - mean) / trusted) / 5.0
-        scales = np.where(found > 5.0, found, 1.0)
-    return (median, unit, scales) if bool((scales > 1.0).any()) else nothing
-
-
 def assign_folds(groups: Groups, folds: int, random: np.random.Generator) -> Groups:
     """The fold of each row; equal rows share one."""
     order = random.permutation(int(groups.max()) + 1)
     fold_of_group = np.empty(len(order), dtype=np.intp)
     fold_of_group[order] = np.arange(len(order)) % folds
     return fold_of_group[groups]
-
-
-def choose_shape(standardized: Array, most_degrees: float, weights: Array) -> tuple[float, float]:
-    """The factor on the scales and the degrees of freedom with the best penalised density of out-of-fold errors.
-
-    The penalty is on the logarithm of the 90 % half-width relative to the model's own: narrowing is believed less
-    readily than widening.
-    """
-    from scipy.special import stdtrit
-
-    log_factors = np.linspace(-1.5, 2.5, 161)
-    own = math.log(stdtrit(most_degrees, 0.95))
-    best = (-math.inf, 1.0, most_degrees)
-    for freedom in (*(value for value in _DEGREES if value <= most_degrees), most_degrees):
-        widths = log_factors + math.log(stdtrit(freedom, 0.95)) - own
-        density = weights @ log_student(standardized[:, None] / np.exp(log_factors), np.array(freedom))
-        penalty = 0.5 * np.square(widths / np.where(widths < 0.0, _NARROWER, _WIDER)) + 3.0 / freedom
-        value = density - weights.sum() * log_factors - penalty
-        index = int(value.argmax())
-        if value[index] > best[0]:
-            best = (float(value[index]), math.exp(log_factors[index]), freedom)
-    return best[1], best[2]
-
-
-def stacking_weights(log_densities: Array, row_weights: Array, *, rounds: int = 200) -> Array:
-    """The weights of the mixture with the best density, by expectation-maximisation with one row of prior for each."""
-    count, total = len(log_densities), float(row_weights.sum())
-    weights = np.full(count, 1.0 / count)
-    for _ in range(rounds):
-        shares = np.log(weights)[:, None] + log_densities
-        shares = np.exp(shares - shares.max(axis=0))
-        shares /= shares.sum(axis=0)
-        weights = (shares @ row_weights + 1.0) / (total + count)
-    return weights
-
-
-def fit_spread(
-    inputs: Array, rows: KernelRows, groups: Groups, stacked: StudentMixture, most_degrees: float, seed: int
-) -> tuple[SpreadModel | None, StudentMixture]:
-    """A model of the spread, if out-of-fold errors gain by it, and the out-of-fold mixture with it."""
-    mean, variance = pooled(stacked)
-    squares = np.square(rows.targets - mean) / variance
-    # The mean of the logarithm of a squared standard normal is -1.27.
-    logs = np.clip(np.log(np.maximum(squares, 1e-6)) + 1.2704, -6.0, 6.0)
-    extra = np.column_stack([np.log(variance), mean])
-    centres, units = extra.mean(0), extra.std(0) + 1e-12
-    shift, unit = float(logs.mean()), float(logs.std()) + 1e-12
-    spread_rows = KernelRows.of(np.column_stack([rows.inputs, (extra - centres) / units]), (logs - shift) / unit)
-    form = _SPREAD_FORM
-    learning = np.sort(np.random.default_rng(seed + 2).permutation(len(logs))[:_LEARNING_ROWS])
-    parameters = fit_from_several_starts(form, spread_rows.take(learning), (1.0, 0.4), steps=25, seed=seed)
-    posterior = KernelPosterior(form, parameters, spread_rows)
-    left_out = np.clip(posterior.leave_groups_out(groups)[0] * unit + shift, -5.0, 5.0)
-    limits = tuple(float(value) for value in np.quantile(left_out, [0.01, 0.99]))
-    best: tuple[float, float, float, float] | None = None
-    for strength in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25):
-        scales = np.sqrt(variance) * np.exp(0.5 * strength * left_out)
-        factor, freedom = choose_shape((rows.targets - mean) / scales, most_degrees, rows.counts)
-        density = float(rows.counts @ _log_density(rows.targets, mean, factor * scales, freedom)) - 3.0 * (
-            strength > 0.0
-        )
-        if best is None or density > best[0]:
-            best = density, strength, factor, freedom
-    assert best is not None
-    _, strength, factor, freedom = best
-    if strength == 0.0:
-        return None, stacked
-    scales = factor * np.sqrt(variance) * np.exp(0.5 * strength * left_out)
-    both = np.array([stacked.log_density(rows.targets), _log_density(rows.targets, mean, scales, freedom)])
-    share = float(stacking_weights(both, rows.counts)[1])
-    everything = np.column_stack([inputs, (extra - centres) / units])
-    fitted = condition_kernel(form, parameters, everything, spread_rows)
-    found = SpreadModel(
-        fitted,
-        shift,
-        unit,
-        centres,
-        units,
-        (limits[0], limits[1]),
-        strength,
-        factor,
-        freedom,
-        share,
-        torch.from_numpy(spread_rows.counts / spread_rows.noise_scales),
-    )
-    return found, stacked.with_component(share, mean, scales, freedom)
-
-
-def _log_density(values: Array, means: Array, scales: Array, freedom: float) -> Array:
-    return log_student((values - means) / scales, np.array(freedom)) - np.log(scales)

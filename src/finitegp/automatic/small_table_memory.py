@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, find_plan
-from .small_table import FORMS
+from .kernels import FORMS
 
 
 @dataclass(frozen=True)

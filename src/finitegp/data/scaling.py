@@ -67,15 +67,15 @@ class Standardizer:
     scale: _Array
 
     @classmethod
-    def fit(cls, values: Any, counts: Any = None) -> Standardizer:
+    def fit(cls, values: Any, counts: Any = None, *, label: str = "Column {}") -> Standardizer:
         """The mean and standard deviation of each column of ``(rows, columns)`` or ``(rows,)`` values.
 
-        Each row stands for ``counts`` ``(rows,)`` equal rows; None means one.
+        Each row stands for ``counts`` ``(rows,)`` equal rows; None means one. Errors name the column by ``label``.
         """
         array = np.asarray(values, dtype=np.float64)
         if array.size == 0:
             raise DataError("There are no rows to standardise.")
-        check_magnitude(array.min(axis=0), array.max(axis=0), "Column {}")
+        check_magnitude(array.min(axis=0), array.max(axis=0), label)
         mean = np.average(array, axis=0, weights=counts)
         scale = np.sqrt(np.average(np.square(array - mean), axis=0, weights=counts))
         # A constant column has a standard deviation of rounding errors, not always of exactly zero.

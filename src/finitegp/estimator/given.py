@@ -18,13 +18,14 @@ from ..algorithms.base import Algorithm
 from ..automatic.fit import fit_target_scaler
 from ..automatic.processes import with_one_thread
 from ..callbacks import Callback, ProgressBar, Validation
+from ..component import Component
 from ..data import ArraySource
 from ..data.scaling import Standardizer
 from ..features import ConcatenatedFeatures, ConstantFeatures, FourierFeatures, LinearFeatures, MLPFeatures
 from ..full_batch import fit_full_batch
 from ..model import FeatureGP
 from ..noise import ConstantNoise, InputNoise, NoiseModel
-from ..scaled import Component, ScaledGP
+from ..scaled import ScaledGP
 from ..schedules import cosine_decay, make_optimizer
 from ..training import train
 

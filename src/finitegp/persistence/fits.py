@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
+from ..component import Component, ErrorTail, student_component
 from ..conformal import ConformalScores
 from ..data.scaling import Standardizer
 from ..error_shape import ErrorShape
@@ -27,7 +28,7 @@ from ..features.landmarks import landmark_parts, landmarks_of
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
-from ..scaled import Component, ErrorTail, ScaledGP, student_component
+from ..scaled import ScaledGP
 from ..spread import SpreadModel
 from ..statistics import FeatureStatistics
 from .container import read_container, write_container

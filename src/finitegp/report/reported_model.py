@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..component import Component
 from ..data.scaling import Standardizer
 from ..errors import NumericalError
 from ..linalg import symmetric_eigen
 from ..model import FittedGP
 from ..predictive import Prediction, StudentMixture
-from ..scaled import Component, ScaledGP
+from ..scaled import ScaledGP
 
 Array = npt.NDArray[np.float64]
 # Normal scores of targets that a model holds impossible.

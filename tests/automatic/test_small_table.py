@@ -4,20 +4,15 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from finitegp.automatic.small_table import (
-    FORMS,
-    are_copies,
-    assign_folds,
-    choose_shape,
-    condition_kernel,
-    equal_rows,
-    fit_small_table,
-    stacking_weights,
-)
+from finitegp.automatic.copies_and_outliers import are_copies, equal_rows
+from finitegp.automatic.kernels import FORMS, condition_kernel
+from finitegp.automatic.small_table import assign_folds, fit_small_table
+from finitegp.automatic.stacking import choose_shape, stacking_weights
 from finitegp.automatic.table import merge_equal_rows
+from finitegp.component import Component
 from finitegp.data.scaling import Standardizer
 from finitegp.kernel_gp import KernelPosterior, KernelRows, fit_from_several_starts
-from finitegp.scaled import Component, ScaledGP
+from finitegp.scaled import ScaledGP
 
 
 def standardize(values):

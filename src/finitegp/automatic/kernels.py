@@ -1,0 +1,76 @@
+"""The kernels of small tables, and their exact posteriors as ones of finite features."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from torch import nn
+
+from ..data import ArraySource
+from ..features import ConcatenatedFeatures, ConstantFeatures, LandmarkFeatures, LinearFeatures
+from ..kernel_gp import Array, KernelForm, KernelRows, noise_of
+from ..model import FeatureGP, FittedGP
+from .aggregation import neighbour_means
+
+LINEAR = "linear"
+FORMS = {
+    LINEAR: KernelForm(),
+    "matern52": KernelForm("matern52"),
+    "rbf per column": KernelForm("rbf", length_scale_per_column=True),
+    "matern32 per column": KernelForm("matern32", length_scale_per_column=True),
+}
+# Rows that outliers and the spread are learned from: more make them hardly better, and cost grows with the cube.
+LEARNING_ROWS = 600
+
+
+def kernel_features(
+    form: KernelForm, parameters: Array, inputs: Array, *, keep_rows: bool = True
+) -> ConcatenatedFeatures:
+    """The finite features of a kernel: intercept and linear trend as they are, the stationary part on landmarks.
+
+    Columns that do not vary have no part in the kernel; their landmarks are equal, so that any length scale does.
+
+    Args:
+        form: Which kernel.
+        parameters: Its parameters.
+        inputs: ``(rows, columns)``.
+        keep_rows: Whether the rows are the landmarks, which makes the features exact; otherwise means of neighbours.
+    """
+    varying = np.ptp(inputs, axis=0) > 0.0
+    count, columns = max(int(varying.sum()), 1), inputs.shape[1]
+    maps: list[nn.Module] = [
+        ConstantFeatures(form.prior.intercept),
+        LinearFeatures(columns, bias=False, magnitude=math.exp(parameters[1]) / count),
+    ]
+    if form.correlation is not None:
+        length_scales = np.ones(columns)
+        length_scales[varying] = np.exp(parameters[3:])
+        landmarks = inputs if keep_rows else neighbour_means(inputs, length_scales)
+        maps.append(
+            LandmarkFeatures.at(
+                landmarks, kernel=form.correlation, length_scales=length_scales, variance=math.exp(parameters[2])
+            )
+        )
+    return ConcatenatedFeatures(*maps)
+
+
+def condition_kernel(
+    form: KernelForm, parameters: Array, inputs: Array, rows: KernelRows, *, keep_rows: bool = True
+) -> FittedGP:
+    """The posterior of a kernel as one of finite features; with the rows as landmarks it is the same to rounding.
+
+    Args:
+        form: Which kernel.
+        parameters: Its parameters.
+        inputs: ``(rows, columns)`` with the columns that do not vary.
+        rows: The same rows without these columns.
+        keep_rows: Whether the rows are the landmarks; otherwise means of neighbours are, and the posterior is that of
+            a coarser kernel, with a noise of its own, and with what is lost as a variance of its own.
+    """
+    features = kernel_features(form, parameters, inputs, keep_rows=keep_rows)
+    model = FeatureGP(features, noise_variance=noise_of(parameters))
+    weights = None if bool((rows.noise_scales == 1.0).all()) else 1.0 / rows.noise_scales
+    counts = None if bool((rows.counts == 1.0).all()) else rows.counts
+    # What coarser features do not see of the rows is noise to them: with the kernel's own noise they would overfit.
+    return model.condition(ArraySource(inputs, rows.targets, weights, counts=counts), optimize_noise=not keep_rows)

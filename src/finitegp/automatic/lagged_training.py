@@ -1,0 +1,251 @@
+"""Networks of one shape trained side by side on batches of their own rows, by the objective of ``Lagged``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import NumericalError
+from ..flat_adam import FlatAdamW
+from ..linalg import CholeskyFactor, cholesky
+from ..schedules import cosine_decay
+from .batched import BatchedNetworks
+from .settings import AutoSettings
+from .table import Index
+
+# Beyond this number of rows, steps grow with the rows to this power.
+_FEW_ROWS, _GROWTH = 2000, 0.4
+# As in Lagged: batches between refreshes, batches that the statistics cover, and rows that the noise comes from.
+BLOCK, _WINDOW, _RESIDUAL_ROWS = 5, 100, 2000
+_SMALLEST_NOISE = 1e-8
+# Rows are weighted by their noise variance to the power of minus this, within these limits.
+_WEIGHT_POWER, _WEIGHT_LIMITS = 0.5, (0.05, 20.0)
+# The variance of the logarithm of a squared standard normal, pi^2 / 2; and how often the noise of rows is solved again.
+_LOG_VARIANCE, _BLOCKS_PER_SOLUTION = 4.93, 5
+# The smallest squared residual relative to the noise, whose logarithm is taken.
+_SMALLEST_SQUARE = 1e-4
+# Shares of the mean diagonal that are added, one after the other, where a factor fails.
+_RIDGES = (0.0, 1e-9, 1e-7, 1e-5)
+_WARM_UP = 0.1
+# Residuals farther off, in standard deviations of the noise, pull no harder.
+_FARTHEST_PULL = 4.0
+# The share of steps before rows are weighted by their noise: what is not learned yet is no noise.
+_UNWEIGHTED = 0.2
+
+
+def count_steps(rows: int, settings: AutoSettings) -> int:
+    """Steps of a member that is trained on this many rows: more rows are worth more steps, but ever fewer more.
+
+    Example:
+        >>> [count_steps(rows, AutoSettings()) for rows in (1_500, 10_000, 40_000, 1_000_000)]
+        [1700, 3236, 5635, 6000]
+    """
+    wanted: float = settings.steps * max(rows / _FEW_ROWS, 1.0) ** _GROWTH
+    return min(round(wanted), settings.max_steps)
+
+
+def draw_batches(rows: Sequence[Index], batch_size: int, seeds: Sequence[int]) -> Iterator[Tensor]:
+    """Row numbers ``(members, batch_size)``, for ever: each member passes over its own rows in an order of its own."""
+    streams = [_shuffled(numbers, batch_size, seed) for numbers, seed in zip(rows, seeds, strict=True)]
+    while True:
+        yield torch.stack([next(stream) for stream in streams])
+
+
+def _shuffled(rows: Index, batch_size: int, seed: int) -> Iterator[Tensor]:
+    numbers, generator = torch.from_numpy(rows), torch.Generator().manual_seed(seed)
+    while True:
+        order = numbers[torch.randperm(len(numbers), generator=generator)]
+        # The rest, less than a batch, stays out of this pass; another rest stays out of the next.
+        yield from torch.split(order[: len(order) - len(order) % batch_size], batch_size)
+
+
+@torch.no_grad()
+def train_lagged(
+    batched: BatchedNetworks,
+    inputs: Tensor,
+    targets: Tensor,
+    counts: Tensor | None,
+    rows: Sequence[Index],
+    settings: AutoSettings,
+    *,
+    weight_decay: float,
+    seeds: Sequence[int],
+) -> None:
+    """Train each member by the objective of :class:`~finitegp.algorithms.Lagged`, rows weighted by their noise.
+
+    Args:
+        batched: The members; their parameters are changed.
+        inputs: ``(all rows, columns)``, float32.
+        targets: ``(all rows,)``, float32.
+        counts: ``(all rows,)`` weights of the rows with a mean of about one, or None.
+        rows: The numbers of each member's rows.
+        settings: Batch size, steps and rates.
+        weight_decay: Decoupled, of all parameters.
+        seeds: Of each member's batches.
+    """
+    fewest = min(len(numbers) for numbers in rows)
+    batch_size = min(settings.batch_size, fewest)
+    steps = count_steps(fewest, settings)
+    factor = cosine_decay(steps, warmup_steps=max(1, int(_WARM_UP * steps)))
+    optimizer = FlatAdamW(batched.parameters, learning_rate=settings.learning_rate, weight_decay=weight_decay)
+    heads = LaggedHeads(batched.members, batched.num_features, [len(numbers) for numbers in rows])
+    batches = draw_batches(rows, batch_size, seeds)
+
+    def read() -> tuple[Tensor, Tensor, Tensor | None]:
+        batch = next(batches)
+        return inputs[batch], targets[batch], None if counts is None else counts[batch]
+
+    for _ in range(max(2, 10 * batched.num_features // batch_size)):
+        seen, observed, weight = read()
+        heads.take_up(batched.forward(seen), observed, weight)
+    heads.refresh()
+    for step in range(steps):
+        seen, observed, weight = read()
+        features = batched.forward(seen)
+        if settings.input_noise and step >= _UNWEIGHTED * steps:
+            weight = heads.row_weights(features, weight)
+        batched.backward(heads.gradient(features, observed, weight))
+        optimizer.param_groups[0]["lr"] = settings.learning_rate * factor(step)
+        optimizer.step()
+        heads.take_up(features, observed, weight)
+        if (step + 1) % BLOCK == 0:
+            heads.refresh()
+    optimizer.release()
+
+
+class LaggedHeads:
+    """The weights, inverse Gram matrices and noise of several members, solved from their earlier batches.
+
+    What :class:`~finitegp.algorithms.Lagged` tracks, for several networks of one shape at once. How noisy a row is, is
+    tracked beside: the logarithm of its variance is linear in its features, by ridge regression of the logarithms of
+    squared residuals on the same row sums. With constant noise, networks spend their effort where residuals are large,
+    which is where the noise is; with the full weights of the likelihood, rows with much noise hardly count, and the
+    squared error grows.
+
+    Args:
+        members: How many.
+        width: Features of each.
+        num_data: Rows of each.
+
+    Attributes:
+        weights: ``(members, width, 1)``.
+        inverse: ``(members, width, width)``.
+        noise_variance: ``(members,)``, of a row of weight one.
+        log_slopes: ``(members, width, 1)``, of the logarithm of the noise variance in the features; None at first.
+    """
+
+    def __init__(self, members: int, width: int, num_data: Sequence[int]) -> None:
+        self.weights = torch.zeros(members, width, 1)
+        self.inverse = torch.zeros(members, width, width)
+        self.noise_variance = torch.full((members,), 0.1, dtype=torch.float64)
+        self._rows = torch.tensor(num_data, dtype=torch.float64)
+        self._gram = torch.zeros(members, width, width, dtype=torch.float64)
+        self._projection = torch.zeros(members, width, 1, dtype=torch.float64)
+        self._tracked_rows = 0.0
+        self._traces = torch.zeros(members, dtype=torch.float64)
+        self._residual_squares = torch.zeros(members, dtype=torch.float64)
+        self._residual_rows = 0.0
+        self._pending: list[tuple[Tensor, Tensor]] = []
+        self._pending_squares: list[Tensor] = []
+        self.log_slopes: Tensor | None = None
+        self._logs: Tensor | None = None
+        self._mean_log = torch.zeros(members, 1)
+        self._log_projection = torch.zeros(members, width, 1, dtype=torch.float64)
+        self._refreshes = 0
+
+    def row_weights(self, features: Tensor, counts: Tensor | None) -> Tensor | None:
+        """``(members, rows)`` counts times weights by noise, which have a mean of one."""
+        if self.log_slopes is None:
+            return counts
+        logs = torch.bmm(features, self.log_slopes)[:, :, 0]
+        weights = logs.mul_(-_WEIGHT_POWER).exp_().clamp_(*_WEIGHT_LIMITS)
+        weights = weights.div_(weights.mean(dim=1, keepdim=True))
+        return weights if counts is None else weights * counts
+
+    def gradient(self, features: Tensor, targets: Tensor, counts: Tensor | None) -> Tensor:
+        """Of the mean over the batch of the NLML per row, in the features ``(members, rows, width)``."""
+        residuals = torch.bmm(features, self.weights).sub_(targets[:, :, None])
+        scale = 1.0 / features.shape[1] if counts is None else counts[:, :, None] / features.shape[1]
+        squares = residuals.square() if counts is None else residuals.square() * counts[:, :, None]
+        self._pending_squares.append(squares.mean(dim=(1, 2)))
+        relative = residuals.square().div_(self.noise_variance.float()[:, None, None])
+        self._logs = relative.clamp_(min=_SMALLEST_SQUARE).log_()[:, :, 0]
+        # Errors far beyond the noise pull no harder: one of them would undo what many steps have learned.
+        deviations = self.noise_variance.float().sqrt_()[:, None, None]
+        slopes = residuals.div_(deviations).clamp_(-_FARTHEST_PULL, _FARTHEST_PULL).div_(deviations)
+        return torch.baddbmm(torch.bmm(features, self.inverse), slopes, self.weights.mT).mul_(scale)
+
+    def take_up(self, features: Tensor, targets: Tensor, counts: Tensor | None) -> None:
+        """Keep a batch for the next refresh."""
+        targets = targets[:, :, None]
+        if counts is not None:
+            root = counts.sqrt()[:, :, None]
+            features, targets = features * root, targets * root
+        self._pending.append((features, targets))
+        if self._logs is None:
+            return
+        mean = self._logs.mean(dim=1, keepdim=True)
+        self._mean_log.lerp_(mean, 1.0 / min(max(self._refreshes, 1) * BLOCK, _WINDOW))
+        logs = (self._logs - self._mean_log)[:, :, None]
+        logs = logs if counts is None else logs * root
+        self._log_projection.mul_(1.0 - 1.0 / _WINDOW).add_(torch.bmm(features.mT, logs))
+        self._logs = None
+
+    def refresh(self) -> None:
+        """Solve weights and inverses again, with the batches since the last time."""
+        features = torch.cat([part[0] for part in self._pending], dim=1)
+        targets = torch.cat([part[1] for part in self._pending], dim=1)
+        forget, rows = 1.0 - min(len(self._pending) / _WINDOW, 1.0), float(features.shape[1])
+        if self._pending_squares:
+            self._set_noise(rows, forget)
+        self._gram.mul_(forget).add_(torch.bmm(features.mT, features))
+        self._projection.mul_(forget).add_(torch.bmm(features.mT, targets))
+        self._tracked_rows = self._tracked_rows * forget + rows
+        for member, noise in enumerate(self.noise_variance.tolist()):
+            scale = float(self._rows[member]) / self._tracked_rows
+            regularized = self._gram[member] * scale
+            regularized.diagonal().add_(noise)
+            factor = _factor(regularized, noise)
+            inverse = factor.inverse()
+            self.weights[member] = factor.solve(self._projection[member] * scale)
+            self.inverse[member] = inverse
+            self._traces[member] = inverse.trace()
+        self._refreshes += 1
+        if self._refreshes % _BLOCKS_PER_SOLUTION == 0:
+            self._solve_logs()
+        self._pending.clear()
+        self._pending_squares.clear()
+
+    def _solve_logs(self) -> None:
+        scale = (self._rows / self._tracked_rows)[:, None, None]
+        regularized = self._gram * scale
+        regularized.diagonal(dim1=1, dim2=2).add_(_LOG_VARIANCE)
+        factor, info = torch.linalg.cholesky_ex(regularized)
+        if not bool(info.any()):
+            self.log_slopes = torch.cholesky_solve(self._log_projection * scale, factor).float()
+
+    def _set_noise(self, rows: float, forget: float) -> None:
+        """From residuals that the weights had not seen, as in Lagged."""
+        forget = min(forget, 1.0 - min(rows / _RESIDUAL_ROWS, 1.0))
+        squares = torch.stack(self._pending_squares).double().mean(dim=0) * rows
+        self._residual_squares = self._residual_squares * forget + squares
+        self._residual_rows = self._residual_rows * forget + rows
+        behind = max(self._tracked_rows, 1.0)
+        own = (behind / self._rows).clamp(max=1.0)
+        determined = self.weights.shape[1] - self.noise_variance * self._traces
+        expected = 1.0 + determined * ((1.0 - own) / behind - own / self._rows)
+        found = self._residual_squares / self._residual_rows / expected.clamp(min=0.1)
+        self.noise_variance = found.clamp(min=_SMALLEST_NOISE)
+
+
+def _factor(regularized: Tensor, noise: float) -> CholeskyFactor:
+    """A factor for one more step of training: sums of float32 products may lie below zero by more than the noise."""
+    size, identity = float(regularized.diagonal().mean()), torch.eye(len(regularized)).to(regularized)
+    for ridge in _RIDGES:
+        try:
+            return cholesky(regularized + ridge * size * identity, noise_variance=noise)
+        except NumericalError:
+            continue
+    return cholesky(regularized + size * identity, noise_variance=noise)

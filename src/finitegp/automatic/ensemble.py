@@ -55,7 +55,7 @@ class Ensemble:
     folds: list[Index]
     out_of_fold: Array
     noise_variances: list[float]
-    race: dict[str, Any]
+    race: dict[str, object]
     chunk_size: int = 4096
 
     @property

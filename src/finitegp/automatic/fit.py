@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from ..arguments import check_arguments
 from ..component import student_component
@@ -17,12 +18,13 @@ from ..conformal import ConformalScores
 from ..data import ArraySource, Rows, ScaledSource, Scaling, Source, as_source
 from ..data.permutation import RandomPermutation
 from ..data.scaling import Standardizer, check_magnitude, winsorized_standardizer
+from ..data.sources import Data
 from ..data.spool import spool_temporarily
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..formatting import parse_seconds
 from ..memory import MemoryBudgetError, MemoryPlan, format_budget, format_bytes, parse_bytes, return_freed_memory
-from ..memory.plan import SettingT
+from ..memory.plan import Described, SettingT
 from ..prediction_memory import PredictionSetting, plan_prediction
 from ..scaled import ScaledGP, row_hashes
 from .kernel_extrapolation import excess_of_kernels
@@ -47,10 +49,10 @@ _FEWEST_FOR_NETWORKS = 500
 
 
 def fit_auto(
-    inputs: Any,
-    targets: Any,
+    inputs: ArrayLike,
+    targets: ArrayLike,
     *,
-    counts: Any = None,
+    counts: ArrayLike | None = None,
     **options: Any,
 ) -> ScaledGP:
     """Fit exact GPs whose features, noise and calibration are found from the training rows alone.
@@ -78,12 +80,12 @@ def fit_auto(
 
 @check_arguments
 def fit_source(
-    data: Any,
+    data: Data,
     *,
     effort: str = "medium",
     noise: str = "auto",
     center: bool = True,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     may_be_copies: bool = True,
     keep_rows: bool = True,
     seed: int = 0,
@@ -93,7 +95,7 @@ def fit_source(
     time_budget: str | float | None = None,
     on_expected: Callable[[float], object] | None = None,
     progress: Callable[[str], None] | None = None,
-    on_plan: Callable[[MemoryPlan[Any]], object] | None = None,
+    on_plan: Callable[[MemoryPlan[Described]], object] | None = None,
     ranks: Ranks = ALONE,
 ) -> ScaledGP:
     """Fit the rows of any source, in memory or on disk.
@@ -222,7 +224,7 @@ def _better_of(kernels: ScaledGP, networks: ScaledGP) -> ScaledGP:
 
 
 @check_arguments
-def fit_within_memory(data: Any, budget: str | int, **options: Any) -> ScaledGP:
+def fit_within_memory(data: Data, budget: str | int, **options: Any) -> ScaledGP:
     """:func:`fit_source` with a memory budget.
 
     Args:
@@ -253,12 +255,12 @@ class _Budgeted:
         threads: int,
         budget: int | None,
         kept_bytes: int,
-        on_plan: Callable[[MemoryPlan[Any]], object] | None,
+        on_plan: Callable[[MemoryPlan[Described]], object] | None,
     ) -> None:
         self._source, self._total, self._settings, self._threads = source, total, settings, threads
         self._budget, self._kept_bytes, self._on_plan = budget, kept_bytes, on_plan
-        self._refused: MemoryPlan[Any] | None = None
-        self.plan: MemoryPlan[Any] | None = None
+        self._refused: MemoryPlan[Described] | None = None
+        self.plan: MemoryPlan[Described] | None = None
 
     def has_room_for_both(self, rows: int) -> bool:
         """Whether there is room in plenty for kernels as well as for networks."""
@@ -294,14 +296,15 @@ class _Budgeted:
         if self._budget is None:
             return wanted
         plan = plan_large_table(self._budget, wanted)
+        nearest: MemoryPlan[Described] = plan
         if self._refused is not None and (self._total < _FEWEST_FOR_NETWORKS or self._refused.total < plan.total):
-            plan = self._refused
-        if not plan.fits:
+            nearest = self._refused
+        if not nearest.fits:
             raise MemoryBudgetError(
                 f"A budget of {format_budget(self._budget)} is too small: the smallest fit of {self._total} rows with "
-                f"{self._columns()} columns needs {format_bytes(plan.limit)}.",
+                f"{self._columns()} columns needs {format_bytes(nearest.limit)}.",
                 "The nearest plan:",
-                plan,
+                nearest,
             )
         return self._settle(plan).setting
 
@@ -320,7 +323,7 @@ def _count_columns(source: Source) -> int:
     return next(iter(source)).inputs.shape[1] if known is None else known
 
 
-def _closed(fit: ScaledGP, plan: MemoryPlan[Any] | None, settings: AutoSettings, started: float) -> ScaledGP:
+def _closed(fit: ScaledGP, plan: MemoryPlan[Described] | None, settings: AutoSettings, started: float) -> ScaledGP:
     record = fit.record | {"settings": settings.to_dict()}
     if plan is not None:
         record["memory"] = plan.to_dict()

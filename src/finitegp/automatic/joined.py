@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -235,7 +235,7 @@ class Calibration:
     error_shape: Shape
     nearness: float
     scores: Array
-    record: dict[str, Any]
+    record: dict[str, object]
 
 
 def calibrate(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +49,7 @@ class LargeTableFit:
     excess: ExcessVariance
     error_shape: Shape
     scores: Array
-    record: dict[str, Any]
+    record: dict[str, object]
 
 
 def fit_large_table(
@@ -97,7 +96,7 @@ def _fit(
     ranks: Ranks,
 ) -> LargeTableFit:
     stages = _Stages(progress)
-    record: dict[str, Any] = {"settings": settings.to_dict(), "rows": everything.num_data}
+    record: dict[str, object] = {"settings": settings.to_dict(), "rows": everything.num_data}
     whole = everything.num_data == len(sample)
     merged = sample.without_copies()
     if merged is not None:
@@ -195,7 +194,7 @@ def _find_noise(
     settings: AutoSettings,
     seed: int,
     threads: int,
-    record: dict[str, Any],
+    record: dict[str, object],
 ) -> tuple[NoiseModel, LeftOut | None]:
     left_out = training.take(ensemble.left_out)
     residuals = ensemble.out_of_fold - left_out.targets

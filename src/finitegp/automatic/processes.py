@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -21,7 +21,7 @@ def count_processes(jobs: int) -> int:
 
 
 def in_parallel(
-    function: Callable[..., _Result], jobs: Sequence[tuple[Any, ...]], workers: int, *, processes: bool = False
+    function: Callable[..., _Result], jobs: Sequence[tuple[object, ...]], workers: int, *, processes: bool = False
 ) -> Iterator[_Result]:
     """Results of ``function(*job)`` in the order of the jobs, each as soon as it and those before it are there.
 

@@ -84,7 +84,7 @@ class AutoSettings:
         if not 0.0 < self.validation_fraction < 0.5:
             raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {self.validation_fraction}.")
 
-    def with_changes(self, changes: Mapping[str, Any]) -> AutoSettings:
+    def with_changes(self, changes: Mapping[str, object]) -> AutoSettings:
         """The same settings with some changed by name; an unknown name is an error."""
         known = {field.name for field in fields(self)}
         unknown = sorted(set(changes) - known)
@@ -94,7 +94,7 @@ class AutoSettings:
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in changes.items()}
         return replace(self, **values)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """All settings by name."""
         return asdict(self)
 

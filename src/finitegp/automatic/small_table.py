@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +54,7 @@ class SmallTableFit:
     parameters: Mapping[str, Array]
     target_shift: float = 0.0
     target_unit: float = 1.0
-    notes: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, object] = field(default_factory=dict)
 
 
 def fit_small_table(
@@ -92,7 +91,7 @@ def fit_small_table(
         if not varying.any():
             varying[:1] = True
         rows = KernelRows.of(inputs[:, varying], targets, counts=counts)
-        notes: dict[str, Any] = {}
+        notes: dict[str, object] = {}
         groups = equal_rows(rows.inputs)
         if may_be_copies and are_copies(rows, groups):
             notes["copies"] = round(rows.total) - len(targets)

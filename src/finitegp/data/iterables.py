@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 from ..arguments import check_arguments
 from ..errors import DataError
 from .arrays import source_of_parts
-from .sources import NUMBERS_OF_PARTS, Rows, Source, check_chunk_size, cut_rows
+from .sources import NUMBERS_OF_PARTS, Data, Rows, Source, check_chunk_size, cut_rows
 
 _NO_ROWS = "The data have no rows: the iterable yielded no rows."
 
@@ -205,7 +205,7 @@ class StreamSource(IterableSource):
             raise DataError(f"Row {row} of the stream is not made of numbers: {error}.") from None
 
 
-def as_source(data: Any, *, chunk_size: int = 4096) -> Source:
+def as_source(data: Data, *, chunk_size: int = 4096) -> Source:
     """A source from data of any kind: a source, ``(inputs, targets[, weights[, counts]])``, or a re-iterable."""
     if isinstance(data, Source):
         return data
@@ -220,7 +220,7 @@ def as_source(data: Any, *, chunk_size: int = 4096) -> Source:
     raise DataError(f"data must be (inputs, targets) or an iterable of such chunks, but is a {type(data).__name__}.")
 
 
-def _has_parts(item: Any) -> bool:
+def _has_parts(item: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(item, tuple | list) and len(item) in NUMBERS_OF_PARTS
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..arguments import check_arguments
@@ -175,6 +176,11 @@ class Source(ABC):
     def files(self) -> list[Path]:
         """The files that the rows come from."""
         return []
+
+
+# What every function that reads rows takes: a source, arrays ``(inputs, targets[, weights[, counts]])``, or an iterable
+# of such chunks that can be read repeatedly.
+Data = Source | Sequence[ArrayLike | None] | Iterable[Sequence[ArrayLike | None]]
 
 
 @check_arguments

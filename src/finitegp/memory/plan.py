@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ..errors import FiniteGPError
 from .byte_sizes import format_budget, format_bytes
@@ -39,6 +39,8 @@ class Described(Protocol):
 
 
 SettingT = TypeVar("SettingT", bound=Described)
+# Of plans, which only give their setting.
+GivenT = TypeVar("GivenT", bound=Described, covariant=True)
 
 
 class Part(NamedTuple, Generic[SettingT]):
@@ -61,13 +63,13 @@ class MemoryBudgetError(FiniteGPError, MemoryError):
             smallest of all, which needs a larger budget.
     """
 
-    def __init__(self, problem: str, advice: str, plan: MemoryPlan[Any]) -> None:
+    def __init__(self, problem: str, advice: str, plan: MemoryPlan[Described]) -> None:
         super().__init__(problem, f"{advice}\n{plan}", code="memory_budget", needed=plan.limit)
         self.plan = plan
 
 
 @dataclass(frozen=True)
-class MemoryPlan(Generic[SettingT]):
+class MemoryPlan(Generic[GivenT]):
     """A setting, and the memory that it needs above that of the interpreter with its libraries.
 
     Attributes:
@@ -76,7 +78,7 @@ class MemoryPlan(Generic[SettingT]):
         budget: What was asked for, in bytes.
     """
 
-    setting: SettingT
+    setting: GivenT
     items: tuple[Item, ...]
     budget: int
 
@@ -105,7 +107,7 @@ class MemoryPlan(Generic[SettingT]):
         """Whether the peak and the reserve are within the budget."""
         return self.limit <= self.budget
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """What the record of a fit keeps of it, as JSON."""
         return {"budget": self.budget, "planned": self.total, "setting": self.setting.describe()}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -314,7 +314,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         left_out = [fit.leave_one_out(inputs, targets[:, column]) for column, fit in enumerate(self.fits_)]
         return _join([prediction.mean for prediction in left_out]), _join([prediction.std for prediction in left_out])
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted regressor into one file, without pickle.
 
         Training rows are in it only after the automatic fit of a small table; see ``keep_rows``.
@@ -323,7 +323,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         save_regressor(self, path)
 
     @classmethod
-    def load(cls, path: str | Path, feature_map: nn.Module | None = None) -> GPRegressor:
+    def load(cls, path: str | os.PathLike[str], feature_map: nn.Module | None = None) -> GPRegressor:
         """Read a regressor that :meth:`save` wrote; a custom ``feature_map`` module has to be passed in."""
         loaded: GPRegressor = load_regressor(cls, path, feature_map=feature_map)
         return loaded

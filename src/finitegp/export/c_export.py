@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import __version__
 from ..atomic import complete_or_absent
@@ -13,10 +14,11 @@ from ..errors import DataError
 from ..lite import LiteModel
 from ..lite.model import predict_fit
 from ..lite.program import evaluate
+from ..lite.tables import Table
 from ..memory.byte_sizes import parse_bytes
 from .c_header import CHeader, print_header
 from .compression import compressed
-from .described import check_numbers, described, deviations
+from .described import Exportable, check_numbers, described, deviations
 
 _MADE_ROWS = 256
 # In standard deviations; where numbers of 32 bits are worse, they are refused.
@@ -51,14 +53,14 @@ class CExport(NamedTuple):
 
 
 def export_c(
-    model: Any,
+    model: Exportable,
     path: str | os.PathLike[str],
     *,
     name: str = "model",
     real: str = "float",
     max_bytes: int | str | None = None,
-    rows: Any = None,
-    targets: Any = None,
+    rows: Table | ArrayLike | None = None,
+    targets: ArrayLike | None = None,
     overwrite: bool = True,
 ) -> CExport:
     """Write a model as one C99 header without allocation: mean and standard deviations (epistemic, noise, all).
@@ -95,7 +97,7 @@ def export_c(
         )
     lost, lost_of = 0.0, None
     if kept is not whole:
-        if rows is not None:
+        if rows is not None and targets is not None:
             lost, lost_of = _nlpd(kept, rows, targets) - _nlpd(whole, rows, targets), "NLPD"
         else:
             pairs = zip(whole.fits, kept.fits, strict=True)
@@ -119,7 +121,7 @@ def _print(model: LiteModel, name: str, real: str) -> CHeader:
     return print_header(formulas, name=name, columns=columns, about=about, real=real)
 
 
-def _rounding(model: LiteModel, rows: Any, real: str) -> float:
+def _rounding(model: LiteModel, rows: Table | ArrayLike | None, real: str) -> float:
     if real == "double":
         return 0.0
     if rows is None:
@@ -138,7 +140,7 @@ def _rounding(model: LiteModel, rows: Any, real: str) -> float:
     return worst
 
 
-def _nlpd(model: LiteModel, rows: Any, targets: Any) -> float:
+def _nlpd(model: LiteModel, rows: Table | ArrayLike, targets: ArrayLike) -> float:
     inputs, _ = model.inputs(rows)
     values = np.asarray(targets, dtype=np.float64).reshape(len(inputs), -1)
     if values.shape[1] != len(model.fits):

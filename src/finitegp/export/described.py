@@ -6,14 +6,28 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..errors import DataError
 from ..lite import LiteError, LiteModel, load
 from ..lite.program import Value, apply
 
+if TYPE_CHECKING:
+    from ..scaled import ScaledGP
 
-def described(model: Any) -> LiteModel:
+
+class Saves(Protocol):
+    """A fitted estimator: what writes a model file."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file."""
+
+
+#: A fitted model, or its file.
+Exportable: TypeAlias = "LiteModel | ScaledGP | Saves | str | os.PathLike[str]"
+
+
+def described(model: Exportable) -> LiteModel:
     """The formulas of a model file, a fitted estimator or a ``ScaledGP``."""
     try:
         if isinstance(model, LiteModel):

@@ -13,7 +13,7 @@ from .. import __version__
 from ..atomic import complete_or_absent
 from ..errors import DataError
 from ..lite.program import BLOCK, Value, beside, ordered
-from .described import check_numbers, described, deviations
+from .described import Exportable, check_numbers, described, deviations
 from .interval_formulas import MOST_COVERAGE, Search, interval_ends
 
 _OPSET, _IR_VERSION = 18, 10
@@ -44,7 +44,7 @@ class OnnxExport(NamedTuple):
 
 
 def to_onnx(
-    model: Any,
+    model: Exportable,
     path: str | os.PathLike[str],
     *,
     double: bool = False,

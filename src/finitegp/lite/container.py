@@ -29,7 +29,7 @@ class Contents(NamedTuple):
     """What a file holds: the library's JSON header, and the arrays by name."""
 
     header: dict[str, Any]
-    arrays: dict[str, npt.NDArray[Any]]
+    arrays: dict[str, npt.NDArray[np.generic]]
 
 
 def read_file(path: str | os.PathLike[str]) -> Contents:
@@ -71,7 +71,9 @@ def read_file(path: str | os.PathLike[str]) -> Contents:
     return Contents(header, arrays)
 
 
-def write_file(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_file(
+    path: str | os.PathLike[str], header: Mapping[str, object], arrays: Mapping[str, npt.NDArray[np.generic]]
+) -> None:
     """Write a file that :func:`read_file` and the library read; an old one stays until the new one is complete."""
     names = {np.dtype(code).str: name for name, code in _TYPES.items()}
     # Large numbers first, so that each is at a multiple of its size.

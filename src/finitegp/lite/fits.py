@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,8 @@ from .program import (
 )
 from .student import Mixture, variance_factor
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, Array]
+_Stored = TypeVar("_Stored", bound=npt.NDArray[np.generic])
 # Of scaled inputs, of distances outside of what was seen, and of coordinates that distances to centres are taken in.
 _FARTHEST, _SLOWING, _CLIP = 1e8, 10.0, 4.0
 _PROBE_TOLERANCE = 1e-6
@@ -386,14 +387,14 @@ def row_hashes(inputs: Array, targets: Array) -> list[str]:
     return [hashlib.sha256(row.astype("<f8").tobytes()).hexdigest()[:32] for row in rows]
 
 
-def inside(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> Arrays:
+def inside(arrays: Mapping[str, _Stored], prefix: str) -> dict[str, _Stored]:
     """The arrays whose names begin so, under the rest of their names."""
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def read_fit(header: Any, arrays: Arrays) -> Fit:
+def read_fit(header: Mapping[str, Any], stored: Mapping[str, npt.NDArray[np.generic]]) -> Fit:
     """A fit from its entry in a file of either version; the probe of the file must come out as stored."""
-    arrays = {name: np.asarray(each, np.float64) for name, each in arrays.items()}
+    arrays: Arrays = {name: np.asarray(each, np.float64) for name, each in stored.items()}
     if "components" not in header:
         header, arrays = _second_version(header, arrays)
     parts = [("component", each) for each in header["components"]]

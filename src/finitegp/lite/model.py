@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from .container import read_file, write_file
 from .fits import Fit, inside, read_fit
 from .program import Array, LiteError, evaluate
 from .student import Mixture
-from .tables import Encoder, read_table
+from .tables import Encoder, Table, read_table
 from .target_scale import COVERAGES, Scale
 
 _ROWS = 512
@@ -107,7 +109,7 @@ class LiteModel:
         """Rows in the posterior, counts respected."""
         return max(self.fits[0].gps, key=lambda gp: float(gp.header.get("weight", 1.0))).sums.rows
 
-    def predict(self, rows: Any) -> LitePrediction:
+    def predict(self, rows: Table | ArrayLike) -> LitePrediction:
         """Predict new observations.
 
         Args:
@@ -131,7 +133,7 @@ class LiteModel:
             interval,
         )
 
-    def _of_table(self, found: _Rows, inputs: Array, unknown: Any) -> LitePrediction:
+    def _of_table(self, found: _Rows, inputs: Array, unknown: npt.NDArray[np.bool_] | None) -> LitePrediction:
         mean, std = found.mean.copy(), found.std.copy()
         if unknown is not None:
             # What the fit never saw is replaced by what it saw, in several ways: never surer than any of them.
@@ -159,11 +161,11 @@ class LiteModel:
         wider = std / found.std
         return LitePrediction(mean, std, wider * np.sqrt(found.epistemic), wider * np.sqrt(found.noise), interval)
 
-    def update(self, rows: Any, targets: Any, counts: Any = None) -> LiteModel:
+    def update(self, rows: Table | ArrayLike, targets: ArrayLike, counts: ArrayLike | None = None) -> LiteModel:
         """The model with more rows: the exact posterior of all of them, with features, noise and scaling kept."""
         return self._changed(rows, targets, counts, 1.0)
 
-    def forget(self, rows: Any, targets: Any, counts: Any = None) -> LiteModel:
+    def forget(self, rows: Table | ArrayLike, targets: ArrayLike, counts: ArrayLike | None = None) -> LiteModel:
         """The model without rows that it has seen, as if it had never seen them."""
         return self._changed(rows, targets, counts, -1.0)
 
@@ -174,7 +176,7 @@ class LiteModel:
         pairs = zip(self.fits, other.fits, strict=True)
         return replace(self, fits=tuple(mine.merged(theirs) for mine, theirs in pairs))
 
-    def _changed(self, rows: Any, targets: Any, counts: Any, sign: float) -> LiteModel:
+    def _changed(self, rows: Table | ArrayLike, targets: ArrayLike, counts: ArrayLike | None, sign: float) -> LiteModel:
         inputs, _ = self.inputs(rows)
         values = np.asarray(targets, dtype=np.float64)
         values = values.reshape(len(inputs), -1) if values.size == len(inputs) * len(self.fits) else values
@@ -199,7 +201,7 @@ class LiteModel:
             raise LiteError("Files of version 1 are read but not written: save the model with the library first.")
         write_file(path, header | {"fits": entries}, arrays)
 
-    def inputs(self, rows: Any) -> tuple[Array, Any]:
+    def inputs(self, rows: Table | ArrayLike) -> tuple[Array, npt.NDArray[np.bool_] | None]:
         """Rows as numbers, every one checked; and of a table what in it is new, or None."""
         if self.encoder is not None:
             return self.encoder.encode(read_table(rows))
@@ -235,7 +237,7 @@ def load(path: str | os.PathLike[str]) -> LiteModel:
     return read_model(str(path), header, arrays)
 
 
-def read_model(name: str, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> LiteModel:
+def read_model(name: str, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[np.generic]]) -> LiteModel:
     """The model of a header and arrays; ``name`` is what errors call it."""
     try:
         stored = header["fits"]

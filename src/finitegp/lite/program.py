@@ -167,7 +167,7 @@ def beside(values: Sequence[Value]) -> Value:
     return values[0] if len(values) == 1 else Value("concat", sum(each.width for each in values), tuple(values))
 
 
-def take(value: Value, columns: Any) -> Value:
+def take(value: Value, columns: npt.ArrayLike) -> Value:
     """Some columns, in a given order; they may repeat."""
     indices = np.asarray(columns, dtype=np.int64).reshape(-1)
     if len(indices) == 0 or indices.min() < 0 or indices.max() >= value.width:
@@ -212,7 +212,9 @@ def last_uses(order: Sequence[Value], outputs: Iterable[Value]) -> dict[int, lis
     return done
 
 
-def evaluate(outputs: Mapping[str, Value], inputs: Any, dtype: Any = np.float64) -> dict[str, Numbers]:
+def evaluate(
+    outputs: Mapping[str, Value], inputs: npt.ArrayLike, dtype: npt.DTypeLike = np.float64
+) -> dict[str, Numbers]:
     """The outputs ``(rows, width)`` by name for inputs ``(rows, columns)``.
 
     Example:

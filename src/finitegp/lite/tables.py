@@ -29,16 +29,21 @@ _MISSING = {
 }
 
 
-def read_table(rows: Any) -> dict[str, list[Any] | npt.NDArray[Any]]:
+#: Columns by name. Data frames, which are array-like, are taken as well.
+Table = Mapping[str, Sequence[object] | npt.NDArray[np.generic]]
+
+
+def read_table(rows: Table | npt.ArrayLike) -> dict[str, Sequence[object] | npt.NDArray[np.generic]]:
     """Columns by name of a mapping or a data frame."""
-    names = list(rows.keys()) if hasattr(rows, "keys") else list(getattr(rows, "columns", []))
+    columns: Any = rows  # of which a data frame has more than arrays have
+    names = list(columns.keys()) if hasattr(rows, "keys") else list(getattr(rows, "columns", []))
     if not names:
         raise LiteError("The model takes tables: pass a mapping of names to columns, or a data frame.")
-    found = {str(name): rows[name] for name in names}
+    found = {str(name): columns[name] for name in names}
     return {name: each if isinstance(each, np.ndarray) else _plain(each) for name, each in found.items()}
 
 
-def _plain(column: Any) -> list[Any] | npt.NDArray[Any]:
+def _plain(column: Any) -> Sequence[object] | npt.NDArray[np.generic]:
     return column.to_numpy() if hasattr(column, "to_numpy") else list(column)
 
 
@@ -66,7 +71,7 @@ class Encoder:
         """How many numbers a row becomes."""
         return sum(map(_width, self.used))
 
-    def encode(self, table: Mapping[str, Any]) -> tuple[Array, npt.NDArray[np.bool_] | None]:
+    def encode(self, table: Table) -> tuple[Array, npt.NDArray[np.bool_] | None]:
         """Numbers ``(rows, width)``, and for each column where a row holds what no fit has seen; None if nowhere."""
         blocks, unknown = [], []
         for column in self.used:

@@ -43,7 +43,7 @@ class Scale:
     plausible: tuple[float, float] = (-math.inf, math.inf)
 
     @classmethod
-    def from_dict(cls, stored: Any) -> Self:
+    def from_dict(cls, stored: object) -> Self:
         """The scale that a file describes; None is the target's own.
 
         Raises:

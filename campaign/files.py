@@ -33,7 +33,7 @@ Mutation = Callable[[bytes, random.Random], bytes]
 
 
 def file_cases(fixtures: Fixtures, count: int, seed: int) -> Iterator[Case]:
-    """So many cases over all kinds of files; half of them are plain damage, half have valid checksums."""
+    """A given number of cases over all kinds of files; half of them are plain damage, half have valid checksums."""
     kinds: list[tuple[str, Path, Callable[[Path, bool], str], int]] = [
         ("model", fixtures.model, _model_user(fixtures), 4),
         ("model without rows", fixtures.sums, _model_user(fixtures), 4),
@@ -396,7 +396,7 @@ def _checkpoint_user(fixtures: Fixtures) -> Callable[[Path, bool], str]:
 
     def use(path: Path, plainly_damaged: bool) -> str:
         with warnings.catch_warnings():
-            # A run that diverges says so, and goes back to where it began.
+            # A run that diverges stops with an error, and goes back to where it began.
             warnings.simplefilter("error", TrainingDivergedWarning)
             try:
                 weights = train_some(path, epochs=3, resume=True)

@@ -67,7 +67,7 @@ class Tally:
 
 
 def judged(case: Case) -> tuple[str, str]:
-    """The outcome of a case in this process, and what to say of it."""
+    """The outcome of a case in this process, and a line about it."""
     from finitegp.errors import FiniteGPError
 
     try:
@@ -90,10 +90,10 @@ def judged(case: Case) -> tuple[str, str]:
 
 
 def _is_refusal(error: Exception, named: Sequence[str]) -> bool:
-    """Whether an error tells a user what to mend: one that names the argument, or one that this library raises."""
+    """Whether an error helps a user to mend it: one that names the argument, or one that this library raises."""
     text = str(error)
     if isinstance(error, TypeError) and ("argument" in text or "abstract" in text):
-        return True  # Python's own message names the argument or says how many
+        return True  # Python's own message names the argument or the number of them
     if any(name in text for name in named):
         return True
     frames = traceback.extract_tb(error.__traceback__)

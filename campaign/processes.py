@@ -116,7 +116,7 @@ def _kill(arguments: list[str], output: str, key: str) -> Callable[[], str]:
             raise WrongError(f"{output} is half written or lost after {number.name}")
         if number != signal.SIGKILL and left:
             raise WrongError(f"{left[0]} stays after {number.name}")
-        # What Python says when it is interrupted before a command begins is not ours.
+        # What Python prints when it is interrupted before a command begins is not ours.
         if "Traceback" in found.errors and "finitegp/commands" in found.errors:
             raise RuntimeError(f"a traceback after {number.name}: {' '.join(found.errors.split())[-300:]}")
         return HARMLESS
@@ -177,7 +177,7 @@ def _kill_start(fixtures: Fixtures, key: str, *, ranks: bool) -> Callable[[], st
             return f"{HANG}: it did not end after {number.name}"
         if (folder / "out.finitegp").read_bytes() != _OLD and not is_whole(folder / "out.finitegp"):
             raise WrongError(f"the model is half written after {number.name}")
-        # What Python itself says when it is interrupted while it imports is not ours to change.
+        # What Python itself prints when it is interrupted while it imports is not ours to change.
         if number == signal.SIGTERM and b"Traceback" in errors:
             raise RuntimeError(errors.decode(errors="replace")[-300:])
         return HARMLESS
@@ -219,7 +219,7 @@ def resume_cases(fixtures: Fixtures, count: int, seed: int) -> Iterator[Case]:
 
 
 def full_disk_cases(fixtures: Fixtures, limits: int) -> Iterator[Case]:
-    """No room for more than so many bytes in a file: a clear error that names it, and the old file stays."""
+    """No room for more than this many bytes in a file: a clear error that names it, and the old file stays."""
 
     def make(arguments: list[str], output: str, limit: int) -> Callable[[], str]:
         def attempt() -> str:

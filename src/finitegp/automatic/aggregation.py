@@ -11,7 +11,7 @@ def neighbour_means(inputs: Array, length_scales: Array, size: int = 3) -> Array
     """``(groups, columns)`` means of at least ``size`` different rows that lie close together.
 
     The row farthest out that is in no group yet takes its nearest neighbours that are in none; what is left over in the
-    end joins the nearest groups. On a grid a mean may lie where a row lies, of which it then says nothing.
+    end joins the nearest groups. On a grid a mean may lie where a row lies, about which it then reveals nothing.
 
     Args:
         inputs: ``(rows, columns)``.

@@ -102,8 +102,8 @@ def fit_source(
 
     Small tables: a stack of exact kernel GPs, from a line to a length scale per column, calibrated by hyperparameters
     that were refitted in folds (:mod:`.small_table`). Large tables: networks learn features from a sample of the rows;
-    one exact GP on all their features takes in every row in one pass; rows set aside choose how much each kind of
-    feature may say and how wide error bars are (:mod:`.large_table`). Both add a variance where a row lies outside of
+    one exact GP on all their features takes in every row in one pass; rows set aside choose the weight of each kind
+    of feature and how wide error bars are (:mod:`.large_table`). Both add a variance where a row lies outside of
     what was seen (:mod:`finitegp.extrapolation`).
 
     Args:
@@ -112,7 +112,7 @@ def fit_source(
         noise: ``"constant"``, ``"input"`` (depends on the row where left-out rows gain by it) or ``"auto"``, the same.
         center: Whether the prior mean is the mean target, or zero.
         settings: Changes to the settings of the effort, by name; see :class:`~finitegp.automatic.AutoSettings`.
-        may_be_copies: Whether rows that occur or count several times may be copies, which say no more than one row.
+        may_be_copies: Whether rows that occur or count several times may be copies, which count as one row.
             They are taken as copies where their targets agree far more often than by chance.
         keep_rows: Whether the fit of a small table may hold its rows, on which its kernels stand. If not, it is one
             kernel on means of at least three neighbouring rows each, with a spread of errors that is the same
@@ -146,7 +146,7 @@ def fit_source(
         if number is not None and not (isinstance(number, numbers.Integral) and number >= least):
             raise ValueError(f"{name} must be a whole number of at least {least}, but is {number!r}.")
     if time_budget is not None:
-        parse_seconds(time_budget)  # a mistake is told before anything is read
+        parse_seconds(time_budget)  # a mistake is found before anything is read
     budget = None if memory_budget is None else parse_bytes(memory_budget)
     if budget is not None:
         return_freed_memory()
@@ -332,7 +332,7 @@ def _closed(fit: ScaledGP, plan: MemoryPlan[Described] | None, settings: AutoSet
 
 
 def _trimming(progress: Callable[[str], None] | None) -> Callable[[str], None]:
-    """What is told of each finished part, after the holes that it left were given back."""
+    """Reports each finished part, after the memory that it freed was given back."""
 
     def tell(part: str) -> None:
         return_freed_memory()

@@ -1,4 +1,4 @@
-"""All features in one exact GP: networks, a Fourier kernel, a line; rows set aside choose how much each may say."""
+"""All features in one exact GP: networks, a Fourier kernel, a line; rows set aside choose the weight of each."""
 
 from __future__ import annotations
 

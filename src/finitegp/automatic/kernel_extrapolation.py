@@ -1,4 +1,4 @@
-"""What stacked kernels do not know outside of the range of the rows, by what they say of outer rows left out of it."""
+"""What stacked kernels do not know outside of the range of the rows, by their errors at outer rows left out of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..kernel_gp import KernelPosterior, KernelRows
 from .kernels import FORMS, LINEAR
 from .table import Array
 
-# The factor where rows say nothing, the limits where they do, and the factor on what they ask for: the next step
-# outside may be worse than the last one inside.
+# The factor with too few rows, the limits with enough of them, and a safety: the next step outside may be worse than
+# the last one inside.
 _USUAL, _LIMITS, _SAFETY = 2.0, (2.0, 12.0), 2.0
 # Rows that effects are measured with and outer rows predicted from, at most: the cost grows with the cube.
 _KNOWN_ROWS = 800
@@ -38,8 +38,8 @@ def excess_of_kernels(
 
     A kernel returns to its prior outside, at the pace of its length scale, which is long where a column is smooth. The
     outer tenth of a column's rows, at either end, is predicted from the rest (or some hundreds of them) by the heaviest
-    kernel, and what is missing from its own variance there says how much to add. The hyperparameters stay, so it says
-    too little; hence a factor.
+    kernel, and what is missing from its own variance there is what to add. The hyperparameters stay, so it is too
+    little; hence a factor.
     As far as the weight of the linear component goes, a line is believed also outside.
 
     Args:

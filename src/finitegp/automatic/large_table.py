@@ -66,7 +66,7 @@ def fit_large_table(
     """Learn features from a sample of the rows, and condition an exact GP on every row.
 
     A tenth of the sample is set aside. Networks are trained on the rest, each without a fold of it; residuals of the
-    folds say how noisy which rows are. All features together, with a Fourier kernel and a line beside them, are those
+    folds show how noisy which rows are. All features together, with a Fourier kernel and a line beside them, are those
     of one exact GP, whose row sums are taken in one pass over everything. The rows set aside, whose sums are subtracted
     again, choose how far each kind of feature is shrunk, how large the noise is and which shape errors have.
 
@@ -232,7 +232,7 @@ def _look_at(
 @torch.no_grad()
 def _sum_rows(model: FeatureGP, everything: Source, threads: int, ranks: Ranks) -> FeatureStatistics:
     """One pass over everything; rows in memory are read in shares by several threads."""
-    # Shares of what is read in order would each read all rows; and ranks are told of progress by one thread.
+    # Shares of what is read in order would each read all rows; and one thread reports progress to the ranks.
     if not everything.can_take or ranks.world_size > 1:
         return model.statistics(everything, ranks=ranks)
     exact = model.exact_copy()

@@ -1,6 +1,6 @@
 """What :mod:`.large_table` keeps in memory, item by item, and what a memory budget makes smaller.
 
-Every item follows the code that it is the bill of: where a line says ``3``, three such arrays are alive at once in the
+Every item follows the code that it is the bill of: where a line has ``3``, three such arrays are alive at once in the
 worst moment. ``benchmarks/memory.py`` compares the sums with what the kernel measures, and a test does so for one fit.
 """
 

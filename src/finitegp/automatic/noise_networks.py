@@ -34,7 +34,7 @@ _LOOKS, LOOK_ROWS = 10, 4000
 
 @dataclass(frozen=True, eq=False)
 class ResidualNoise:
-    """Noise that depends on the input, with what rows say of it that it was not trained on.
+    """Noise that depends on the input, measured on rows that it was not trained on.
 
     Attributes:
         noise: The noise model, frozen; its variance is the mean square of the residuals.
@@ -55,8 +55,8 @@ def fit_noise_networks(
     r"""Networks for :math:`\log v(x)` that maximise the Gaussian density of left-out residuals.
 
     The loss of a row is :math:`\tfrac12[\log v(x) + r^2 / v(x)]`. Each network is trained without its fold of the
-    residuals, which says when to stop; the variance is the mean of theirs, so that one network that is sure of too much
-    is outvoted. The folds also show which floor the variance needs: rows that seem to be hit exactly (repeated rows,
+    residuals, which decides when to stop; the variance is the mean of theirs, so that one network that is sure of too
+    much is outvoted. The folds also show which floor the variance needs: rows that seem to be hit exactly (repeated rows,
     few distinct targets) promise a certainty that the next such row may not keep. It is the largest floor that costs
     next to nothing in density. Outside of what was seen, the variance stays within its range on these rows.
 

@@ -44,7 +44,7 @@ class Work:
         columns: Inputs.
         settings: Of the fit.
         threads: How many.
-        may_fit_both: Whether both kernels and networks may be fitted, where settings say so.
+        may_fit_both: Whether both kernels and networks may be fitted, where settings allow it.
         may_start_processes: Whether networks may be trained by other processes.
     """
 

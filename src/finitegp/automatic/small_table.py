@@ -25,7 +25,7 @@ _FEWEST_FOR_FOLDS = 5
 ENOUGH_JUDGES = 1000
 _FEWEST_FOR_OUTLIERS = 8
 _LEAST_WEIGHT = 0.01
-# The row of prior, and half a row that speaks for the kernel.
+# The row of prior, and half a row in favour of the kernel.
 _LEAST_ROWS = 1.5
 _FEWEST_FOR_SPREAD = 40
 
@@ -76,7 +76,7 @@ def fit_small_table(
         inputs: ``(rows, columns)``, standardised.
         targets: ``(rows,)``, standardised.
         counts: How many equal rows each row stands for.
-        may_be_copies: Whether rows that stand for several may be copies, which say no more than one row.
+        may_be_copies: Whether rows that stand for several may be copies, which count as one row.
         input_noise: Whether the spread of errors may depend on the row.
         keep_rows: Whether the result may hold the rows. If not, it is the heaviest kernel that is more than a line, on
             landmarks that are means of at least three rows each, without a model of the spread.
@@ -214,7 +214,7 @@ class _Stack:
     def _leave_folds_out(self, parameters: Mapping[str, Array], folds: int, judges: Groups) -> tuple[Array, Array]:
         """``(kernels, rows)`` means and scales of rows that no hyperparameter has seen, each given the other folds.
 
-        Not given all other rows: where there is nothing but noise, the mean of all others tells what the row itself is.
+        Not given all other rows: where there is nothing but noise, the mean of all others reveals the row itself.
         """
         assigned = self._folds(folds)
 

@@ -167,7 +167,7 @@ class _Printer:
         return [f"w[{self.numbers}]"] * (self.numbers > 0) + [each for each in ("t", "u") if f"{each} = " in text]
 
     def _reserve(self, free: list[tuple[int, int]], width: int) -> int:
-        """A place for so many numbers: the smallest that is free, or a new one."""
+        """A place for this many numbers: the smallest that is free, or a new one."""
         fitting = sorted((size, start) for start, size in free if size >= width)
         if fitting:
             size, start = fitting[0]

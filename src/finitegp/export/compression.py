@@ -122,9 +122,9 @@ def _raw_sums(gp: GP, blocks: Sequence[Block]) -> tuple[Sums, Array]:
 
 
 def _greedy(raw: Sums, prior: Array, noise: float, allowed: npt.NDArray[np.bool_], most: int) -> Columns:
-    r"""At most so many columns, in the order of the evidence that they add to those before.
+    r"""At most a given number of columns, in the order of the evidence that they add to those before.
 
-    Also those that add none: with each feature that goes, what is not known where no rows were is told of less.
+    Also those that add none: each feature that goes takes away uncertainty where no rows were.
 
     With ``f`` and ``p`` what is left of the diagonals of ``F = Z'Z + s P`` and of ``P`` given the columns chosen, and
     ``c`` of the products with the target, column j adds :math:`c_j^2 / (2 s f_j) - \tfrac12 \log(f_j / (s p_j))`.

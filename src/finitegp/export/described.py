@@ -1,4 +1,4 @@
-"""A fitted model as formulas of numbers, or a refusal that says what stands in the way and what to do instead."""
+"""A fitted model as formulas of numbers, or an error with the reason and the remedy."""
 
 from __future__ import annotations
 

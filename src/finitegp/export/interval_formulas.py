@@ -81,7 +81,7 @@ def _polynomial(value: Value, coefficients: tuple[float, ...]) -> Value:
 
 
 def _student_ratio(deviations: Value, freedoms: Value, fewest: float) -> Value:
-    """Student's quantile over the normal one at the same probability, for at least so many degrees of freedom.
+    """Student's quantile over the normal one at the same probability, for at least this many degrees of freedom.
 
     Its logarithm is a smooth function of the squared normal quantile and of one over the degrees of freedom: Chebyshev
     polynomials of degree 19 in both have twelve digits, up to the largest coverage.

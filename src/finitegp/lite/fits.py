@@ -42,7 +42,7 @@ _Stored = TypeVar("_Stored", bound=npt.NDArray[np.generic])
 _FARTHEST, _SLOWING, _CLIP = 1e8, 10.0, 4.0
 _PROBE_TOLERANCE = 1e-6
 _ROWS = 512
-# What each part of a file may say; anything else may change predictions in a way that is not known here.
+# What each part of a file may hold; anything else may change predictions in a way that is not known here.
 _GP = {"feature_map", "noise", "noise_variance", "num_data", "chunk_size"}
 _KNOWN = {
     "fit": {"components", "record", "keeps_rows", "counts_copies_once", "outliers", "inputs_scaler", "target_scaler"}
@@ -182,7 +182,7 @@ class Fit:
         header: The file's entry of this fit.
         arrays: Its arrays.
         gps: One GP for each component.
-        spread: The GP that says how much larger errors are in some rows; or None.
+        spread: The GP of how much larger errors are in some rows; or None.
     """
 
     header: Mapping[str, Any]

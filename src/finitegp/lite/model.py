@@ -31,7 +31,7 @@ class LitePrediction:
         mean: The mean of a new observation.
         std: Its standard deviation, noise included.
         epistemic_std: The part of it that more rows would take away; NaN where the target is modelled on another scale.
-        noise_std: The part that stays; NaN likewise.
+        noise_std: The part that stays; NaN in the same case.
         interval: Lower and upper ends of central intervals: ``interval(coverage, method="predictive")``; methods are
             ``"predictive"``, ``"gaussian"`` and ``"conformal"``, as in the library.
     """
@@ -228,7 +228,7 @@ def load(path: str | os.PathLike[str]) -> LiteModel:
     own. Dates are taken as dates or ISO text only.
 
     Raises:
-        LiteError: If the file is damaged, truncated, of a newer version or something else; the message says which.
+        LiteError: If the file is damaged, truncated, of a newer version or something else.
     """
     header, arrays = read_file(path)
     kind = header.get("kind")

@@ -100,7 +100,7 @@ def log_noise_scale(description: Any, tensors: Tensors, x: Value, features: Valu
     if description.get("type") == "ConstantNoise":
         return None
     if description.get("type") != "InputNoise":
-        feature_blocks(description, tensors, x, roots)  # says what it is
+        feature_blocks(description, tensors, x, roots)  # raises the error that names it
         raise LiteError(f"noise of the type {str(description.get('type'))[:60]!r} is not known here")
     arguments = description["arguments"]
     inputs = x if arguments["reads"] == "inputs" else features

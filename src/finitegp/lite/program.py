@@ -20,7 +20,7 @@ BLOCK = 16
 
 
 class LiteError(ValueError):
-    """A file or rows cannot be used; the message says why, and what to do."""
+    """A file or rows cannot be used; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, eq=False)

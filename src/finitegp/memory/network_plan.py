@@ -1,6 +1,6 @@
 """``plan_memory``: batch, parts and width of one network that is trained from disk within a memory budget.
 
-Every item follows the code that it is the bill of: where a line says ``3``, three such arrays are alive at once in the
+Every item follows the code that it is the bill of: where a line has ``3``, three such arrays are alive at once in the
 worst moment. ``benchmarks/memory.py`` compares the sums with what the kernel measures.
 """
 

@@ -55,8 +55,8 @@ def fit_noise_networks(
     r"""Networks for :math:`\log v(x)` that maximise the Gaussian density of left-out residuals.
 
     The loss of a row is :math:`\tfrac12[\log v(x) + r^2 / v(x)]`. Each network is trained without its fold of the
-    residuals, which decides when to stop; the variance is the mean of theirs, so that one network that is sure of too
-    much is outvoted. The folds also show which floor the variance needs: rows that seem to be hit exactly (repeated rows,
+    residuals, which decides when to stop; the variance is the mean of theirs, so that one network that is too sure
+    is outvoted. The folds also show which floor the variance needs: rows that seem to be hit exactly (repeated rows,
     few distinct targets) promise a certainty that the next such row may not keep. It is the largest floor that costs
     next to nothing in density. Outside of what was seen, the variance stays within its range on these rows.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,13 +21,10 @@ from torch import Tensor
 
 from ..atomic import can_be_name, complete_or_absent
 from ..errors import ModelFileError
+from ..lite.layout import MAX_HEADER_BYTES, NO_DIGEST, LayoutError, check_digest, check_places, parse_header
 
 FORMAT = "finitegp-model"
 FORMAT_VERSION = 2
-_MAX_HEADER_BYTES = 16_000_000
-# Lists and objects in a header; those of the widest tables have a quarter of that. Each takes a hundred bytes or more.
-_MAX_HEADER_PARTS = 500_000
-_NO_DIGEST = "0" * 64
 # What tensors may be: safetensors' names and torch's.
 _NAMED_TYPES = {
     "F64": torch.float64,
@@ -82,19 +78,19 @@ def write_container(
     # Tensors that share memory would be refused.
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(stamped, allow_nan=False, ensure_ascii=True)
-    data = save(copies, {"finitegp": text, "sha256": _NO_DIGEST})
+    data = save(copies, {"finitegp": text, "sha256": NO_DIGEST})
     length = 8 + int.from_bytes(data[:8], "little")
-    if length > _MAX_HEADER_BYTES:
+    if length > MAX_HEADER_BYTES:
         raise ModelFileError(
-            f"The model cannot be saved: its description takes {length} bytes of at most {_MAX_HEADER_BYTES}, because "
+            f"The model cannot be saved: its description takes {length} bytes of at most {MAX_HEADER_BYTES}, because "
             "of columns with very many categories. Leave these columns out."
         )
     head, body = data[:length], memoryview(data)[length:]
     key = b'"sha256":"'
-    place = head.find(key + _NO_DIGEST.encode()) + len(key)
+    place = head.find(key + NO_DIGEST.encode()) + len(key)
     digest = hashlib.sha256(head)
     digest.update(body)
-    head = head[:place] + digest.hexdigest().encode() + head[place + len(_NO_DIGEST) :]
+    head = head[:place] + digest.hexdigest().encode() + head[place + len(NO_DIGEST) :]
     with complete_or_absent(path, overwrite=overwrite) as temporary, open(temporary, "wb") as opened:
         opened.write(head)
         opened.write(body)
@@ -115,6 +111,8 @@ def read_container(path: str | os.PathLike[str], expected: str = "a model", form
     try:
         with open(place, "rb") as opened:
             return _read(place, opened, expected, form)
+    except LayoutError as error:
+        raise ModelFileError(f"{place} is damaged ({error}). Copy or write it again.") from None
     except FileNotFoundError:
         raise ModelFileError(f"There is no file {place}.") from None
     except OSError as error:
@@ -124,29 +122,23 @@ def read_container(path: str | os.PathLike[str], expected: str = "a model", form
 def _read(path: Path, opened: BinaryIO, expected: str, form: str) -> Contents:
     size = os.fstat(opened.fileno()).st_size
     head = _read_head(path, opened, size, expected)
-    outer = _parse(path, head[8:])
+    outer = parse_header(head[8:])
     metadata = outer.pop("__metadata__", None)
     header = _check_header(path, metadata, expected, form)
-    body_bytes = _check_tensors(path, outer)
+    body_bytes = check_places(outer, _ITEM_BYTES)
     missing = len(head) + body_bytes - size
     if missing > 0:
         raise ModelFileError(
             f"{path} is truncated: {size} of {len(head) + body_bytes} bytes are there. Copy or write it again."
         )
     if missing < 0:
-        raise _damaged(path, f"there are {-missing} bytes after its end")
+        raise LayoutError(f"there are {-missing} bytes after its end")
     body = opened.read()
-    digest = metadata["sha256"]
-    if len(digest) != 64 or not digest.isascii() or head.count(digest.encode()) != 1:
-        raise _damaged(path, "its checksum cannot be found")
-    found = hashlib.sha256(head.replace(digest.encode(), _NO_DIGEST.encode()))
-    found.update(body)
-    if found.hexdigest() != digest:
-        raise _damaged(path, "its contents do not match its checksum")
+    check_digest(head, body, metadata["sha256"])
     try:
         tensors = load(head + body)
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise _damaged(path, str(error)) from None
+        raise LayoutError(str(error)) from None
     return Contents(header, tensors)
 
 
@@ -157,13 +149,13 @@ def _read_head(path: Path, opened: BinaryIO, size: int, expected: str) -> bytes:
     length = int.from_bytes(start, "little")
     for beginning, what in _BEGINNINGS:
         # The length of our header might begin so too, but it is a multiple of eight and never that large.
-        if start.startswith(beginning) and (length % 8 or length > _MAX_HEADER_BYTES):
+        if start.startswith(beginning) and (length % 8 or length > MAX_HEADER_BYTES):
             raise ModelFileError(f"{path} is {what}, not {expected} that finitegp saved. Give the right file.")
     if len(start) < 8:
         raise ModelFileError(
             f"{path} has only {size} bytes, so it is not the whole of {expected}. Copy or write it again."
         )
-    if length > _MAX_HEADER_BYTES:
+    if length > MAX_HEADER_BYTES:
         raise ModelFileError(
             f"{path} is not {expected} that finitegp saved, or its first bytes are damaged. Give the right file, or "
             "copy or write it again."
@@ -176,24 +168,11 @@ def _read_head(path: Path, opened: BinaryIO, size: int, expected: str) -> bytes:
     return start + opened.read(length)
 
 
-def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    if text.count(b"[") + text.count(b"{") > _MAX_HEADER_PARTS:
-        raise _damaged(path, f"its header has more than {_MAX_HEADER_PARTS} parts")
-    try:
-        parsed = json.loads(text)
-        json.dumps(parsed, ensure_ascii=False).encode()  # escapes may stand for half a character, which is no text
-    except (ValueError, RecursionError):  # ValueError: no JSON, no UTF-8, numbers of too many digits
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise _damaged(path, "its header is not JSON")
-    return parsed
-
-
 def _check_header(path: Path, metadata: Any, expected: str, form: str) -> dict[str, Any]:
     """Our own header out of the metadata, after its format and version."""
     if not isinstance(metadata, dict) or not isinstance(metadata.get("finitegp"), str):
         raise ModelFileError(f"{path} is a safetensors file, but not {expected} that finitegp saved.")
-    header = _parse(path, metadata["finitegp"].encode(errors="replace"))
+    header = parse_header(metadata["finitegp"].encode(errors="replace"))
     found = header.get("format")
     if found != form and isinstance(found, str) and found.startswith("finitegp-checkpoint"):
         if form != FORMAT:
@@ -209,7 +188,7 @@ def _check_header(path: Path, metadata: Any, expected: str, form: str) -> dict[s
         raise ModelFileError(f"{path} is not {expected} that finitegp saved: its format is {str(found)[:60]!r}.")
     version = header.get("format_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise _damaged(path, f"its version is {str(version)[:60]!r}")
+        raise LayoutError(f"its version is {str(version)[:60]!r}")
     if version > FORMAT_VERSION:
         versions = header.get("versions")
         writer = versions.get("finitegp") if isinstance(versions, dict) else None
@@ -218,31 +197,5 @@ def _check_header(path: Path, metadata: Any, expected: str, form: str) -> dict[s
             f"up to {FORMAT_VERSION}): upgrade with pip install --upgrade finitegp."
         )
     if not isinstance(metadata.get("sha256"), str):
-        raise _damaged(path, "it has no checksum")
+        raise LayoutError("it has no checksum")
     return header
-
-
-def _check_tensors(path: Path, entries: Mapping[str, Any]) -> int:
-    """The bytes that the tensors take, after types, shapes and places of all of them."""
-    places = []
-    for name, entry in entries.items():
-        try:
-            item, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            sizes = [*shape, start, stop]
-            good = item in _ITEM_BYTES and all(type(each) is int and each >= 0 for each in sizes)
-            good = good and len(shape) <= 8 and stop - start == math.prod(shape) * _ITEM_BYTES[item]
-        except (TypeError, KeyError, ValueError):
-            good = False
-        if not good:
-            raise _damaged(path, f"the entry of tensor {name[:60]!r} makes no sense")
-        places.append((start, stop))
-    end = 0
-    for start, stop in sorted(places):
-        if start != end:
-            raise _damaged(path, "its tensors overlap or leave gaps")
-        end = stop
-    return end
-
-
-def _damaged(path: Path, what: str) -> ModelFileError:
-    return ModelFileError(f"{path} is damaged ({what}). Copy or write it again.")

@@ -75,7 +75,7 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names.
 __all__ = sorted(_MODULES)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module(f".{_MODULES[name]}", __name__), name)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +63,7 @@ class ConformalScores:
             )
         return float(self.scores[rank - 1])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """What :meth:`from_json` takes."""
         return {
             "scores": self.scores.tolist(),
@@ -73,9 +73,11 @@ class ConformalScores:
         }
 
     @classmethod
-    def from_json(cls, stored: Any) -> ConformalScores:
+    def from_json(cls, stored: object) -> ConformalScores:
         """What a file holds; in files before version 2 scores are in standard deviations."""
         try:
+            if not isinstance(stored, Mapping):
+                raise TypeError("they are no object of JSON")
             scores = np.array(stored["scores"], dtype=np.float64)
             if scores.ndim != 1 or len(scores) > _MOST_SCORES or not np.all((scores >= 0.0) & np.isfinite(scores)):
                 raise ValueError("they are not distances")

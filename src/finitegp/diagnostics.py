@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from .algorithms.base import Algorithm
 from .algorithms.exact import exact_gradient
 from .data.sampling import Sampler
+from .data.sources import Data
 from .model import FeatureGP
 
 
@@ -86,7 +86,7 @@ class Certificate:
     noise_gain: float
 
 
-def certify(model: FeatureGP, data: Any) -> Certificate:
+def certify(model: FeatureGP, data: Data) -> Certificate:
     """The convergence certificate of a model on its training rows: exact NLML and exact gradient, in float64."""
     exact = model.exact_copy()
     exact.requires_grad_(True)

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from .arguments import check_arguments
-from .data.sources import Share
+from .data.sources import Data, Share
 from .data.spool import Progress, SpooledSource, open_spool, spool, spool_temporarily
 from .errors import DataError, LostRankError
 from .statistics import FeatureStatistics, sum_statistics
@@ -286,7 +286,7 @@ class Ranks:
 
     def spool(
         self,
-        data: Any,
+        data: Data,
         directory: str | os.PathLike[str] | None = None,
         *,
         input_dtype: str = "float32",

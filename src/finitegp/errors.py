@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from types import FrameType
-from typing import Any
 
 
 class FiniteGPError(Exception):
@@ -33,7 +32,7 @@ class FiniteGPError(Exception):
         ("Row 3 is missing: pass missing='impute'.", 'missing_values', {'row': 3})
     """
 
-    def __init__(self, problem: str = "", advice: str = "", *, code: str | None = None, **fields: Any) -> None:
+    def __init__(self, problem: str = "", advice: str = "", *, code: str | None = None, **fields: object) -> None:
         super().__init__(f"{problem} {advice}" if advice else problem)
         self.problem = problem
         self.advice = advice
@@ -72,8 +71,10 @@ class LostRankError(FiniteGPError, RuntimeError):
         reported: Whether the other process failed and reports why: there is nothing to add.
     """
 
-    def __init__(self, problem: str = "", advice: str = "", *, reported: bool = False, **fields: Any) -> None:
-        super().__init__(problem, advice, **fields)
+    def __init__(
+        self, problem: str = "", advice: str = "", *, reported: bool = False, code: str | None = None, **fields: object
+    ) -> None:
+        super().__init__(problem, advice, code=code, **fields)
         self.reported = reported
 
 

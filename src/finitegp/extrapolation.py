@@ -180,7 +180,7 @@ class ExcessVariance:
         distances = _nearest(_coordinates(rows, self.effects.numpy()), self.centres.numpy())
         return torch.from_numpy(distances - self.threshold).clamp(min=0.0)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """What is not in the tensors, as JSON."""
         return {"threshold": self.threshold, "nearness": self.nearness}
 

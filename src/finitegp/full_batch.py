@@ -13,6 +13,7 @@ from torch import Tensor
 from .algorithms.exact import exact_gradient
 from .arguments import check_arguments
 from .data import as_source
+from .data.sources import Data
 from .errors import FeatureMapError, NumericalError
 from .model import FeatureGP
 
@@ -42,7 +43,7 @@ class FullBatchResult:
 @check_arguments
 def fit_full_batch(
     model: FeatureGP,
-    data: Any,
+    data: Data,
     *,
     max_iterations: int = 500,
     gradient_tolerance: float = 1e-7,
@@ -53,7 +54,7 @@ def fit_full_batch(
 
     Args:
         model: Fitted in place, in its own float type; ``model.double()`` first for tight optima.
-        data: Any data source; every iteration makes two passes over it.
+        data: Data data source; every iteration makes two passes over it.
         max_iterations: Limit on L-BFGS iterations.
         gradient_tolerance: Stop when no component of the gradient of the NLML per row is larger.
         minimum_noise_variance: Lower bound of the noise variance.

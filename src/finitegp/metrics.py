@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .arguments import check_arguments
@@ -45,16 +45,16 @@ class Scores:
     mae_error: float
     nlpd_error: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The scores as JSON values; the intervals become text such as ``"0.9"``."""
         return asdict(self) | {"coverage": {f"{level:g}": share for level, share in self.coverage.items()}}
 
 
 @check_arguments
 def score(
-    mean: Any,
-    std: Any,
-    targets: Any,
+    mean: ArrayLike,
+    std: ArrayLike,
+    targets: ArrayLike,
     coverages: Sequence[float] = (0.5, 0.9, 0.95),
     *,
     mixture: StudentMixture | None = None,
@@ -106,7 +106,7 @@ def score(
     )
 
 
-def _column(values: Any) -> Tensor:
+def _column(values: ArrayLike) -> Tensor:
     # In one piece of memory: the order of a sum, and so its rounding, does not depend on where the values come from.
     try:
         return torch.as_tensor(values).detach().double().cpu().contiguous()

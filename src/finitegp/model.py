@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from .arguments import check_arguments
 from .data import ArraySource, Rows, as_source
-from .data.sources import WHOLE, Share
+from .data.sources import WHOLE, Data, Share
 from .distributed import ALONE, Ranks
 from .errors import DataError, FeatureMapError
 from .features import count_features
@@ -219,14 +220,14 @@ class FeatureGP(nn.Module):
         return copy.deepcopy(self).to(torch.float64).eval()
 
     @torch.no_grad()
-    def statistics(self, data: Any, *, ranks: Ranks = ALONE) -> FeatureStatistics:
+    def statistics(self, data: Data, *, ranks: Ranks = ALONE) -> FeatureStatistics:
         """The row sums of the data in one pass, in memory that does not depend on the number of rows.
 
         Each of several ``ranks`` reads its share of the rows; all of them get the sums over all rows.
         """
         return self.exact_copy()._sums_of_all(data, ranks)
 
-    def partial_statistics(self, data: Any, *, share: Share = WHOLE) -> Iterator[FeatureStatistics]:
+    def partial_statistics(self, data: Data, *, share: Share = WHOLE) -> Iterator[FeatureStatistics]:
         """The row sums of each chunk in turn, in the model's own float type (:meth:`statistics` uses float64)."""
         for rows in as_source(data).part(share):
             sums = RunningSums()
@@ -234,7 +235,7 @@ class FeatureGP(nn.Module):
             yield sums.total()
             del rows, sums  # not kept while the next chunk passes
 
-    def sum_rows(self, data: Any, *, share: Share = WHOLE, beat: Callable[[], object] | None = None) -> RunningSums:
+    def sum_rows(self, data: Data, *, share: Share = WHOLE, beat: Callable[[], object] | None = None) -> RunningSums:
         """The row sums of a share of the data, added up in one matrix; ``beat`` is called after every chunk."""
         sums = RunningSums()
         for rows in as_source(data).part(share):
@@ -244,7 +245,7 @@ class FeatureGP(nn.Module):
                 beat()
         return sums
 
-    def _sums_of_all(self, data: Any, ranks: Ranks) -> FeatureStatistics:
+    def _sums_of_all(self, data: Data, ranks: Ranks) -> FeatureStatistics:
         with ranks.working() as beat:
             own = self.sum_rows(data, share=ranks.share, beat=beat)
         return ranks.sum_statistics(() if own.is_empty else (own.total(),))
@@ -257,7 +258,7 @@ class FeatureGP(nn.Module):
             raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
 
     @torch.no_grad()
-    def likelihood(self, data: Any, *, ranks: Ranks = ALONE) -> MarginalLikelihood:
+    def likelihood(self, data: Data, *, ranks: Ranks = ALONE) -> MarginalLikelihood:
         """The exact negative log marginal likelihood of the data with its named terms.
 
         One pass over the rows, and a second one where the noise is so small that the first would cancel. Each of
@@ -299,11 +300,11 @@ class FeatureGP(nn.Module):
             feature_rounding=rounding,
         )
 
-    def nlml(self, data: Any, *, ranks: Ranks = ALONE) -> float:
+    def nlml(self, data: Data, *, ranks: Ranks = ALONE) -> float:
         """The exact negative log marginal likelihood per row."""
         return self.likelihood(data, ranks=ranks).nlml
 
-    def optimize_noise(self, data: Any, *, optimize_output_scale: bool = False, ranks: Ranks = ALONE) -> NoiseOptimum:
+    def optimize_noise(self, data: Data, *, optimize_output_scale: bool = False, ranks: Ranks = ALONE) -> NoiseOptimum:
         """Set the noise variance (and output scale) to its exact optimum for the present features, in one pass."""
         optimum = optimal_noise(self.statistics(data, ranks=ranks), optimize_output_scale=optimize_output_scale)
         self.noise.set_variance(optimum.noise_variance)
@@ -311,7 +312,7 @@ class FeatureGP(nn.Module):
             self.set_output_scale(self.output_scale * optimum.output_scale)
         return optimum
 
-    def condition(self, data: Any, *, optimize_noise: bool = False, ranks: Ranks = ALONE) -> FittedGP:
+    def condition(self, data: Data, *, optimize_noise: bool = False, ranks: Ranks = ALONE) -> FittedGP:
         """The exact posterior given the data: one pass. Later changes of this model do not reach the result.
 
         ``optimize_noise`` first sets the noise variance as :meth:`optimize_noise` does, within the same pass. Each of
@@ -345,16 +346,17 @@ class FittedGP:
         self.chunk_size = chunk_size
 
     @torch.no_grad()
-    def predict(self, inputs: Any, *, return_covariance: bool = False, chunk_size: int | None = None) -> Prediction:
+    def predict(
+        self, inputs: ArrayLike, *, return_covariance: bool = False, chunk_size: int | None = None
+    ) -> Prediction:
         """Predict new observations at ``inputs`` of shape ``(rows, columns)``, ``chunk_size`` rows at a time.
 
         ``chunk_size`` is that of the object by default.
         ``return_covariance`` adds the ``(rows, rows)`` covariance of the noise-free function.
         """
-        if return_covariance:
-            chunk_size = max(len(inputs), 1)
+        source = ArraySource(inputs, chunk_size=chunk_size or self.chunk_size)
         parts = []
-        for rows in ArraySource(inputs, chunk_size=chunk_size or self.chunk_size):
+        for rows in source.with_chunks(source.num_data) if return_covariance else source:
             parts.append(self._predict(rows, return_covariance=return_covariance))
             del rows  # not kept while the next chunk passes
         return Prediction.concatenate(parts)
@@ -386,7 +388,7 @@ class FittedGP:
         return total
 
     @torch.no_grad()
-    def predict_mean(self, inputs: Any) -> Tensor:
+    def predict_mean(self, inputs: ArrayLike) -> Tensor:
         """Only the mean, at a fraction of the cost."""
         weights, feature_map = self.posterior.weight_mean, self.model.feature_map
         if landmarks_of(feature_map) is None:
@@ -399,7 +401,7 @@ class FittedGP:
         return mean[:, 0] if mean.shape[1] == 1 else mean
 
     @torch.no_grad()
-    def predict_chunks(self, data: Any) -> Iterator[Prediction]:
+    def predict_chunks(self, data: Data) -> Iterator[Prediction]:
         """Predictions for the rows of any source, chunk by chunk: for more rows than fit in memory.
 
         The source needs no targets. A chunk has as many rows as the source yields at once.
@@ -416,7 +418,7 @@ class FittedGP:
         weights = self.posterior.sample_weights(num_samples, torch.Generator().manual_seed(int(seed)))
 
         @torch.no_grad()
-        def functions(inputs: Any) -> Tensor:
+        def functions(inputs: ArrayLike) -> Tensor:
             parts = [
                 torch.einsum("rd,kdt->krt", features.to(weights), weights) for features, _ in self._features(inputs)
             ]
@@ -426,7 +428,7 @@ class FittedGP:
         return functions
 
     @torch.no_grad()
-    def leave_one_out(self, data: Any) -> Prediction:
+    def leave_one_out(self, data: Data) -> Prediction:
         """For each training row, the prediction of the posterior without it: closed form, one pass over the data."""
         parts = []
         for rows in as_source(data, chunk_size=self.chunk_size):
@@ -436,11 +438,11 @@ class FittedGP:
             parts.append(self._with_residual_variance(left_out, features))
         return Prediction.concatenate(parts)
 
-    def update(self, data: Any) -> FittedGP:
+    def update(self, data: Data) -> FittedGP:
         """The posterior with more rows, at a cost that does not depend on how many there were before."""
         return self._with(self.posterior.update(self._statistics(data)))
 
-    def forget(self, data: Any) -> FittedGP:
+    def forget(self, data: Data) -> FittedGP:
         """The posterior without these rows, as if they had never been seen."""
         return self._with(self.posterior.forget(self._statistics(data)))
 
@@ -454,16 +456,16 @@ class FittedGP:
     def _with(self, posterior: WeightPosterior) -> FittedGP:
         return FittedGP(self.model, posterior, chunk_size=self.chunk_size)
 
-    def _statistics(self, data: Any) -> FeatureStatistics:
+    def _statistics(self, data: Data) -> FeatureStatistics:
         return self.model.statistics(as_source(data, chunk_size=self.chunk_size))
 
     @torch.no_grad()
-    def features(self, inputs: Any, *, chunk_size: int | None = None) -> tuple[Tensor, Tensor | None]:
+    def features(self, inputs: ArrayLike, *, chunk_size: int | None = None) -> tuple[Tensor, Tensor | None]:
         """Features ``(rows, d)`` and log noise scales ``(rows,)`` or None, for several posteriors of one model."""
         parts = list(self._features(inputs, chunk_size))
         scales = [scale for _, scale in parts if scale is not None]
         return torch.cat([features for features, _ in parts]), torch.cat(scales) if scales else None
 
-    def _features(self, inputs: Any, chunk_size: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def _features(self, inputs: ArrayLike, chunk_size: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
         for rows in ArraySource(inputs, chunk_size=chunk_size or self.chunk_size):
             yield self.model.checked_forward(rows)

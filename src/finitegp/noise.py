@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +40,7 @@ class NoiseModel(nn.Module, ABC):
         with torch.no_grad():
             self.log_variance.fill_(math.log(check_noise_variance(variance)))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this noise again, but for its variance and the modules in it."""
         return {}
 
@@ -107,7 +106,7 @@ class InputNoise(NoiseModel):
         self.max_log_scale = max_log_scale
         self.bounds = None if bounds is None else (float(bounds[0]), float(bounds[1]))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this noise again, but for its variance and the module in it."""
         bounds = {} if self.bounds is None else {"bounds": list(self.bounds)}
         return {"reads": self.reads, "max_log_scale": self.max_log_scale} | bounds
@@ -139,7 +138,7 @@ class MeanVariance(nn.Module):
         super().__init__()
         self.networks = nn.ModuleList(networks)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this module again, but for the networks in it: none."""
         return {}
 
@@ -161,7 +160,7 @@ class SmoothFloor(nn.Module):
         super().__init__()
         self.floor = floor
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The argument that makes this module again."""
         return {"floor": self.floor}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,7 +67,7 @@ class TrainingRun:
     step_in_epoch: int = 0
     loss: float = math.nan
     metrics: dict[str, float] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[dict[str, float]] = field(default_factory=list)
     best: BestIterate | None = None
     stop_reason: str | None = None
     seconds: float = 0.0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .arguments import check_arguments
@@ -96,20 +97,21 @@ class ScaledGP:
         """The rows that the posterior has seen, counts respected."""
         return self.fitted.posterior.statistics.num_data
 
-    def predict(self, inputs: Any, *, return_covariance: bool = False) -> Prediction:
+    def predict(self, inputs: ArrayLike, *, return_covariance: bool = False) -> Prediction:
         """Predict new observations in the target's units; optionally with the covariance of the noise-free function."""
         size = max(_row_count(inputs), 1) if return_covariance else self.chunk_size
         parts = self._predict_parts(inputs, size, return_covariance=return_covariance)
         return Prediction.concatenate(list(parts))
 
-    def predict_chunks(self, inputs: Any) -> Iterator[Prediction]:
+    def predict_chunks(self, inputs: ArrayLike) -> Iterator[Prediction]:
         """Predictions chunk by chunk, for more rows than there is room for predictions of."""
         return self._predict_parts(inputs, self.chunk_size, return_covariance=False)
 
-    def _predict_parts(self, inputs: Any, size: int, *, return_covariance: bool) -> Iterator[Prediction]:
+    def _predict_parts(self, inputs: ArrayLike, size: int, *, return_covariance: bool) -> Iterator[Prediction]:
+        rows: Any = inputs  # arrays, lists and arrays on disk are cut alike
         # At least one part, so that no rows are refused by who can name what is wrong.
         for start in range(0, max(_row_count(inputs), 1), size):
-            scaled = self._scaled_inputs(inputs[start : start + size])
+            scaled = self._scaled_inputs(rows[start : start + size])
             predicted = [
                 component.fitted.predict(scaled, return_covariance=return_covariance) for component in self.components
             ]
@@ -122,18 +124,19 @@ class ScaledGP:
                 )
             yield found
 
-    def predict_mean(self, inputs: Any) -> Tensor:
+    def predict_mean(self, inputs: ArrayLike) -> Tensor:
         """Only the mean in the target's units, at a fraction of the cost."""
+        rows: Any = inputs
         found = torch.empty(_row_count(inputs), dtype=torch.float64)
         # At least one part, so that no rows are refused by who can name what is wrong.
-        for start in range(0, max(len(inputs), 1), self.chunk_size):
-            scaled = self._scaled_inputs(inputs[start : start + self.chunk_size])
+        for start in range(0, max(len(found), 1), self.chunk_size):
+            scaled = self._scaled_inputs(rows[start : start + self.chunk_size])
             means = [component.weight * component.fitted.predict_mean(scaled) for component in self.components]
             found[start : start + self.chunk_size] = torch.stack(means).sum(dim=0)
         return found * float(self.target_scaler.scale) + float(self.target_scaler.mean)
 
     def interval(
-        self, inputs: Any, coverage: float | Sequence[float] = 0.9, *, method: str = "predictive"
+        self, inputs: ArrayLike, coverage: float | Sequence[float] = 0.9, *, method: str = "predictive"
     ) -> tuple[Tensor, Tensor]:
         """Lower and upper ends of the intervals that hold new observations with this probability.
 
@@ -175,7 +178,7 @@ class ScaledGP:
         below = float(torch.special.ndtr(torch.tensor(-score, dtype=torch.float64)))
         return prediction.quantile(max(below, 1e-300)), prediction.quantile(min(1.0 - below, 1.0 - 1e-16))
 
-    def log_density(self, inputs: Any, targets: Any) -> Tensor:
+    def log_density(self, inputs: ArrayLike, targets: ArrayLike) -> Tensor:
         """``(rows,)`` log predictive density of observed targets."""
         try:
             observed = torch.as_tensor(targets, dtype=torch.float64)
@@ -183,7 +186,7 @@ class ScaledGP:
             raise DataError("targets must be one number per row, but hold something else.") from None
         return self.predict(inputs).log_density(observed)
 
-    def outside(self, inputs: Any) -> Array | None:
+    def outside(self, inputs: ArrayLike) -> Array | None:
         """``(rows, columns)`` how far each value lies outside of the training rows, in deviations of its column.
 
         Zero inside; None if the fit does not know.
@@ -199,7 +202,7 @@ class ScaledGP:
         return np.where(constant & away, np.inf, found)
 
     @torch.no_grad()
-    def sample(self, inputs: Any, num_samples: int = 1, *, seed: int = 0) -> Tensor:
+    def sample(self, inputs: ArrayLike, num_samples: int = 1, *, seed: int = 0) -> Tensor:
         """``(num_samples, rows)`` joint draws of new observations, noise included.
 
         Each row by itself is distributed as :meth:`predict` says; rows are correlated as those of the GP are.
@@ -232,7 +235,7 @@ class ScaledGP:
         scale, mean = float(self.target_scaler.scale), float(self.target_scaler.mean)
         return torch.from_numpy(draws * scale + mean)
 
-    def leave_one_out(self, inputs: Any, targets: Any) -> Prediction:
+    def leave_one_out(self, inputs: ArrayLike, targets: ArrayLike) -> Prediction:
         """For each training row, the prediction of the fit without it (:meth:`forget`), in closed form."""
         scaled, observed = self.inputs_scaler.transform(inputs), self.target_scaler.transform(targets)
         data = ArraySource(scaled, observed, self._trust(inputs, targets), chunk_size=self.fitted.chunk_size)
@@ -244,14 +247,14 @@ class ScaledGP:
             predicted.append(replace(left_out, noise_variance=inside.noise_variance))
         return self._in_target_units(self._combine(scaled, predicted, np.stack(factors)))
 
-    def update(self, inputs: Any, targets: Any, counts: Any = None) -> ScaledGP:
+    def update(self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None = None) -> ScaledGP:
         """The fit with more rows: exact posteriors of all rows, with features, noise and scaling kept.
 
         Where the fit recognised copies, equal rows with equal targets count once, unless ``counts`` are given.
         """
         return self._change(lambda fitted, data: fitted.update(data), self._scaled_source(inputs, targets, counts))
 
-    def forget(self, inputs: Any, targets: Any, counts: Any = None) -> ScaledGP:
+    def forget(self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None = None) -> ScaledGP:
         """The fit without these rows, as if the posteriors had never seen them; copies as in :meth:`update`."""
         data = self._scaled_source(inputs, targets, counts, seen=True)
         return self._change(lambda fitted, data: fitted.forget(data), data)
@@ -271,7 +274,9 @@ class ScaledGP:
         pairs = zip(self.components, other.components, strict=True)
         return self.with_fitted([mine.fitted.merge(theirs.fitted) for mine, theirs in pairs])
 
-    def evidence(self, inputs: Any = None, targets: Any = None, counts: Any = None) -> float:
+    def evidence(
+        self, inputs: ArrayLike | None = None, targets: ArrayLike | None = None, counts: ArrayLike | None = None
+    ) -> float:
         """The log marginal likelihood of all rows seen, in the target's units; of several GPs, of their mixture.
 
         Given the rows themselves it is computed from them, which is possible where row sums alone would cancel.
@@ -279,7 +284,10 @@ class ScaledGP:
         Raises:
             NumericalError: If the noise is so small that the value would not be reliable in floating point.
         """
-        data = None if inputs is None else self._scaled_source(inputs, targets, counts, seen=True)
+        if (inputs is None) != (targets is None):
+            raise DataError("inputs and targets must be given together, or neither.")
+        rows = None if inputs is None or targets is None else (inputs, targets)
+        data = None if rows is None else self._scaled_source(*rows, counts, seen=True)
         parts = [
             math.log(component.weight)
             + component.log_evidence(None if data is None else component.fitted.model.likelihood(data))
@@ -296,14 +304,16 @@ class ScaledGP:
         changed = [replace(component, fitted=each, landmark_weights=None) for component, each in pairs]
         return replace(self, components=tuple(changed))
 
-    def _scaled_inputs(self, inputs: Any) -> Array:
+    def _scaled_inputs(self, inputs: ArrayLike) -> Array:
         # Farther out there is nothing more to know, and squares would overflow.
         return np.clip(self.inputs_scaler.transform(inputs), -_FARTHEST, _FARTHEST)
 
     def _change(self, change: Callable[[FittedGP, ScaledSource], FittedGP], data: ScaledSource) -> ScaledGP:
         return self.with_fitted([change(component.fitted, data) for component in self.components])
 
-    def _scaled_source(self, inputs: Any, targets: Any, counts: Any, *, seen: bool = False) -> ScaledSource:
+    def _scaled_source(
+        self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None, *, seen: bool = False
+    ) -> ScaledSource:
         """Rows as the posteriors take them, scaled as they pass; those that they have ``seen`` as they were trusted."""
         if self.counts_copies_once and counts is None:
             different = np.unique(np.column_stack([np.asarray(inputs), np.asarray(targets)]), axis=0)
@@ -312,7 +322,7 @@ class ScaledGP:
         rows = ArraySource(inputs, targets, weights, counts=counts, chunk_size=self.chunk_size)
         return ScaledSource(rows, Scaling(self.inputs_scaler, self.target_scaler))
 
-    def _trust(self, inputs: Any, targets: Any) -> Array | None:
+    def _trust(self, inputs: ArrayLike, targets: ArrayLike) -> Array | None:
         """``(rows,)`` weights of rows that were seen, below one for outliers; None if all are one."""
         if not self.outliers:
             return None
@@ -394,7 +404,7 @@ class ScaledGP:
         return prediction.in_units(float(self.target_scaler.mean), float(self.target_scaler.scale))
 
 
-def row_hashes(inputs: Any, targets: Any) -> list[str]:
+def row_hashes(inputs: ArrayLike, targets: ArrayLike) -> list[str]:
     """A name for each row and its target, in the user's units: to recognise a row by, not to read it from.
 
     Example:
@@ -446,7 +456,7 @@ def _gaussian(prediction: Prediction) -> StudentMixture:
     )
 
 
-def _row_count(inputs: Any) -> int:
+def _row_count(inputs: ArrayLike) -> int:
     """How many rows there are; what has none is an error."""
     shape = np.shape(inputs) if not hasattr(inputs, "shape") else tuple(inputs.shape)
     if len(shape) != 2:

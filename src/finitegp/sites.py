@@ -157,7 +157,7 @@ def site_statistics(
 def merge_sites(
     regressor: Any,
     encoder: TableEncoder,
-    summary: Mapping[str, Any],
+    summary: Mapping[str, object],
     sites: Sequence[SiteStatistics],
     *,
     keep_model_rows: bool = True,
@@ -263,7 +263,7 @@ def _check_repeats(
     sites: Sequence[SiteStatistics],
     labels: Sequence[str],
     model_rows: FeatureStatistics | None,
-    earlier: Sequence[Mapping[str, Any]],
+    earlier: Sequence[Mapping[str, object]],
     rounding: float,
 ) -> None:
     known = {each["digest"] for each in earlier}
@@ -300,7 +300,7 @@ def _same_sums(one: FeatureStatistics, other: FeatureStatistics, rounding: float
     )
 
 
-def _merged_before(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _merged_before(summary: Mapping[str, object]) -> list[dict[str, Any]]:
     """What earlier merges noted down; a file may hold anything there."""
     noted = summary.get("merged_sites")
     found = noted if isinstance(noted, list) else []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,7 +146,7 @@ class FeatureStatistics:
             )
         return (other * -1.0).accumulate(self)
 
-    def __radd__(self, other: Any) -> FeatureStatistics:
+    def __radd__(self, other: object) -> FeatureStatistics:
         # `sum` starts from the integer 0.
         return self if isinstance(other, int) and other == 0 else NotImplemented
 

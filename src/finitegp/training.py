@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from .callbacks.base import Callback
 from .checkpoint import load_checkpoint
 from .data import Rows
 from .data.sampling import GATHERED_BATCHES, Sampler
+from .data.sources import Data
 from .distributed import ALONE, Ranks
 from .errors import DataError, NumericalError, warn_caller
 from .run import TrainingRun, copy_state
@@ -30,7 +30,7 @@ class TrainingDivergedWarning(UserWarning):
 def train(
     algorithm: Algorithm,
     optimizer: torch.optim.Optimizer,
-    data: Any,
+    data: Data,
     *,
     epochs: int,
     batch_size: int = 256,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_arguments
 from ..data import Rows
+from ..data.sources import Data
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..likelihood import RowGradients
@@ -194,7 +195,7 @@ class Algorithm(nn.Module, ABC):
         self.track(batches[0], found)
         return found.loss.item()
 
-    def finish(self, data: Any) -> None:
+    def finish(self, data: Data) -> None:
         """Called with the rows after the last step, for what one exact pass can set right.
 
         Not where an earlier state was restored as the best: that is left as it was measured.

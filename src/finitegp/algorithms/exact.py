@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..arguments import check_arguments
 from ..data import Rows, Source, as_source
+from ..data.sources import Data
 from ..distributed import ALONE, Ranks
 from ..likelihood import (
     MarginalLikelihood,
@@ -40,7 +40,7 @@ class ExactGradient:
 
 
 @check_arguments
-def exact_gradient(model: FeatureGP, data: Any, *, ranks: Ranks = ALONE) -> ExactGradient:
+def exact_gradient(model: FeatureGP, data: Data, *, ranks: Ranks = ALONE) -> ExactGradient:
     r"""Set ``.grad`` of every parameter to the exact gradient of the **total** NLML.
 
     Pass one sums the statistics and solves :math:`w = F^{-1}c`, :math:`P = F^{-1}`. Pass two pushes
@@ -175,7 +175,7 @@ class Exact(Algorithm):
     def __init__(
         self,
         model: FeatureGP,
-        data: Any,
+        data: Data,
         *,
         input_dim: int | None = None,
         num_targets: int = 1,

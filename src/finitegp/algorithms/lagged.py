@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_arguments
 from ..data import Rows
+from ..data.sources import Data
 from ..errors import DataError, NumericalError
 from ..likelihood import row_gradients
 from ..linalg import cholesky
@@ -171,7 +172,7 @@ class Lagged(Algorithm):
         if not self.include_current:
             self._take_up(found.features, batch.observed, found.log_noise_scale)
 
-    def finish(self, data: Any) -> None:
+    def finish(self, data: Data) -> None:
         """Set the noise to its exact optimum: residuals of weights that lag behind the features are too large."""
         if self.noise_update == "closed_form" and self.model.noise.log_variance.requires_grad:
             found = self.model.optimize_noise(data, ranks=self.ranks).noise_variance

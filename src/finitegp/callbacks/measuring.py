@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ..arguments import check_arguments
 from ..data import as_source
+from ..data.sources import Data
 from ..diagnostics import measure_bias
 from ..run import TrainingRun
 from .base import Callback
@@ -52,7 +51,7 @@ class Validation(Callback):
         keep_best: Keep a copy of the state with the lowest NLPD.
     """
 
-    def __init__(self, data: Any, *, every: int = 1, patience: int | None = None, keep_best: bool = True) -> None:
+    def __init__(self, data: Data, *, every: int = 1, patience: int | None = None, keep_best: bool = True) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1, but is {every}.")
         if patience is not None and patience < 1:

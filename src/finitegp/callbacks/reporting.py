@@ -101,7 +101,7 @@ class JsonLinesLog(Callback):
 
     every_rank = False
 
-    def __init__(self, path: str | Path, settings: dict[str, Any] | None = None) -> None:
+    def __init__(self, path: str | Path, settings: dict[str, object] | None = None) -> None:
         self.path = Path(path)
         self.settings = settings or {}
 

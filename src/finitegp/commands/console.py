@@ -91,7 +91,7 @@ class Console:
         """A table for people."""
         self._out.print(table)
 
-    def result(self, result: Mapping[str, Any]) -> None:
+    def result(self, result: Mapping[str, object]) -> None:
         """The result for scripts."""
         if self.as_json:
             from ..persistence.plain_json import plain_json
@@ -190,7 +190,7 @@ def scores_table(title: str, scores: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def show_findings(console: Console, findings: Sequence[Mapping[str, Any]]) -> None:
+def show_findings(console: Console, findings: Sequence[Mapping[str, str]]) -> None:
     """What the doctor found, one line each."""
     for finding in findings:
         console.print(f"{finding['severity'].upper()}: {finding['title']}. {finding['evidence']} {finding['fix']}")

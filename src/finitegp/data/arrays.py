@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..arguments import check_arguments
 from ..errors import DataError
 from .row_files import Index, RecordField, RowFile, check_numbers, open_npy, read_together, unmapped
 from .sources import WHOLE, Measure, Rows, Share, Source, check_chunk_size, check_rows
+
+# An array in memory, or the rows of a file.
+RowValues = ArrayLike | RowFile | RecordField
 
 
 @check_arguments
@@ -50,11 +54,11 @@ class ArraySource(Source):
 
     def __init__(
         self,
-        inputs: Any,
-        targets: Any = None,
-        weights: Any = None,
+        inputs: RowValues,
+        targets: RowValues | None = None,
+        weights: RowValues | None = None,
         *,
-        counts: Any = None,
+        counts: RowValues | None = None,
         chunk_size: int = 4096,
         column_names: list[str] | None = None,
     ) -> None:
@@ -181,7 +185,7 @@ class NpySource(ArraySource):
         for file in others:
             if file.num_rows != rows.num_rows:
                 raise DataError(f"{inputs} has {rows.num_rows} rows, but {file.path} has {file.num_rows}.")
-        super().__init__(*files[:3], counts=files[3], chunk_size=chunk_size, column_names=column_names)
+        super().__init__(rows, *files[1:3], counts=files[3], chunk_size=chunk_size, column_names=column_names)
         self._measure = super().measure()
         self._checked = True
 
@@ -189,7 +193,7 @@ class NpySource(ArraySource):
         """The measure that was taken when the files were opened."""
         return self._measure
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         """The kind of source and the parts that its files hold; the rest is in the files."""
         parts = [name for name, part in zip(Rows._fields, self._parts(), strict=True) if part is not None]
         return {"kind": "npy", "column_names": self.column_names, "parts": parts}
@@ -199,13 +203,15 @@ class NpySource(ArraySource):
         return [part.path for part in self._parts() if part is not None]
 
 
-def source_of_parts(parts: Sequence[Any], *, chunk_size: int = 4096) -> ArraySource:
+def source_of_parts(parts: Sequence[RowValues | None], *, chunk_size: int = 4096) -> ArraySource:
     """``(inputs, targets[, weights[, counts]])`` in the order of :class:`Rows`; all but the inputs may be None."""
     inputs, targets, weights, counts = (*parts, None, None)[:4]
+    if inputs is None:
+        raise DataError("inputs are None: only targets, weights and counts may be left out.")
     return ArraySource(inputs, targets, weights, counts=counts, chunk_size=chunk_size)
 
 
-def _as_array(values: Any, name: str, column_names: list[str] | None = None) -> Any:
+def _as_array(values: RowValues, name: str, column_names: list[str] | None = None) -> Any:
     """A tensor, an array of a numeric type or an array-like on disk, without copying; errors name what is unusable."""
     if isinstance(values, RowFile | RecordField):
         return values

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +62,7 @@ class OtherRows(WrappedSource):
         before = np.searchsorted(self._held_out - np.arange(len(self._held_out)), row, side="right")
         return self._source.locate(row + int(before))
 
-    def fingerprint(self) -> dict[str, Any] | None:
+    def fingerprint(self) -> dict[str, object] | None:
         """The fingerprint of the other source, with the rows that are left out."""
         inner = self._source.fingerprint()
         held_out = hashlib.sha256(self._held_out.tobytes()).hexdigest()

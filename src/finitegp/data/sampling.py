@@ -14,7 +14,7 @@ from ..errors import DataError
 from .iterables import as_source
 from .permutation import SPLITMIX64_STEP, RandomPermutation, splitmix64
 from .row_files import Index
-from .sources import WHOLE, Rows, Share, Source
+from .sources import WHOLE, Data, Rows, Share, Source
 from .spool import spool_temporarily
 
 # Batches read at once: large enough that indexing costs nothing per step, small enough to stay in cache.
@@ -70,7 +70,7 @@ class Sampler:
 
     def __init__(
         self,
-        data: Any,
+        data: Data,
         batch_size: int,
         *,
         sampling: str = "shuffle",

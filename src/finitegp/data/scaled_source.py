@@ -13,7 +13,7 @@ from ..errors import DataError
 from .iterables import as_source
 from .row_files import Index
 from .scaling import Moments, Standardizer
-from .sources import Rows, Share, WrappedSource
+from .sources import Data, Rows, Share, WrappedSource
 
 
 @check_arguments
@@ -36,7 +36,7 @@ class Scaling:
     targets: Standardizer
 
     @classmethod
-    def measure(cls, data: Any, *, progress: Callable[[], object] | None = None) -> Scaling:
+    def measure(cls, data: Data, *, progress: Callable[[], object] | None = None) -> Scaling:
         """One pass over any source, in float64 and in memory that does not depend on the number of rows.
 
         A row of count ``k`` enters ``k`` times; weights make no difference. ``progress`` is called after every chunk.
@@ -62,7 +62,7 @@ class ScaledSource(WrappedSource):
     such as a time in microseconds since 1970, and standardised ones have.
 
     Args:
-        data: Any source.
+        data: Data source.
         scaling: From :meth:`Scaling.measure`, of these or of other rows.
 
     Example:
@@ -72,7 +72,7 @@ class ScaledSource(WrappedSource):
         [[[-1.0], [1.0]]]
     """
 
-    def __init__(self, data: Any, scaling: Scaling) -> None:
+    def __init__(self, data: Data, scaling: Scaling) -> None:
         super().__init__(as_source(data))
         self.scaling = scaling
         self.fits_memory = False  # the rows are computed as they are read
@@ -89,7 +89,7 @@ class ScaledSource(WrappedSource):
         """The same rows in chunks of at most ``chunk_size`` rows; this source stays as it is."""
         return ScaledSource(self._source.with_chunks(chunk_size), self.scaling)
 
-    def fingerprint(self) -> dict[str, Any] | None:
+    def fingerprint(self) -> dict[str, object] | None:
         """The fingerprint of the source, with the scaling."""
         inner = self._source.fingerprint()
         if inner is None:

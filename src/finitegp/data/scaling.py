@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from ..errors import DataError
 
@@ -19,7 +19,7 @@ _ROUNDING_RANGE = 1e-9
 _LARGEST = 1e150
 
 
-def check_magnitude(smallest: Any, largest: Any, label: str) -> None:
+def check_magnitude(smallest: ArrayLike, largest: ArrayLike, label: str) -> None:
     """Refuse columns with these extremes whose variance would be no number; ``{}`` in the label is the column's number.
 
     Example:
@@ -67,7 +67,7 @@ class Standardizer:
     scale: _Array
 
     @classmethod
-    def fit(cls, values: Any, counts: Any = None, *, label: str = "Column {}") -> Standardizer:
+    def fit(cls, values: ArrayLike, counts: ArrayLike | None = None, *, label: str = "Column {}") -> Standardizer:
         """The mean and standard deviation of each column of ``(rows, columns)`` or ``(rows,)`` values.
 
         Each row stands for ``counts`` ``(rows,)`` equal rows; None means one. Errors name the column by ``label``.
@@ -76,13 +76,14 @@ class Standardizer:
         if array.size == 0:
             raise DataError("There are no rows to standardise.")
         check_magnitude(array.min(axis=0), array.max(axis=0), label)
-        mean = np.average(array, axis=0, weights=counts)
-        scale = np.sqrt(np.average(np.square(array - mean), axis=0, weights=counts))
+        weights = None if counts is None else np.asarray(counts, dtype=np.float64)
+        mean = np.average(array, axis=0, weights=weights)
+        scale = np.sqrt(np.average(np.square(array - mean), axis=0, weights=weights))
         # A constant column has a standard deviation of rounding errors, not always of exactly zero.
         constant = array.max(axis=0) == array.min(axis=0)
         return cls(mean=mean, scale=np.where(constant | (scale == 0.0), 1.0, scale))
 
-    def transform(self, values: Any) -> _Array:
+    def transform(self, values: ArrayLike) -> _Array:
         """Standardised values, float64."""
         try:
             array = np.asarray(values, dtype=np.float64)
@@ -93,13 +94,13 @@ class Standardizer:
         result: _Array = (array - self.mean) / self.scale
         return result
 
-    def inverse(self, values: Any) -> _Array:
+    def inverse(self, values: ArrayLike) -> _Array:
         """The values in their original units."""
         result: _Array = np.asarray(values, dtype=np.float64) * self.scale + self.mean
         return result
 
 
-def winsorized_standardizer(inputs: Any, counts: Any = None) -> Standardizer:
+def winsorized_standardizer(inputs: ArrayLike, counts: ArrayLike | None = None) -> Standardizer:
     """Standardises columns by mean and standard deviation that a few wild values cannot move.
 
     Both are those of the column with its values beyond the 0.5 % and 99.5 % quantiles moved to these. A column whose
@@ -119,12 +120,13 @@ def winsorized_standardizer(inputs: Any, counts: Any = None) -> Standardizer:
     if array.ndim != 2 or len(array) == 0:
         raise DataError(f"inputs must be (rows, columns) with at least one row, but have shape {array.shape}.")
     # One by one: quantiles and squares take several copies of what they are taken of.
-    columns = [_winsorized_column(column, counts) for column in array.T]
+    weights = None if counts is None else np.asarray(counts, dtype=np.float64)
+    columns = [_winsorized_column(column, weights) for column in array.T]
     mean, scale = np.array(columns).T
     return Standardizer(mean=mean, scale=scale)
 
 
-def _winsorized_column(column: _Array, counts: Any) -> tuple[float, float]:
+def _winsorized_column(column: _Array, counts: _Array | None) -> tuple[float, float]:
     smallest, largest = float(column.min()), float(column.max())
     if largest - smallest <= _ROUNDING_RANGE * max(abs(smallest), abs(largest)):
         return float(np.average(column, weights=counts)), 1.0
@@ -134,7 +136,7 @@ def _winsorized_column(column: _Array, counts: Any) -> tuple[float, float]:
     return float(found.mean), float(found.scale)
 
 
-def _quantiles(column: _Array, counts: Any) -> tuple[float, float]:
+def _quantiles(column: _Array, counts: ArrayLike | None) -> tuple[float, float]:
     levels = _WINSORIZED, 1.0 - _WINSORIZED
     if counts is None:
         low, high = np.quantile(column, levels)
@@ -178,7 +180,7 @@ class Moments:
     largest: _Array
 
     @classmethod
-    def of(cls, values: Any, counts: Any = None) -> Moments:
+    def of(cls, values: ArrayLike, counts: ArrayLike | None = None) -> Moments:
         """The moments of the columns of one chunk, ``(rows, columns)`` with at least one row.
 
         Each row stands for ``counts`` ``(rows,)`` equal rows; None means one.
@@ -218,7 +220,7 @@ class Moments:
             np.maximum(self.largest, other.largest),
         )
 
-    def __radd__(self, other: Any) -> Moments:
+    def __radd__(self, other: object) -> Moments:
         # `sum` starts from the integer 0.
         return self if isinstance(other, int) and other == 0 else NotImplemented
 

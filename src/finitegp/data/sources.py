@@ -169,7 +169,7 @@ class Source(ABC):
         """The file that holds a row and the number of the row in that file, for error messages; None without files."""
         return None
 
-    def fingerprint(self) -> dict[str, Any] | None:
+    def fingerprint(self) -> dict[str, object] | None:
         """The facts, for JSON, that determine the rows together with :meth:`files`; None if they are not known."""
         return None
 
@@ -224,7 +224,7 @@ class WrappedSource(Source):
         """The file that holds a row, and the number of the row in that file."""
         return self._source.locate(row)
 
-    def fingerprint(self) -> dict[str, Any] | None:
+    def fingerprint(self) -> dict[str, object] | None:
         """The fingerprint of the other source."""
         return self._source.fingerprint()
 

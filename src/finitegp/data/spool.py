@@ -25,7 +25,7 @@ from .iterables import as_source
 from .naming import listed, row_label
 from .row_files import Array, RecordField, RowFile
 from .scaling import Moments
-from .sources import Measure, Rows, Source, check_chunk_size
+from .sources import Data, Measure, Rows, Source, check_chunk_size
 
 _FORMAT = "finitegp-spool-1"
 _MANIFEST = "manifest.json"
@@ -59,8 +59,17 @@ class SpooledSource(ArraySource):
         shape = (manifest[name] for name in ("input_dim", "num_targets", "has_weights", "has_counts", "input_dtype"))
         dtype = row_dtype(*shape)
         self._file = RowFile(directory / manifest["file"], dtype, manifest["num_data"])
-        fields = [RecordField(self._file, name) if name in (dtype.names or ()) else None for name in Rows._fields]
-        super().__init__(*fields[:3], counts=fields[3], chunk_size=chunk_size, column_names=manifest["column_names"])
+        inputs, *fields = (
+            RecordField(self._file, each) if each in (dtype.names or ()) else None for each in Rows._fields
+        )
+        assert inputs is not None
+        super().__init__(
+            RecordField(self._file, "inputs"),
+            *fields[1:3],
+            counts=fields[3],
+            chunk_size=chunk_size,
+            column_names=manifest["column_names"],
+        )
         self._checked = True  # before they were written
 
     def measure(self) -> Measure:
@@ -68,7 +77,7 @@ class SpooledSource(ArraySource):
         mean_count = None if self.counts is None else self.manifest["mean_count"]
         return Measure(self.num_data, self.num_targets, self.manifest["target_mean_square"], mean_count)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         """The checksum of the rows."""
         return {"kind": "spool", "checksum": self.manifest["checksum"]}
 
@@ -88,7 +97,7 @@ class SpooledSource(ArraySource):
 
 @check_arguments
 def spool(
-    data: Any,
+    data: Data,
     directory: str | os.PathLike[str],
     *,
     input_dtype: str = "float32",
@@ -105,7 +114,7 @@ def spool(
     changed, it is written anew, and ``note`` holds the reason.
 
     Args:
-        data: Any source; a stream that can be read only once is fine.
+        data: Data source; a stream that can be read only once is fine.
         directory: Created if it does not exist. One spool per directory.
         input_dtype: ``"float32"`` or ``"float64"``. Standardise columns (:class:`ScaledSource`) before they are rounded
             to float32; a column for which the rounding would matter is an error.
@@ -185,7 +194,7 @@ def open_spool(directory: str | os.PathLike[str], *, chunk_size: int = 4096, ver
 
 
 def spool_temporarily(
-    data: Any, *, input_dtype: str = "float32", chunk_size: int = 4096, progress: Progress | None = None
+    data: Data, *, input_dtype: str = "float32", chunk_size: int = 4096, progress: Progress | None = None
 ) -> SpooledSource:
     """A spool that is deleted as soon as no source reads it any more."""
     directory = tempfile.mkdtemp(prefix="finitegp-spool-")
@@ -217,7 +226,7 @@ def row_dtype(
     return np.dtype(fields)
 
 
-def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | None) -> dict[str, Any]:
+def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | None) -> dict[str, object]:
     """Write all rows under a temporary name, then under the name of their checksum."""
     _delete_own(folder, _UNFINISHED)  # of a spool that was killed: under the lock nobody else writes
     digest = hashlib.sha256()
@@ -383,7 +392,7 @@ def _changed_file(states: list[dict[str, Any]], files: list[Path]) -> str:
     return ""
 
 
-def _file_state(path: Path) -> dict[str, Any]:
+def _file_state(path: Path) -> dict[str, object]:
     """Size, time and checksum of a file."""
     status = path.stat()
     return {

@@ -79,7 +79,14 @@ class DaskRows(PartitionedRows):
         self._blocks = [dask.delayed(_frame_block)(part, self.columns) for part in frame.to_delayed()]
 
     @classmethod
-    def from_arrays(cls, inputs: Any, targets: Any = None, weights: Any = None, *, counts: Any = None) -> DaskRows:
+    def from_arrays(
+        cls,
+        inputs: dask.array.Array,
+        targets: dask.array.Array | None = None,
+        weights: dask.array.Array | None = None,
+        *,
+        counts: dask.array.Array | None = None,
+    ) -> DaskRows:
         """The rows of Dask arrays.
 
         Args:
@@ -162,7 +169,12 @@ def _frame_block(frame: Any, columns: Columns) -> Block:
     return columns.block(lambda name: frame[name].to_numpy(dtype=np.float64, na_value=np.nan))
 
 
-def _array_block(inputs: Any, targets: Any, weights: Any, counts: Any) -> Block:
+def _array_block(
+    inputs: dask.array.Array,
+    targets: dask.array.Array,
+    weights: dask.array.Array | None,
+    counts: dask.array.Array | None,
+) -> Block:
     return Block(inputs, targets, weights, counts)
 
 
@@ -190,5 +202,5 @@ def _predict_frame(frame: Any, fitted: FittedGP, columns: Columns, coverage: flo
     return frame.assign(**{name: values[:, column] for column, name in enumerate(names)})
 
 
-def _predict_array(inputs: Any, fitted: FittedGP, coverage: float) -> Any:
+def _predict_array(inputs: dask.array.Array, fitted: FittedGP, coverage: float) -> Any:
     return predict_block(fitted, np.asarray(inputs), coverage)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from torch import nn
@@ -18,12 +19,16 @@ from .given import ALGORITHMS, FEATURE_MAPS, GivenSettings
 _MOST_ROWS_FOR_EXACT = 1500
 
 
+# What scikit-learn takes as the source of random numbers.
+RandomState = int | np.random.RandomState | None
+
+
 def is_automatic(regressor: Any) -> bool:
     """Whether neither features nor algorithm were chosen."""
     return isinstance(regressor.feature_map, str) and regressor.feature_map == regressor.algorithm == "auto"
 
 
-def seed_of(random_state: Any) -> int:
+def seed_of(random_state: RandomState) -> int:
     """The seed that a ``random_state`` of scikit-learn stands for."""
     if isinstance(random_state, numbers.Integral):
         if random_state < 0:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -26,7 +27,7 @@ from ..persistence.regressors import load_regressor, save_regressor
 from ..predictive import Prediction
 from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise
-from .parameters import check_parameters, chosen_settings, given_settings, is_automatic, seed_of
+from .parameters import RandomState, check_parameters, chosen_settings, given_settings, is_automatic, seed_of
 from .progress import stage_progress, tell_expected
 from .rows import check_in_place, is_constant, stays_in_place, to_numpy
 from .summary import training_summary
@@ -114,7 +115,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         validation_fraction: float = 0.1,
         early_stopping: bool | str = "auto",
         normalize_y: bool = True,
-        random_state: Any = None,
+        random_state: RandomState = None,
         device: str | torch.device = "cpu",
         verbose: bool | int = False,
         warm_start: bool = False,
@@ -140,7 +141,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         self.time_budget = time_budget
         self.keep_rows = keep_rows
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GPRegressor:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> GPRegressor:
         """Fit to ``X`` ``(rows, columns)`` and ``y`` ``(rows,)`` or ``(rows, targets)``; one model per target.
 
         Args:
@@ -180,7 +181,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         self.training_summary_ = training_summary(fits, rows=len(inputs), total_weight=total, seconds=seconds)
         return self
 
-    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+    def predict(self, X: ArrayLike, return_std: bool = False, return_cov: bool = False) -> Any:
         """The mean prediction ``(rows,)`` or ``(rows, targets)``.
 
         Args:
@@ -211,7 +212,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         return _join(list(means)), _join(list(deviations))
 
     def predict_interval(
-        self, X: Any, coverage: float | Sequence[float] = 0.9, method: str = "predictive"
+        self, X: ArrayLike, coverage: float | Sequence[float] = 0.9, method: str = "predictive"
     ) -> tuple[Array, Array]:
         """Lower and upper end of the central interval that holds a new observation with probability ``coverage``.
 
@@ -228,7 +229,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         ends = [fit.interval(inputs, coverage, method=method) for fit in self.fits_]
         return _join([lower for lower, _ in ends], axis=1), _join([upper for _, upper in ends], axis=1)
 
-    def log_density(self, X: Any, y: Any) -> Array:
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> Array:
         """The log predictive density of observed targets, ``(rows,)`` or ``(rows, targets)``.
 
         Minus its mean is the NLPD.
@@ -244,7 +245,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             [fit.predict(inputs).log_density(torch.tensor(targets[:, column])) for column, fit in enumerate(self.fits_)]
         )
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: RandomState = 0) -> Array:
         """Draw joint new observations, noise included: ``(rows, n_samples)`` or ``(rows, targets, n_samples)``."""
         check_is_fitted(self, "fits_")
         inputs = self._check_inputs(X)
@@ -254,7 +255,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             draws.append(fit.sample(inputs, n_samples, seed=int(random.randint(2**31 - 1))).T)
         return _join(draws, axis=1)
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> GPRegressor:
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> GPRegressor:
         """Take up more rows: the exact posterior of all rows so far, with features, noise and scaling kept.
 
         The first call is ``fit``. Costs one pass over the new rows, however many there were before.
@@ -263,7 +264,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             return self.fit(X, y, sample_weight)
         return self._change(X, y, sample_weight, add=True)
 
-    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> GPRegressor:
+    def forget(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> GPRegressor:
         """Remove training rows exactly, as if the posterior had never seen them; features, noise and scaling stay."""
         check_is_fitted(self, "fits_")
         return self._change(X, y, sample_weight, add=False)
@@ -302,7 +303,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         """The value of :meth:`log_marginal_likelihood`."""
         return self.log_marginal_likelihood()
 
-    def leave_one_out(self, X: Any, y: Any) -> tuple[Array, Array]:
+    def leave_one_out(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
         """For each training row the mean and standard deviation that the posterior without it predicts: closed form.
 
         The rows must be among those that the regressor has seen (it keeps none itself). Features, noise and scaling
@@ -336,7 +337,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         start: ScaledGP | None,
         seed: int,
         label: str,
-        sample_weight: Any,
+        sample_weight: ArrayLike | None,
         num_targets: int,
     ) -> ScaledGP:
         constant = is_constant(targets)
@@ -374,7 +375,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 options["on_plan"] = lambda plan: print(plan, file=sys.stderr)
             return fit_auto(inputs, targets, counts=counts, progress=progress, **options)
 
-    def _change(self, X: Any, y: Any, sample_weight: Any, *, add: bool) -> GPRegressor:
+    def _change(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, add: bool) -> GPRegressor:
         inputs, targets, counts = self._check_rows(X, y, sample_weight, reset=False, fewest=1)
         self._check_target_count(targets)
         self.fits_ = [
@@ -386,7 +387,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         return self
 
     def _check_rows(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, fewest: int
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, reset: bool, fewest: int
     ) -> tuple[Array, Array, Array | None]:
         """Inputs, targets ``(rows, targets)`` and counts, without rows of weight zero."""
         inputs, targets = validate_data(
@@ -408,7 +409,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             raise ValueError(f"sample_weight is zero in all but {int(kept.sum())} rows, but {fewest} are needed.")
         return inputs[kept], targets[kept], counts[kept]
 
-    def _check_in_place(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array, Array | None] | None:
+    def _check_in_place(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
+    ) -> tuple[Array, Array, Array | None] | None:
         """What :meth:`_check_rows` returns, of large arrays without a copy of all rows; None if they are others.
 
         scikit-learn's checks would copy rows to float64, and those of a file into memory.
@@ -424,7 +427,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         source = check_in_place(X, y, counts)
         return source.inputs, source.targets, counts
 
-    def _check_inputs(self, X: Any) -> Array:
+    def _check_inputs(self, X: ArrayLike) -> Array:
         if stays_in_place(X, (2,)) and len(X) > _MOST_TO_MERGE:
             validate_data(self, X, reset=False, skip_check_array=True)
             found: Array = check_in_place(X).inputs

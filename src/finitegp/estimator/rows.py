@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..data import ArraySource
@@ -14,8 +16,10 @@ from ..errors import DataError
 _NO_NUMBERS = ("object", "str", "category", "categorical", "enum", "date", "period", "time")
 _PIECE = 65_536
 
+Array = npt.NDArray[np.float64]
 
-def to_numpy(values: Any) -> Any:
+
+def to_numpy(values: ArrayLike) -> Any:
     """Torch tensors as NumPy arrays; everything else as it is, for scikit-learn to check."""
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
@@ -28,7 +32,7 @@ def to_numpy(values: Any) -> Any:
     return values
 
 
-def stays_in_place(values: Any, dimensions: tuple[int, ...]) -> bool:
+def stays_in_place(values: object, dimensions: tuple[int, ...]) -> TypeGuard[npt.NDArray[np.float64]]:
     """Whether rows are numbers in an array, in memory or mapped from a file, that can be read where they are."""
     return isinstance(values, np.ndarray) and values.dtype.kind in "fiu" and values.ndim in dimensions
 
@@ -46,7 +50,7 @@ def _check_numbers(frame: Any) -> None:
             )
 
 
-def check_in_place(inputs: Any, targets: Any = None, counts: Any = None) -> ArraySource:
+def check_in_place(inputs: Array, targets: Array | None = None, counts: Array | None = None) -> ArraySource:
     """The rows as a source, every value checked in one pass, chunk by chunk; nothing is copied as a whole."""
     if targets is not None and len(targets) != len(inputs):
         raise DataError(f"X has {len(inputs)} rows, but y has {len(targets)}.")

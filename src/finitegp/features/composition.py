@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +104,7 @@ class ComposedFeatures(nn.Module):
         self.first = first
         self.second = second
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this map again, but for the maps in it."""
         return {"input_dim": self.input_dim}
 
@@ -174,7 +173,7 @@ class ConcatenatedFeatures(nn.Module):
             self.num_features += size
         self.maps = nn.ModuleList(maps)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this map again, but for the maps in it."""
         return {"input_dim": self.input_dim}
 
@@ -207,7 +206,7 @@ class ConstantFeatures(nn.Module):
         self.num_features = 1
         self.log_magnitude = nn.Parameter(log_of_number("magnitude", magnitude))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this map again, but for the value of its tensor: none."""
         return {}
 

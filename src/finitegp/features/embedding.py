@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +67,7 @@ class PeriodicEmbedding(nn.Module):
         self.weights = nn.Parameter(uniform(self.input_dim, count, self.width - 1) * bound)
         self.offsets = nn.Parameter(uniform(self.input_dim, 1, self.width - 1) * bound)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this map again, but for the values of its tensors."""
         return {"input_dim": self.input_dim, "num_frequencies": self.frequencies.shape[2], "width": self.width}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -81,7 +80,7 @@ class SpectralFeatures(nn.Module, ABC):
     def _amplitudes(self) -> Tensor:
         """What the cosines and sines are multiplied by: one number, or ``(num_features,)``."""
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this map again, but for the values of its tensors."""
         names = ("length_scales", "magnitude")
         learned = {f"learn_{name}": isinstance(getattr(self, f"log_{name}"), nn.Parameter) for name in names}
@@ -153,7 +152,7 @@ class FourierFeatures(SpectralFeatures):
         frequencies = draw_frequencies(kernel, self.num_features // 2, self.input_dim, sampling, seed)
         self._register("frequencies", frequencies.to(self.log_magnitude), learn_frequencies)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this map again, but for the values of its tensors."""
         return {
             **super().config(),

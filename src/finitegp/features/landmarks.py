@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..errors import FeatureMapError
@@ -68,7 +69,7 @@ class LandmarkFeatures(nn.Module):
         self._factor: Tensor | None = None
 
     @classmethod
-    def at(cls, landmarks: Any, *, kernel: str, length_scales: Any, variance: float) -> LandmarkFeatures:
+    def at(cls, landmarks: ArrayLike, *, kernel: str, length_scales: ArrayLike, variance: float) -> LandmarkFeatures:
         """Features with these landmarks, length scales per column and variance."""
         places = torch.as_tensor(landmarks, dtype=torch.float64)
         made = cls(places.shape[1], places.shape[0], kernel=kernel)
@@ -78,7 +79,7 @@ class LandmarkFeatures(nn.Module):
         made.log_variance = torch.tensor(math.log(variance), dtype=torch.float64)
         return made
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this map again, but for the values of its tensors."""
         return {"input_dim": self.input_dim, "num_landmarks": self.num_features, "kernel": self.kernel}
 

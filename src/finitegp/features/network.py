@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +80,7 @@ class MLPFeatures(nn.Module):
         self.activation = activation if isinstance(activation, str) else None
         self.has_pullback = self.activation is not None and final_activation
 
-    def config(self) -> dict[str, Any] | None:
+    def config(self) -> dict[str, object] | None:
         """The arguments that make this map again, but for the values of its tensors; None if JSON has no such."""
         layers = list(self.layers)
         activations = {activation_name(layer) for layer in layers[1::2]}
@@ -174,10 +173,10 @@ class LinearFeatures(nn.Module):
         log_bias_magnitude = nn.Parameter(log_of_number("bias_magnitude", bias_magnitude))
         self.register_parameter("log_bias_magnitude", log_bias_magnitude if bias else None)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this map again, but for the values of its tensors."""
-        ard = {"ard": True} if self.log_magnitude.ndim else {}
-        return {"input_dim": self.input_dim, "bias": self.log_bias_magnitude is not None} | ard
+        found: dict[str, object] = {"input_dim": self.input_dim, "bias": self.log_bias_magnitude is not None}
+        return found | ({"ard": True} if self.log_magnitude.ndim else {})
 
     @property
     def magnitude(self) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import torch
@@ -150,7 +149,7 @@ class GaussLegendreFeatures(SpectralFeatures):
         self.register_buffer("root_weights", None, persistent=False)
         self._round_nodes()
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this map again, but for the values of its tensors."""
         return {
             **super().config(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +68,7 @@ class SoftClip(nn.Module):
             raise ValueError(f"{name} must be {self.input_dim} finite numbers, one per column, but is {values!r}.")
         return bound.clone()
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The arguments that make this map again, but for the values of its tensors."""
         return {"input_dim": self.input_dim, "limit": self.limit}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..arguments import check_arguments
 from ..linalg import GRAM_BLOCK_ROWS, SMALL_BATCH_ROWS
@@ -85,7 +84,7 @@ class Setting:
             f"{self.chunk_size}"
         )
 
-    def training_arguments(self) -> dict[str, Any]:
+    def training_arguments(self) -> dict[str, object]:
         """What :func:`finitegp.train` has to be given."""
         return {
             "batch_size": self.batch_size,

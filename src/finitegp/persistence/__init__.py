@@ -1,6 +1,6 @@
 """Models as files: one safetensors file with a JSON header and a checksum; no pickle, no code, no training rows."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .fits import load_fit, save_fit
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 __all__ = ["load_fit", "save_fit"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Fits are made by training, whose checkpoints are written with the container of this package.
     if name in __all__:
         from . import fits

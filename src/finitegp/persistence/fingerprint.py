@@ -19,7 +19,7 @@ _TENSORS = ("model.", "inputs_scaler.", "target_scaler.")
 _NOT_IN_THE_SUMS = "model.noise.log_variance"
 
 
-def fixed_part_fingerprint(fit: ScaledGP, encoder: Mapping[str, Any]) -> str:
+def fixed_part_fingerprint(fit: ScaledGP, encoder: Mapping[str, object]) -> str:
     """The hash of features, row noise scales, scaling and encoding, to the last bit; 64 hexadecimal digits.
 
     It does not change when a posterior takes up rows, nor when a model is saved and loaded.

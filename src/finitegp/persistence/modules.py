@@ -76,7 +76,7 @@ def describe_module(module: nn.Module) -> dict[str, Any] | None:
     return {"type": kind.__name__, "arguments": arguments, "children": children}
 
 
-def build_module(description: Any, tensors: Mapping[str, Tensor], prefix: str) -> nn.Module:
+def build_module(description: object, tensors: Mapping[str, Tensor], prefix: str) -> nn.Module:
     """The module of a description with the tensors whose names begin with ``prefix``, in float64, frozen."""
     limit = sum(tensor.numel() for tensor in tensors.values())
     with torch.device("meta"), np.errstate(all="ignore"):
@@ -114,7 +114,9 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str, 
     module.load_state_dict({name: tensor.clone() for name, tensor in mine.items()} if assign else mine, assign=assign)
 
 
-def _build(description: Any, limit: int, depth: int) -> nn.Module:
+def _build(description: object, limit: int, depth: int) -> nn.Module:
+    if not isinstance(description, dict):
+        raise ModelFileError("the description of a module is no object of JSON")
     kind = _CLASSES.get(description["type"])
     if kind is None or depth > _MAX_DEPTH:
         raise ModelFileError(
@@ -137,7 +139,7 @@ def _build(description: Any, limit: int, depth: int) -> nn.Module:
     return kind(*children.values(), **arguments)
 
 
-def check_grids(description: Any) -> None:
+def check_grids(description: object) -> None:
     """Refuse quadrature grids, anywhere in JSON, that are too large together: the file does not bound them."""
     total, left = 0.0, [description]
     while left:

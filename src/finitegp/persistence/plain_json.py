@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 
-def plain_json(value: Any) -> Any:
+def plain_json(value: object) -> Any:
     """The value in types that JSON has; numbers that are not finite become None, which JSON calls null.
 
     Example:

@@ -112,7 +112,7 @@ TABLE_SUMMARY: dict[str, Kind] = {
 }
 
 
-def check_kinds(what: str, entries: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
+def check_kinds(what: str, entries: object, kinds: Mapping[str, Kind]) -> dict[str, Any]:
     """The entries, if each that is there and not null is of its kind; others may be anything.
 
     Example:

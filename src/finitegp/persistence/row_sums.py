@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ def encode_statistics(statistics: FeatureStatistics) -> dict[str, Tensor]:
     return {f"statistics.{name}": getattr(statistics, name) for name in _SUMS}
 
 
-def decode_statistics(num_data: Any, tensors: Mapping[str, Tensor]) -> FeatureStatistics:
+def decode_statistics(num_data: object, tensors: Mapping[str, Tensor]) -> FeatureStatistics:
     """The statistics that :func:`encode_statistics` described; what cannot be sums over rows is a ModelFileError.
 
     Example:
@@ -52,7 +51,7 @@ def checked_tensor(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, .
     return tensor
 
 
-def positive_number(name: str, value: Any) -> float:
+def positive_number(name: str, value: object) -> float:
     """The value, if it is a positive, finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0.0):
         raise ModelFileError(f"its {name} is {str(value)[:60]!r} instead of a positive number")

@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..formatting import cut
 
@@ -39,7 +40,7 @@ class Axis:
     tick_names: Sequence[str] | None = None
 
     @classmethod
-    def around(cls, values: Any, label: str, *, margin: float = 0.04, include: Sequence[float] = ()) -> Axis:
+    def around(cls, values: ArrayLike, label: str, *, margin: float = 0.04, include: Sequence[float] = ()) -> Axis:
         """An axis that holds all values with a little room on both sides.
 
         Example:

@@ -290,7 +290,7 @@ class ReportContents:
     title: str
     target_name: str
     facts: dict[str, str]
-    settings: dict[str, Any]
+    settings: dict[str, object]
     scores: list[Scores]
     points: HeldOutPoints
     by_level: ResidualPanel
@@ -304,7 +304,7 @@ class ReportContents:
     columns: list[ColumnFacts] = field(default_factory=list)
     other_scores: dict[str, list[Scores]] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Everything as JSON values: arrays become lists, and a number that is not finite becomes None."""
         plain: dict[str, Any] = plain_json(dataclasses.asdict(self))
         return plain

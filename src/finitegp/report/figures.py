@@ -55,7 +55,7 @@ class Figure:
     name: str
     chart: Chart
     table: Table
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
 
 
 def predictions_figure(points: HeldOutPoints, target_name: str) -> Figure:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.typing import ArrayLike
 
 from .. import __version__
 from ..arguments import check_arguments
@@ -38,8 +39,8 @@ _NOT_GIVEN = "The training rows were not given"
 @check_arguments
 def gather_contents(
     model: Any,
-    held_out_inputs: Any,
-    held_out_targets: Any,
+    held_out_inputs: ArrayLike,
+    held_out_targets: ArrayLike,
     *,
     training_inputs: Any = None,
     training_targets: Any = None,
@@ -48,7 +49,7 @@ def gather_contents(
     target_name: str = "target",
     target_index: int = 0,
     training_row_numbers: Sequence[int] | None = None,
-    history: Sequence[Mapping[str, Any]] | None = None,
+    history: Sequence[Mapping[str, object]] | None = None,
     title: str | None = None,
     seed: int = 0,
     evaluation: Evaluation | None = None,
@@ -184,7 +185,7 @@ def encoded_columns(encoder: TableEncoder) -> dict[str, Any]:
     return {"column_names": encoder.feature_names_out, "column_groups": groups}
 
 
-def _column_names(model: Any, inputs: Any, given: Sequence[str] | None) -> list[str] | None:
+def _column_names(model: Any, inputs: ArrayLike, given: Sequence[str] | None) -> list[str] | None:
     if given is None:
         given = getattr(model, "feature_names_in_", None)
     if given is None:
@@ -192,7 +193,9 @@ def _column_names(model: Any, inputs: Any, given: Sequence[str] | None) -> list[
     return None if given is None else [str(name) for name in given]
 
 
-def _checked(inputs: Any, targets: Any, what: str, names: list[str] | None, target_index: int) -> tuple[Array, Array]:
+def _checked(
+    inputs: ArrayLike, targets: ArrayLike, what: str, names: list[str] | None, target_index: int
+) -> tuple[Array, Array]:
     source = ArraySource(inputs, targets)
     if source.num_data == 0:
         raise DataError(f"There are no {what} rows: give at least one.")
@@ -267,7 +270,7 @@ _CURVE_NAMES = {
 }
 
 
-def _curves(record: Mapping[str, Any], history: Sequence[Mapping[str, Any]] | None) -> list[Curve]:
+def _curves(record: Mapping[str, object], history: Sequence[Mapping[str, object]] | None) -> list[Curve]:
     """Measurements by epoch: of one run, or of several that stand in the record by name."""
     stored: Any = history if history is not None else record.get("history")
     if not stored:
@@ -338,6 +341,6 @@ def _facts(
     return out
 
 
-def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(record: Mapping[str, object]) -> dict[str, Any]:
     settings = record.get("settings")
     return dict(settings) if isinstance(settings, Mapping) else {}

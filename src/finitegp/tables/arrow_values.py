@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import ArrayLike
 
 from ..data.naming import check_unique
 from ..errors import DataError
@@ -18,7 +19,19 @@ from .text_values import NOT_A_MOMENT
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def record_batches(data: Any) -> Iterator[Any]:
+class ArrowStream(Protocol):
+    """A table that other libraries of Arrow can read, such as those of pandas, Polars and DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The capsule of the stream."""
+
+
+# What is read as a table: see :func:`record_batches`, which files have to be opened for.
+_Chunk = ArrayLike | ArrowStream | Mapping[str, object] | os.PathLike[str]
+TableLike = _Chunk | Iterable[_Chunk]
+
+
+def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
     """The rows of anything that is a table, as Arrow record batches.
 
     Args:
@@ -90,7 +103,7 @@ def _array_of(values: Any, name: str) -> Any:
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
-def plain(array: Any) -> Any:
+def plain(array: pa.Array) -> pa.Array:
     """An array without wrappings: no chunks, dictionary or extension type; text with 64-bit offsets."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -104,7 +117,7 @@ def plain(array: Any) -> Any:
     return array
 
 
-def family(kind: Any) -> str:
+def family(kind: pa.DataType) -> str:
     """What a plain type holds: ``number``, ``boolean``, ``text``, ``date``, ``time``, ``empty`` or ``other``.
 
     Example:
@@ -129,7 +142,7 @@ def family(kind: Any) -> str:
     return "time" if pa.types.is_time(kind) else "other"
 
 
-def number_values(array: Any) -> npt.NDArray[np.float64]:
+def number_values(array: pa.Array) -> npt.NDArray[np.float64]:
     """Numbers of any type, booleans and durations (in seconds) as float64; NaN where missing.
 
     Example:
@@ -148,7 +161,7 @@ def number_values(array: Any) -> npt.NDArray[np.float64]:
     return np.asarray(values, dtype=np.float64) / scale if scale > 1 else np.asarray(values, dtype=np.float64)
 
 
-def moment_values(array: Any) -> npt.NDArray[np.int64]:
+def moment_values(array: pa.Array) -> npt.NDArray[np.int64]:
     """Dates and times as microseconds since 1970 (UTC), times of day since midnight; ``NOT_A_MOMENT`` where missing.
 
     Example:
@@ -169,7 +182,7 @@ def moment_values(array: Any) -> npt.NDArray[np.int64]:
     return np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def text_values(array: Any) -> Any:
+def text_values(array: pa.Array) -> pa.Array:
     """Values of any plain type as Arrow text, numbers in their shortest form.
 
     Example:

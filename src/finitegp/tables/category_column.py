@@ -73,7 +73,7 @@ class CategoryColumn(FittedColumn):
         # The last entry is that of new categories: index -1 finds it.
         return np.log1p(np.array([*self.counts, 0], dtype=np.float64))
 
-    def read(self, array: Any) -> Cells:
+    def read(self, array: pa.Array) -> Cells:
         """Texts, or anything that is a text when written out."""
         array = plain(array)
         found = family(array.type)
@@ -96,7 +96,7 @@ class CategoryColumn(FittedColumn):
                 unseen[item["values"]] = item["counts"]
         return Cells(codes, missing, None, unseen)
 
-    def _codes(self, texts: Any) -> npt.NDArray[np.int64]:
+    def _codes(self, texts: pa.Array) -> npt.NDArray[np.int64]:
         found = pc.fill_null(pc.index_in(texts, value_set=self._value_set), -1)
         return np.array(found.to_numpy(zero_copy_only=False), dtype=np.int64)
 

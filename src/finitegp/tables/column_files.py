@@ -23,7 +23,7 @@ _TYPES: dict[str, type[FittedColumn]] = {
 }
 
 
-def column_from_dict(stored: Any) -> FittedColumn:
+def column_from_dict(stored: object) -> FittedColumn:
     """A column from what ``to_dict`` gave, every entry checked."""
     if not isinstance(stored, dict) or stored.get("type") not in list(_TYPES):
         raise DataError("an entry of the stored encoder is not a column of a known type")

@@ -103,7 +103,7 @@ class FittedColumn(ABC):
         return [*self.value_names, *([f"{self.name} missing"] if self.indicator else [])]
 
     @abstractmethod
-    def read(self, array: Any) -> Cells:
+    def read(self, array: pa.Array) -> Cells:
         """The values in one column of a chunk, of any type that can be understood."""
 
     @abstractmethod
@@ -138,7 +138,7 @@ class FittedColumn(ABC):
     def _with_indicator(self, encoded: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         return np.column_stack([encoded, np.zeros(len(encoded))]) if self.indicator else encoded
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """All there is to know, for JSON."""
         stored = {
             each.name: getattr(self, each.name)
@@ -159,7 +159,7 @@ class LeftOutColumn(FittedColumn):
     kinds: ClassVar[tuple[str, ...]] = ("constant", "identifier", "free text", "empty", "other")
     encodings: ClassVar[tuple[str, ...]] = ("left out",)
 
-    def read(self, array: Any) -> Cells:
+    def read(self, array: pa.Array) -> Cells:
         """Nothing is looked at: every value counts as there."""
         return Cells(values=array, missing=np.zeros(len(array), dtype=bool))
 
@@ -200,7 +200,7 @@ class NumberColumn(FittedColumn):
         """The column itself."""
         return [self.name] if self.encoding == "number" else []
 
-    def read(self, array: Any) -> Cells:
+    def read(self, array: pa.Array) -> Cells:
         """Numbers, booleans, or text that says them."""
         array = plain(array)
         found = family(array.type)
@@ -213,7 +213,7 @@ class NumberColumn(FittedColumn):
         missing = np.isnan(values)
         return Cells(values, missing, np.isinf(values))
 
-    def _read_text(self, texts: Any) -> npt.NDArray[np.float64]:
+    def _read_text(self, texts: pa.Array) -> npt.NDArray[np.float64]:
         values = parse_numbers(texts) if self.decimal in ("", ".") else np.full(len(texts), np.nan)
         if self.decimal and bool(np.isnan(values).any()):
             values = np.where(np.isnan(values), _numbers_with_unit(texts, self.decimal, self.unit), values)
@@ -270,7 +270,7 @@ class DateColumn(FittedColumn):
         """The parts that vary."""
         return [f"{self.name} {part}" for part in part_names(self.parts)]
 
-    def read(self, array: Any) -> Cells:
+    def read(self, array: pa.Array) -> Cells:
         """Dates and times, or text and whole numbers in the style of the fit."""
         array = plain(array)
         found = family(array.type)
@@ -291,7 +291,7 @@ class DateColumn(FittedColumn):
             raise wrong_family(self, array, found)
         return Cells(moments, moments == NOT_A_MOMENT)
 
-    def _read_text(self, texts: Any) -> npt.NDArray[np.int64]:
+    def _read_text(self, texts: pa.Array) -> npt.NDArray[np.int64]:
         if self.kind == "date":
             moments = read_moments(texts, self.style)
             # Programs write ISO, also into columns that people fill in their own way.
@@ -314,14 +314,14 @@ class DateColumn(FittedColumn):
         return self._with_indicator(self.encode(Cells(values, np.zeros(len(values), dtype=bool))))
 
 
-def is_blank(texts: Any) -> npt.NDArray[np.bool_]:
+def is_blank(texts: pa.Array) -> npt.NDArray[np.bool_]:
     """Which of some Arrow texts are missing: null, or nothing but blanks."""
     blank = pc.equal(pc.utf8_trim_whitespace(texts), "")
     result: npt.NDArray[np.bool_] = pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
     return result
 
 
-def _numbers_with_unit(texts: Any, decimal: str, unit: str) -> npt.NDArray[np.float64]:
+def _numbers_with_unit(texts: pa.Array, decimal: str, unit: str) -> npt.NDArray[np.float64]:
     """Written numbers; NaN also where another unit than the column's stands beside one."""
     values, units = read_numbers(texts, decimal)
     known = pc.is_in(units, value_set=pa.array(["", unit], units.type)).to_numpy(zero_copy_only=False)
@@ -335,7 +335,7 @@ def wrong_text(column: FittedColumn, row: int, text: str) -> MisfitError:
     )
 
 
-def wrong_family(column: FittedColumn, array: Any, found: str) -> MisfitError:
+def wrong_family(column: FittedColumn, array: pa.Array, found: str) -> MisfitError:
     """Values of another type than the column's."""
     was = _FAMILY_WORDS.get(column.kind, "text")
     return MisfitError(None, f"holds {_FAMILY_WORDS[found]} ({array.type}), but was {was} when the encoder was fitted")

@@ -100,7 +100,7 @@ class CsvFile:
 
     path: Path
     options: CsvOptions
-    types: dict[str, Any]
+    types: dict[str, pa.DataType]
     num_rows: int = 0
     reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
 
@@ -156,14 +156,14 @@ class CsvFile:
                 raise _encoding_error(path, name, None, options.encoding)
         return file
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in record batches of one block each, with the settled types."""
         try:
             yield from _batches(self.path, self.options, self.types, 0)
         except _DoesNotFitError as misfit:
             raise DataError(f"{self.path} changed while it was read: row {misfit.row} no longer fits.") from None
 
-    def texts(self, column: str) -> Iterator[Any]:
+    def texts(self, column: str) -> Iterator[pa.RecordBatch]:
         """One column as text, in Arrow arrays."""
         for batch in _batches(self.path, self.options, {column: pa.string()}, 0):
             yield batch.column(0)
@@ -177,7 +177,7 @@ class _DoesNotFitError(Exception):
         self.column, self.row, self.value = column, row, value
 
 
-def _batches(path: Path, options: CsvOptions, types: dict[str, Any], skip: int) -> Iterator[Any]:
+def _batches(path: Path, options: CsvOptions, types: dict[str, pa.DataType], skip: int) -> Iterator[pa.RecordBatch]:
     """The rows after the first ``skip``, for settled or tentative types."""
     seen = skip
     try:
@@ -208,7 +208,7 @@ def _first_schema(path: Path, options: CsvOptions) -> Any:
         raise DataError(_translated(path, options, error, 0)) from None
 
 
-def _reader(path: Path, options: CsvOptions, types: dict[str, Any], skip: int) -> Any:
+def _reader(path: Path, options: CsvOptions, types: dict[str, pa.DataType], skip: int) -> Any:
     # Of Arrow's own allocator each thread that reads ahead would keep megabytes, which cannot be asked back.
     pool = pa.system_memory_pool()
     file = pa.OSFile(str(path), memory_pool=pool)

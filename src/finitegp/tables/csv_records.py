@@ -107,7 +107,7 @@ class RecordChunk(NamedTuple):
     """Some records, and the same as an Arrow record batch of text."""
 
     records: list[Record]
-    batch: Any
+    batch: pa.RecordBatch
 
 
 def read_chunks(stream: IO[str], delimiter: str, size: int) -> Iterator[RecordChunk]:

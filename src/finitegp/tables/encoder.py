@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..arguments import check_arguments
 from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
 from ..errors import DataError
-from .arrow_values import record_batches
+from .arrow_values import TableLike, record_batches
 from .category_means import fold_of
 from .column_files import column_from_dict
 from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError
@@ -85,7 +85,7 @@ class TableEncoder:
     @classmethod
     def fit(
         cls,
-        data: Any,
+        data: TableLike,
         *,
         targets: npt.NDArray[np.float64] | None = None,
         max_one_hot: int = 16,
@@ -122,7 +122,7 @@ class TableEncoder:
     @classmethod
     def fit_chunks(
         cls,
-        chunks: Iterable[tuple[Any, npt.NDArray[np.float64] | None]],
+        chunks: Iterable[tuple[TableLike, npt.NDArray[np.float64] | None]],
         options: EncodingOptions,
         *,
         source: Locator | None = None,
@@ -172,7 +172,7 @@ class TableEncoder:
         known = {column.name for column in self.columns} | set(self.excluded)
         return [name for name in names if name not in known]
 
-    def transform(self, data: Any, report: TransformReport | None = None) -> npt.NDArray[np.float64]:
+    def transform(self, data: TableLike, report: TransformReport | None = None) -> npt.NDArray[np.float64]:
         """The numbers of a chunk or a whole table, ``(rows, len(feature_names_out))``.
 
         Args:
@@ -184,7 +184,7 @@ class TableEncoder:
 
     def transform_training(
         self,
-        data: Any,
+        data: TableLike,
         report: TransformReport | None = None,
         first_row: int = 0,
         *,
@@ -206,7 +206,7 @@ class TableEncoder:
         return self._transform(data, report, _one_per_row("numbers", numbers, np.int64))
 
     def _transform(
-        self, data: Any, report: TransformReport | None, training: int | npt.NDArray[np.int64] | None
+        self, data: TableLike, report: TransformReport | None, training: int | npt.NDArray[np.int64] | None
     ) -> npt.NDArray[np.float64]:
         report = TransformReport() if report is None else report
         report.source = locator_of(data) if report.source is None else report.source
@@ -302,7 +302,7 @@ class TableEncoder:
                 f"Column {column.name!r}{place} {misfit}. Correct the table, or fit anew with tables of this kind."
             ) from None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Everything, in types that JSON has; `from_dict` gives an encoder that transforms identically.
 
         Example:
@@ -322,7 +322,7 @@ class TableEncoder:
         }
 
     @classmethod
-    def from_dict(cls, stored: Any) -> TableEncoder:
+    def from_dict(cls, stored: object) -> TableEncoder:
         """The encoder that `to_dict` described; what does not fit the description is an error."""
         if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
             raise DataError("This is not a stored table encoder.")
@@ -374,7 +374,7 @@ def _one_per_row(name: str, values: Any, kind: type[np.generic]) -> npt.NDArray[
 
 
 def _with_targets(
-    data: Any, targets: npt.NDArray[np.float64] | None
+    data: TableLike, targets: npt.NDArray[np.float64] | None
 ) -> Iterator[tuple[Any, npt.NDArray[np.float64] | None]]:
     row = 0
     for batch in record_batches(data):

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,9 @@ from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..estimator.progress import Stages, show_stages
 from ..memory import MemoryBudgetError, parse_bytes
+from ..memory.plan import Described, MemoryPlan
 from ..metrics import Scores
-from .arrow_values import family
+from .arrow_values import TableLike, family
 from .columns import DateColumn
 from .encoder import TableEncoder
 from .model import TableRegressor
@@ -101,7 +102,7 @@ class JudgedFit:
     seconds: float
     other_scores: dict[str, list[Scores]] = field(default_factory=dict)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """What a model file says of the fit, in types that JSON has."""
         findings = [] if self.contents is None else self.contents.checkup.findings
         return {
@@ -120,16 +121,16 @@ class JudgedFit:
 
 def fit_and_judge(
     model: TableRegressor,
-    data: Any,
+    data: TableLike,
     target: str,
     judging: Judging | None = None,
     *,
-    test: Any = None,
+    test: TableLike | None = None,
     seed: int = 0,
     report: str | os.PathLike[str] | None = None,
     force: bool = True,
     ranks: Ranks = ALONE,
-    on_plan: Callable[[Any], object] | None = None,
+    on_plan: Callable[[MemoryPlan[Described]], object] | None = None,
     shell: bool = False,
 ) -> JudgedFit:
     """Fit a model to some rows of a table, score it on the others, and let it take these in, exactly.
@@ -206,7 +207,7 @@ class _Judge:
     report: str | os.PathLike[str] | None
     force: bool
     ranks: Ranks
-    on_plan: Callable[[Any], object] | None
+    on_plan: Callable[[MemoryPlan[Described]], object] | None
     stages: Stages
     shell: bool
     notes: list[str] = field(default_factory=list)
@@ -232,7 +233,7 @@ class _Judge:
         held_out = _HeldOut(self.training.take(split.held_out).rows, np.arange(len(split.training)), True)
         return self._judged(self.training.without(split.held_out), held_out, judging.how)
 
-    def with_table(self, test: Any) -> JudgedFit:
+    def with_table(self, test: TableLike) -> JudgedFit:
         """The rows of another table judge, of a long one as many as a memory budget has room for."""
         table = self.model.open(test)
         if isinstance(table, TableRows):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from ..distributed import ALONE, Ranks
 from ..estimator import GPRegressor, as_regressor
 from ..estimator.parameters import check_parameters, chosen_settings
 from ..estimator.progress import stage_progress, tell_expected
+from ..memory.plan import Described, MemoryPlan
 from ..scaled import ScaledGP
 from .columns import NumberColumn
 from .encoder import TableEncoder
@@ -54,7 +55,7 @@ def learn(
     *,
     seed: int,
     ranks: Ranks = ALONE,
-    on_plan: Callable[[Any], object] | None = None,
+    on_plan: Callable[[MemoryPlan[Described]], object] | None = None,
 ) -> Learned:
     """Fit the encoding, the scale and the regressor to training rows.
 
@@ -118,7 +119,7 @@ def _fit_within_budget(
     *,
     seed: int,
     ranks: Ranks,
-    on_plan: Callable[[Any], object] | None,
+    on_plan: Callable[[MemoryPlan[Described]], object] | None,
 ) -> GPRegressor:
     check_parameters(regressor)
     with stage_progress("fit", shown=bool(regressor.verbose) and ranks.is_first) as progress:

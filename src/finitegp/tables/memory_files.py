@@ -33,7 +33,7 @@ class MemoryFile:
         """What the table takes."""
         return int(self._table.nbytes)
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in record batches."""
         yield from self._table.to_batches()
 

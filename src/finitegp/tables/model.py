@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted
+from torch import nn
 
 from ..arguments import check_arguments
 from ..data.naming import listed, locator_of
@@ -21,9 +24,10 @@ from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
 from ..errors import DataError, warn_caller
 from ..estimator import GPRegressor
+from ..memory.plan import Described, MemoryPlan
 from ..metrics import Scores, score
 from ..sites import SiteStatistics, merge_sites, site_statistics
-from .arrow_values import record_batches
+from .arrow_values import TableLike, record_batches
 from .encoder import TableEncoder
 from .learning import learn
 from .model_files import load_table_model, save_table_model
@@ -47,7 +51,7 @@ _FEWEST_ROWS = 2
 class PredictedChunk(NamedTuple):
     """Some rows of a table, and what is predicted for them."""
 
-    rows: Any
+    rows: pa.RecordBatch
     mean: Array
     std: Array
     lower: Array
@@ -119,7 +123,14 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
 
     # Fitting
 
-    def fit(self, X: Any, y: Any = None, *, target: str | None = None, sample_weight: Any = None) -> TableRegressor:
+    def fit(
+        self,
+        X: TableLike,
+        y: ArrayLike | None = None,
+        *,
+        target: str | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> TableRegressor:
         """Fit to a table.
 
         Args:
@@ -131,7 +142,11 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         return self.fit_rows(self.training_rows(X, y, target=target, sample_weight=sample_weight))
 
     def fit_rows(
-        self, training: TrainingRows, *, ranks: Ranks = ALONE, on_plan: Callable[[Any], object] | None = None
+        self,
+        training: TrainingRows,
+        *,
+        ranks: Ranks = ALONE,
+        on_plan: Callable[[MemoryPlan[Described]], object] | None = None,
     ) -> TableRegressor:
         """Fit to what :meth:`training_rows` gave, or to a part of it.
 
@@ -187,7 +202,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         regressor: GPRegressor,
         encoder: TableEncoder,
         target: str | None = None,
-        summary: Mapping[str, Any] | None = None,
+        summary: Mapping[str, object] | None = None,
         scale: TargetScale | None = None,
     ) -> TableRegressor:
         """A fitted model around a regressor that was fitted elsewhere to what an encoder made of a table."""
@@ -241,11 +256,11 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         check_is_fitted(self)
         return TablePredictor(self.regressor_.fits_[0], self.encoder_, self.scale_)
 
-    def encode(self, rows: Any, report: TransformReport) -> EncodedRows:
+    def encode(self, rows: TableLike, report: TransformReport) -> EncodedRows:
         """The inputs of the regressor for a chunk, and what in it is new."""
         return EncodedRows(self.encoder_.transform(rows, report), report.unknown)
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def predict(self, X: TableLike, return_std: bool = False) -> Any:
         """The mean of a new observation, ``(rows,)``, and with ``return_std`` its standard deviation with noise."""
         predictor = self.predictor_
         parts = [predictor.moments(predictor.predict(rows)) for rows in self._encoded(X)]
@@ -253,7 +268,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         return (mean, std) if return_std else mean
 
     def predict_interval(
-        self, X: Any, coverage: float | Sequence[float] = 0.9, method: str = "predictive"
+        self, X: TableLike, coverage: float | Sequence[float] = 0.9, method: str = "predictive"
     ) -> tuple[Array, Array]:
         """Lower and upper ends of central intervals that hold a new observation with probability ``coverage``.
 
@@ -270,7 +285,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         lower, upper = (np.concatenate(each) for each in zip(*parts, strict=True))
         return (lower, upper) if np.ndim(coverage) else (lower[:, 0], upper[:, 0])
 
-    def log_density(self, X: Any, y: Any = None) -> Array:
+    def log_density(self, X: TableLike, y: ArrayLike | None = None) -> Array:
         """The log predictive density of observed targets, ``(rows,)``; rows without a target have NaN."""
         rows, values = self.scored_rows(X, y)
         known = np.isfinite(values)
@@ -282,7 +297,11 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         return result
 
     def predict_chunks(
-        self, table: Any, coverage: float = 0.9, method: str = "predictive", report: TransformReport | None = None
+        self,
+        table: TableLike,
+        coverage: float = 0.9,
+        method: str = "predictive",
+        report: TransformReport | None = None,
     ) -> Iterator[PredictedChunk]:
         """Rows and their predictions chunk by chunk, for tables of any length; ``report`` counts what is unusual."""
         report = _report_on(table, report)
@@ -292,7 +311,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
             lower, upper = predictor.intervals(prediction, [coverage], method)
             yield PredictedChunk(rows, *predictor.moments(prediction), lower[:, 0], upper[:, 0])
 
-    def _encoded(self, X: Any) -> list[EncodedRows]:
+    def _encoded(self, X: TableLike) -> list[EncodedRows]:
         table = TableReader(X, **self.reading_options) if is_file(X) else X
         report = _report_on(table, None)
         encoded = [self.encode(rows, report) for rows in record_batches(table)]
@@ -327,11 +346,13 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
 
     # Judging
 
-    def evaluate(self, X: Any, y: Any = None) -> Scores:
+    def evaluate(self, X: TableLike, y: ArrayLike | None = None) -> Scores:
         """Scores on a table that has the truth, in the target's units; rows without a target are left out."""
         return self.predict_scored(X, y).scores()
 
-    def predict_scored(self, X: Any, y: Any = None, report: TransformReport | None = None) -> ScoredRows:
+    def predict_scored(
+        self, X: TableLike, y: ArrayLike | None = None, report: TransformReport | None = None
+    ) -> ScoredRows:
         """Predictions for rows whose targets are known, with all that scores need."""
         return self.judge(*self.rows_to_judge(X, y), report).scored
 
@@ -359,11 +380,11 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
 
     def report(
         self,
-        X: Any,
+        X: TableLike,
         path: str | os.PathLike[str] | None = None,
-        y: Any = None,
+        y: ArrayLike | None = None,
         *,
-        training: tuple[Any, Any] | None = None,
+        training: tuple[TableLike, ArrayLike] | None = None,
         seed: int = 0,
         force: bool = True,
         shell: bool = False,
@@ -394,7 +415,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
 
     # Rows that come later
 
-    def update(self, X: Any, y: Any = None, report: TransformReport | None = None) -> TableRegressor:
+    def update(self, X: TableLike, y: ArrayLike | None = None, report: TransformReport | None = None) -> TableRegressor:
         """Take up more rows: the exact posterior of all rows, with features, noise, scaling and encoding kept."""
         if y is not None:
             rows, values = self.rows_to_judge(X, y)
@@ -416,7 +437,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
             raise DataError(f"A target of {wrong:g} is impossible on the scale {self.scale_.name!r}: correct the row.")
         return scaled
 
-    def statistics(self, X: Any, report: TransformReport | None = None) -> SiteStatistics:
+    def statistics(self, X: TableLike, report: TransformReport | None = None) -> SiteStatistics:
         """The sums of a table's rows for this model's features: what a site can give away that may not share rows.
 
         The table is read once, chunk by chunk, in memory that does not depend on the number of rows. Rows that the
@@ -511,13 +532,13 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
                 "summary": self.summary_,
                 "target_scale": self.scale_.to_dict(),
                 "target_style": {"decimal": column.decimal, "unit": column.unit},
-                "parameters": parameters,
             },
+            parameters,
             overwrite=overwrite,
         )
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, feature_map: Any = None) -> TableRegressor:
+    def load(cls, path: str | os.PathLike[str], *, feature_map: nn.Module | None = None) -> TableRegressor:
         """Read a file that :meth:`save` or :meth:`GPRegressor.save` wrote.
 
         A regressor saved by itself takes tables whose columns of numbers have the names it was fitted with.
@@ -539,7 +560,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         return tags
 
 
-def _report_on(table: Any, report: TransformReport | None) -> TransformReport:
+def _report_on(table: TableLike, report: TransformReport | None) -> TransformReport:
     report = TransformReport() if report is None else report
     report.source = locator_of(table) if report.source is None else report.source
     return report

@@ -31,21 +31,22 @@ class StoredModel(NamedTuple):
     scale: TargetScale
     decimal: str
     unit: str
-    parameters: dict[str, Any]
+    parameters: dict[str, object]
 
 
 def save_table_model(
     path: str | os.PathLike[str],
     regressor: GPRegressor,
     encoder: TableEncoder,
-    description: Mapping[str, Any],
+    description: Mapping[str, object],
+    parameters: Mapping[str, object],
     *,
     overwrite: bool = True,
 ) -> None:
     """Write a regressor, the encoding of its table and a description in JSON into one file."""
     header, tensors = encode_regressor(regressor)
-    plain = {name: _plain(value) for name, value in description.items() if name != "parameters"}
-    plain["parameters"] = {name: _plain(value) for name, value in description.get("parameters", {}).items()}
+    plain = {name: _plain(value) for name, value in description.items()}
+    plain["parameters"] = {name: _plain(value) for name, value in parameters.items()}
     header["table"] = {"encoder": encoder.to_dict(), **plain}
     write_container(path, {"kind": "table", **header}, tensors, overwrite=overwrite)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,7 +50,7 @@ class ParquetFile:
         chunk = min(chunk_size, max(sum(self._group_rows[group] for group in run) for run in runs)) * row_bytes
         return int(_PARQUET_BYTES + self._page_bytes + _CHUNK_COPIES * chunk)
 
-    def batches(self, size: int, start: int, stop: int) -> Iterator[Any]:
+    def batches(self, size: int, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """The rows from ``start`` to ``stop`` in record batches."""
         seen = 0
         try:
@@ -72,7 +71,7 @@ class ParquetFile:
             ) from None
 
 
-def rows_between(batches: Iterator[Any], start: int, stop: int) -> Iterator[Any]:
+def rows_between(batches: Iterator[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
     """Of the rows of record batches those from ``start`` to ``stop``."""
     seen = 0
     for batch in batches:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow.parquet as pq
+
 # Measured by benchmarks/reading.py: what an open page and a dictionary take, in their own sizes.
 _PAGE_COPIES, _DICTIONARY_COPIES = 1.05, 2.0
 # The sizes come first in a header; statistics, which can be long, come after them.
@@ -15,7 +17,7 @@ _INTEGER, _STRUCT = 5, 12
 _UNCOMPRESSED_SIZE, _PAGE_KINDS = 2, (5, 7, 8)
 
 
-def open_page_bytes(path: Path, metadata: Any) -> int:
+def open_page_bytes(path: Path, metadata: pq.FileMetaData) -> int:
     """What one open page of each column takes, with its dictionary, in the largest row group of a file."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     if not groups:

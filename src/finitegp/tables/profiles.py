@@ -95,7 +95,7 @@ class ColumnProfile:
         styles = STYLES if self.options.kind == "date" else FOUND_STYLES
         return [style for style in styles if style != excluded]
 
-    def add(self, array: Any, first_row: int, targets: npt.NDArray[np.float64] | None = None) -> None:
+    def add(self, array: pa.Array, first_row: int, targets: npt.NDArray[np.float64] | None = None) -> None:
         """The column in one chunk, and the targets of its rows, if categories are to learn from them."""
         array = plain(array)
         found = family(array.type)
@@ -131,7 +131,7 @@ class ColumnProfile:
             for gaps in [self._blank, *(sketch.gaps for sketch in sketches if sketch is not None)]:
                 gaps.missing, gaps.first_missing = self.rows, 0
 
-    def _add_integers(self, array: Any, values: npt.NDArray[np.float64], first_row: int) -> None:
+    def _add_integers(self, array: pa.Array, values: npt.NDArray[np.float64], first_row: int) -> None:
         if self._integers is None or self.family == "boolean":
             return
         if pa.types.is_integer(array.type):
@@ -159,7 +159,7 @@ class ColumnProfile:
         """How dates are written as whole numbers, in a column that someone says holds dates."""
         return "year" if np.nanmax(values, initial=0.0) < 10_000 else "yyyymmdd"
 
-    def _add_text(self, texts: Any, first_row: int, targets: npt.NDArray[np.float64] | None) -> None:
+    def _add_text(self, texts: pa.Array, first_row: int, targets: npt.NDArray[np.float64] | None) -> None:
         self._blank.add(is_blank(texts), None, first_row)
         chunk = DistinctTexts(texts, is_blank)
         if self.family == "text":

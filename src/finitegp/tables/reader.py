@@ -143,16 +143,16 @@ class TableReader:
     def __len__(self) -> int:
         return self.num_rows
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self.rows(0, self.num_rows)
 
-    def rows(self, start: int, stop: int) -> Iterator[Any]:
+    def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Chunks of the rows from ``start`` to ``stop``; row groups of Parquet files before and after are not read."""
         yield from self._rows(start, stop)
         # What comes after the pass shall find the memory that reading has used.
         pa.default_memory_pool().release_unused()
 
-    def _rows(self, start: int, stop: int) -> Iterator[Any]:
+    def _rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         for file, state, first in zip(self._files, self._states, self._starts, strict=False):
             if (now := _state(file.path)) != state:
                 what = "is gone" if now is None else "changed"
@@ -176,7 +176,7 @@ class TableReader:
         alike = {(tuple(file.types), file.options.delimiter_of(file.path)) for file in files}
         return len(files) == len(self._files) and len(alike) == 1
 
-    def text_files(self) -> Iterator[tuple[list[Record], Any, str]]:
+    def text_files(self) -> Iterator[tuple[list[Record], pa.RecordBatch, str]]:
         """Records of CSV files as they are written, the same as text in Arrow, and the delimiter, some at a time.
 
         The first chunk of each file is its header, with no rows.
@@ -188,7 +188,7 @@ class TableReader:
                 for records, batch in read_chunks(stream, delimiter, self.chunk_size):
                     yield records, batch, delimiter
 
-    def read(self) -> Any:
+    def read(self) -> pa.Table:
         """The whole table in memory, a ``pyarrow.Table``."""
         return pa.Table.from_batches(list(self), schema=self.schema)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
@@ -15,8 +16,9 @@ from ..arguments import check_arguments
 from ..data.naming import locator_of, row_label
 from ..errors import DataError, warn_caller
 from ..estimator import GPRegressor
-from ..estimator.parameters import seed_of
+from ..estimator.parameters import RandomState, seed_of
 from ..lite.target_scale import SCALES
+from .arrow_values import TableLike
 from .columns import NumberColumn
 from .reader import ON_DISK, ROWS_IN_MEMORY, TableReader
 from .rows import RowsWithTarget, TableRows, check_columns, is_file
@@ -51,7 +53,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         rows_without_target: str = "drop",
         max_one_hot: int = 16,
         effort: str = "medium",
-        random_state: Any = None,
+        random_state: RandomState = None,
         verbose: bool | int = False,
         memory_budget: str | int | None = None,
         time_budget: str | float | None = None,
@@ -125,7 +127,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         """How to read the model's tables from files: arguments of `TableReader`."""
         return {"text": list(self.categorical), "decimal": self.decimal or "."}
 
-    def open(self, data: Any) -> TableRows | TableReader:
+    def open(self, data: TableLike) -> TableRows | TableReader:
         """A table or a file as the parameters say: in memory, or on disk where there is a memory budget."""
         budget = (self.regressor or self).memory_budget
         if is_file(data):
@@ -134,12 +136,17 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             return data
         return TableRows.read(data)
 
-    def read(self, data: Any) -> TableRows:
+    def read(self, data: TableLike) -> TableRows:
         """The rows of a table or a file in memory, read as the parameters say."""
         return TableRows.read(TableReader(data, **self.reading_options) if is_file(data) else data)
 
     def training_rows(
-        self, X: Any, y: Any = None, *, target: str | None = None, sample_weight: Any = None
+        self,
+        X: TableLike,
+        y: ArrayLike | None = None,
+        *,
+        target: str | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> TrainingRows:
         """The rows of a table that can be learned from; remembers how targets are written.
 
@@ -149,16 +156,16 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         table = self.open(X)
         if target is not None and y is not None:
             raise ValueError("Give either y or target, not both.")
-        if target is None and y is None:
-            raise DataError("There are no targets:", "pass y, or target='NAME' of a column.", code="no_target")
         if target is not None:
             self.target_ = target
             self._target_column, read = self._number_column(table, target)
-        else:
+        elif y is not None:
             name = getattr(y, "name", None)
             self.target_ = name if isinstance(name, str) else None
             self._target_column = plain_target(self.target_)
             read = _given(self._given_targets(y, table))
+        else:
+            raise DataError("There are no targets:", "pass y, or target='NAME' of a column.", code="no_target")
         check_columns([*self.drop, *(self.only or ())], table.column_names)
         training = TrainingRows.survey(table, read, self._weights(table, sample_weight))
         if training.facts.missing:
@@ -174,7 +181,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         return column, lambda batch, row: read_target(column, batch.column(name), source=table, first_row=row)
 
     @staticmethod
-    def _given_targets(y: Any, rows: TableRows | TableReader) -> Array:
+    def _given_targets(y: ArrayLike, rows: TableRows | TableReader) -> Array:
         try:
             values = np.array(y.to_numpy() if hasattr(y, "to_numpy") else y, dtype=np.float64)
         except (TypeError, ValueError):
@@ -186,7 +193,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             raise DataError(f"y is infinite in {row_label(int(np.flatnonzero(np.isinf(values))[0]), rows)}.")
         return values
 
-    def _weights(self, table: TableRows | TableReader, sample_weight: Any) -> ReadNumbers | None:
+    def _weights(self, table: TableRows | TableReader, sample_weight: ArrayLike | None) -> ReadNumbers | None:
         if self.weight is None:
             if sample_weight is None:
                 return None
@@ -230,7 +237,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             raise DataError(problem, "remove them, or set rows_without_target='drop'.", code="rows_without_target")
         return f"{problem} these rows are left out."
 
-    def scored_rows(self, X: Any, y: Any = None) -> tuple[TableRows, Array]:
+    def scored_rows(self, X: TableLike, y: ArrayLike | None = None) -> tuple[TableRows, Array]:
         """Rows in memory and their targets, NaN where missing, for a model that is fitted."""
         check_is_fitted(self)
         rows = self.read(X)
@@ -242,7 +249,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             )
         return rows, read_target(self._target_column, rows.column(self.target_), source=rows)
 
-    def rows_to_judge(self, X: Any, y: Any = None) -> tuple[TableRows, Array]:
+    def rows_to_judge(self, X: TableLike, y: ArrayLike | None = None) -> tuple[TableRows, Array]:
         """Rows in memory that have a target, and these; the others are counted in a warning."""
         rows, values = self.scored_rows(X, y)
         known = np.isfinite(values)
@@ -253,7 +260,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             warn_caller(self.missing_targets(int((~known).sum()), len(values), first))
         return rows.take(known), values[known]
 
-    def streamed(self, X: Any) -> RowsWithTarget:
+    def streamed(self, X: TableLike) -> RowsWithTarget:
         """The rows of a table that have a target, chunk by chunk."""
         check_is_fitted(self)
         if self.target_ is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from .sketches import MomentSketch, NumberSketch, WordCounter
 from .text_values import NOT_A_MOMENT, parse_numbers
@@ -26,7 +28,7 @@ class DistinctTexts:
         indices: For each row the number of its text; ``len(texts)`` where it is null.
     """
 
-    def __init__(self, texts: Any, blank: Any) -> None:
+    def __init__(self, texts: pa.Array, blank: Callable[[pa.Array], pa.Array]) -> None:
         encoded = texts.dictionary_encode()
         self.texts = encoded.dictionary
         self.indices = encoded.indices.fill_null(len(self.texts)).to_numpy(zero_copy_only=False).astype(np.int64)

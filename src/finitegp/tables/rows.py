@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,13 @@ import pyarrow as pa
 
 from ..data.naming import LineLocator, Locator, listed, locator_of, row_label, unknown_column
 from ..errors import DataError
-from .arrow_values import record_batches
+from .arrow_values import TableLike, record_batches
 from .reader import TableReader
 
 _CHUNK_ROWS = 65_536
+
+
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +33,12 @@ class TableRows:
         source: What finds these in files, if they come from files.
     """
 
-    table: Any
+    table: pa.Table
     numbers: npt.NDArray[np.int64]
     source: Locator | None = None
 
     @classmethod
-    def read(cls, data: Any) -> TableRows:
+    def read(cls, data: TableLike) -> TableRows:
         """All rows of a data frame, an Arrow table, a mapping, an array, a reader or a file.
 
         Example:
@@ -73,19 +76,19 @@ class TableRows:
     def __len__(self) -> int:
         return self.num_rows
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
         yield from self.table.to_batches()
 
-    def rows(self, start: int, stop: int) -> Iterator[Any]:
+    def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Chunks of the rows from ``start`` to ``stop``, as `TableReader` has them."""
         yield from self.table.slice(start, stop - start).to_batches(max_chunksize=_CHUNK_ROWS)
 
-    def take(self, rows: npt.NDArray[Any]) -> TableRows:
+    def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> TableRows:
         """Some of the rows: their positions, or true where a row is kept."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         return TableRows(self.table.take(pa.array(rows)), self.numbers[rows], self.source)
 
-    def column(self, name: str) -> Any:
+    def column(self, name: str) -> pa.ChunkedArray:
         """One column, as an Arrow array."""
         if name not in self.column_names:
             raise DataError(unknown_column(name, self.column_names))
@@ -124,7 +127,7 @@ class TableRows:
         return found
 
 
-def _without_views(table: Any) -> Any:
+def _without_views(table: pa.Table) -> Any:
     """The table with views of text as text: Arrow cannot take rows of views."""
     for number, field in enumerate(table.schema):
         if str(field.type) == "string_view":
@@ -146,14 +149,14 @@ class RowsWithTarget:
         dropped: The numbers of those without a target.
     """
 
-    def __init__(self, data: Any, name: str, read: Callable[[Any, int], npt.NDArray[np.float64]]) -> None:
+    def __init__(self, data: TableLike, name: str, read: Callable[[pa.Array, int], npt.NDArray[np.float64]]) -> None:
         self.data, self.name, self.read = data, name, read
         self.source = locator_of(data)
         self.targets = np.empty(0)
         self.rows = 0
         self.dropped: list[int] = []
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in record_batches(self.data):
             if self.name not in batch.schema.names:
                 raise DataError(unknown_column(self.name, batch.schema.names))
@@ -180,7 +183,7 @@ class RowsWithTarget:
         return self.source.line_of(self.original(row)) if isinstance(self.source, LineLocator) else None
 
 
-def is_file(data: object) -> bool:
+def is_file(data: object) -> TypeGuard[Files]:
     """Whether a table is given by the name of its file, or a list of such names."""
     if isinstance(data, str | os.PathLike):
         return True

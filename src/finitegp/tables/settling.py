@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ..data.naming import Locator, listed, row_label, unknown_column
 from ..errors import DataError
@@ -52,7 +52,7 @@ class EncodingOptions:
 
 
 def settle_columns(
-    chunks: Iterable[tuple[Any, npt.NDArray[np.float64] | None]], options: EncodingOptions
+    chunks: Iterable[tuple[pa.RecordBatch, npt.NDArray[np.float64] | None]], options: EncodingOptions
 ) -> list[Verdict]:
     """What each column of record batches, which come with the targets of their rows, is turned into."""
     profiles: dict[str, ColumnProfile] = {}

@@ -145,7 +145,7 @@ class TableSource(Source):
         """The line of its file on which a row stands; None for rows of Parquet files."""
         return self.table.line_of(row)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         """The columns and how they are encoded."""
         encoder = None if self.encoder is None else _digest(self.encoder.to_dict())
         return {

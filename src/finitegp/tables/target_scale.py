@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -91,14 +90,14 @@ class TargetScale(Scale):
             return exponent * np.log1p(np.abs(standard)) - math.log(self.unit)
         return np.zeros_like(targets)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The scale in types that JSON has."""
         lowest, *plausible = (None if math.isinf(end) else end for end in (self.lowest, *self.plausible))
         numbers = {"shift": self.shift, "unit": self.unit, "power": self.power}
         return {"name": self.name, **numbers, "lowest": lowest, "plausible": plausible}
 
     @classmethod
-    def from_dict(cls, stored: Any) -> TargetScale:
+    def from_dict(cls, stored: object) -> TargetScale:
         """The scale that `to_dict` described; None is the target's own."""
         try:
             return super().from_dict(stored)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ..data.naming import Locator, locator_of, row_label, shortened, unknown_column
 from ..errors import DataError
-from .arrow_values import family, plain, record_batches
+from .arrow_values import TableLike, family, plain, record_batches
 from .columns import MisfitError, NumberColumn, is_blank
 from .readings import DistinctTexts, NumberReading
 from .sketches import Gaps
@@ -19,7 +19,12 @@ from .written_numbers import DECIMALS, read_numbers
 
 
 def fit_target(
-    arrays: Iterable[Any], name: str, *, decimal: str | None = None, source: Locator | None = None, first_row: int = 0
+    arrays: Iterable[pa.Array],
+    name: str,
+    *,
+    decimal: str | None = None,
+    source: Locator | None = None,
+    first_row: int = 0,
 ) -> NumberColumn:
     """How the numbers of a target are written; anything but numbers and words for a missing one is an error.
 
@@ -73,7 +78,7 @@ def plain_target(name: str | None, *, decimal: str = "", unit: str = "") -> Numb
     return NumberColumn(name or "y", "number", "number", False, "the target", 0.0, (), decimal=decimal, unit=unit)
 
 
-def _first_strange(texts: Any, first_row: int) -> tuple[int, str] | None:
+def _first_strange(texts: pa.Array, first_row: int) -> tuple[int, str] | None:
     """The first text that is no number in any way of writing, or else none as programs write them."""
     values = parse_numbers(texts)
     rows = strange_texts(texts, np.isnan(values) & np.isnan(read_numbers(texts).values))
@@ -82,7 +87,7 @@ def _first_strange(texts: Any, first_row: int) -> tuple[int, str] | None:
 
 
 def read_target(
-    column: NumberColumn, array: Any, *, source: Locator | None = None, first_row: int = 0
+    column: NumberColumn, array: pa.Array, *, source: Locator | None = None, first_row: int = 0
 ) -> npt.NDArray[np.float64]:
     """The targets in an Arrow array, written as in the fit; NaN where missing. Infinite ones are an error."""
     try:
@@ -101,7 +106,7 @@ def read_target(
 
 
 def target_values(
-    data: Any, name: str, *, first_row: int = 0, source: Locator | None = None, allow_constant: bool = False
+    data: TableLike, name: str, *, first_row: int = 0, source: Locator | None = None, allow_constant: bool = False
 ) -> npt.NDArray[np.float64]:
     """The targets of a chunk or a whole table as float64, ``(rows,)``; anything but finite numbers is an error.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timezone
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +60,7 @@ def is_missing_word(text: str) -> bool:
     return text.strip().casefold() in MISSING_WORDS
 
 
-def parse_numbers(texts: Any) -> npt.NDArray[np.float64]:
+def parse_numbers(texts: pa.Array) -> npt.NDArray[np.float64]:
     """The numbers in an Arrow array of text; NaN where a text is not a number, infinite where it says so.
 
     Example:
@@ -82,7 +81,7 @@ def parse_numbers(texts: Any) -> npt.NDArray[np.float64]:
     return result
 
 
-def parse_moments(texts: Any) -> npt.NDArray[np.int64]:
+def parse_moments(texts: pa.Array) -> npt.NDArray[np.int64]:
     """Microseconds since 1970 of ISO dates and times in an Arrow array of text; ``NOT_A_MOMENT`` for other text.
 
     Times with a zone are converted to UTC; times without one are taken as they are.
@@ -121,7 +120,7 @@ def _is_naive(text: str) -> bool:
     return not (text.endswith("Z") or "+" in text or "-" in text[10:])
 
 
-def strange_texts(texts: Any, unread: npt.NDArray[np.bool_], words: Collection[str] = ()) -> npt.NDArray[np.int64]:
+def strange_texts(texts: pa.Array, unread: npt.NDArray[np.bool_], words: Collection[str] = ()) -> npt.NDArray[np.int64]:
     """The rows of those unread texts that are not missing, nor a word for it.
 
     Example:
@@ -140,7 +139,7 @@ def strange_texts(texts: Any, unread: npt.NDArray[np.bool_], words: Collection[s
     return found
 
 
-def _matches(texts: Any, pattern: str) -> npt.NDArray[np.bool_]:
+def _matches(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
     found = pc.fill_null(pc.match_substring_regex(texts, pattern), False)
     result: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
     return result

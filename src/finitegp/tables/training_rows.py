@@ -34,7 +34,7 @@ ReadNumbers = Callable[[Any, int], Array]
 class TrainingChunk(NamedTuple):
     """Some rows, their targets and weights, and how many training rows come before them."""
 
-    rows: Any
+    rows: pa.RecordBatch
     targets: Array
     weights: Array | None
     position: int

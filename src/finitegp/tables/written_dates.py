@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -42,7 +40,7 @@ FOUND_STYLES = tuple(style for style in STYLES if style != "year")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
-def read_moments(texts: Any, style: str = "iso") -> npt.NDArray[np.int64]:
+def read_moments(texts: pa.Array, style: str = "iso") -> npt.NDArray[np.int64]:
     """Microseconds since 1970 of dates in an Arrow array of text; ``NOT_A_MOMENT`` for texts that are not of a style.
 
     Years of two digits are from 1969 to 2068, as in POSIX.

@@ -31,10 +31,10 @@ class WrittenNumbers(NamedTuple):
     """The numbers in some texts (NaN where a text is none), and what stands beside each: a currency, a unit or ""."""
 
     values: npt.NDArray[np.float64]
-    units: Any
+    units: pa.Array
 
 
-def read_numbers(texts: Any, decimal: str = ".") -> WrittenNumbers:
+def read_numbers(texts: pa.Array, decimal: str = ".") -> WrittenNumbers:
     """Numbers in an Arrow array of text, with separators between thousands and a currency or unit beside them.
 
     Args:

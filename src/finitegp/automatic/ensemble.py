@@ -19,6 +19,7 @@ from ..likelihood import optimal_noise
 from ..linalg import CholeskyFactor, cholesky
 from ..posterior import WeightPosterior
 from ..schedules import cosine_decay
+from ..stages import StoredTensors, open_stages
 from ..statistics import RunningSums
 from .batched import BatchedNetworks
 from .processes import in_parallel
@@ -144,6 +145,11 @@ def train_ensemble(
     folds = make_folds(len(training), settings.members, seed=seed)
     total = settings.members + RACERS * (len(settings.weight_decays) - 1)
     finished = 0
+    stages = open_stages(
+        "networks",
+        {"seed": seed, **settings.to_dict()},
+        *(part for rows in (training, validation) for part in (rows.inputs, rows.targets, rows.counts)),
+    )
 
     def train(
         members: Sequence[Sequence[int]], decays: Sequence[float], used: AutoSettings = settings
@@ -161,13 +167,19 @@ def train_ensemble(
             for part, decay in zip(members, decays, strict=True)
         ]
         rows = inputs, targets, counts, training
+        names = [
+            f"networks {part}, decay {decay}, rate {used.learning_rate}"
+            for part, decay in zip(members, decays, strict=True)
+        ]
+
+        def compute(missing: list[int]) -> Iterator[list[_Member]]:
+            left = [jobs[number] for number in missing]
+            if processes:
+                return in_parallel(_train_group, [(job, *rows, used) for job in left], threads)
+            return in_threads(lambda job: _train_group(job, *rows, used), left, threads)
+
         found = []
-        results = (
-            in_parallel(_train_group, [(job, *rows, used) for job in jobs], threads)
-            if processes
-            else in_threads(lambda job: _train_group(job, *rows, used), jobs, threads)
-        )
-        for result in results:
+        for result in stages.collect(names, compute, _encode, lambda number, stored: _decode(jobs[number], stored)):
             found.append(result)
             finished += len(result)
             if progress is not None:
@@ -218,12 +230,13 @@ def _ensemble_error(pair: Sequence[_Member], clip: SoftClip, rows: Table, settin
     return math.sqrt(max(shared + (own - shared) / settings.members, 0.0))
 
 
-def in_threads(function: Callable[[Any], _Result], jobs: Sequence[Any], threads: int) -> list[_Result]:
+def in_threads(function: Callable[[Any], _Result], jobs: Sequence[Any], threads: int) -> Iterator[_Result]:
     """The results in the order of the jobs. Torch's operations let other threads run, so no process has to start."""
     if threads == 1 or len(jobs) == 1:
-        return [function(job) for job in jobs]
+        yield from map(function, jobs)
+        return
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(function, jobs))
+        yield from pool.map(function, jobs)
 
 
 def fit_clip(inputs: Array) -> SoftClip:
@@ -518,6 +531,28 @@ class _Member:
     weights: Tensor
     out_of_fold: Array
     noise_variance: float
+
+
+def _encode(group: Sequence[_Member]) -> dict[str, Tensor]:
+    """What is trained of a group's members, as tensors."""
+    tensors: dict[str, Tensor] = {}
+    for number, member in enumerate(group):
+        tensors |= {f"{number}.network.{name}": value for name, value in member.network.state_dict().items()}
+        tensors |= {f"{number}.weights": member.weights, f"{number}.out_of_fold": torch.from_numpy(member.out_of_fold)}
+        tensors[f"{number}.noise_variance"] = torch.tensor(member.noise_variance, dtype=torch.float64)
+    return tensors
+
+
+def _decode(group: _Group, stored: StoredTensors) -> list[_Member]:
+    members = []
+    for number, (network, fold) in enumerate(zip(group.networks, group.folds, strict=True)):
+        state = {name: stored.take(f"{number}.network.{name}", like) for name, like in network.state_dict().items()}
+        network.load_state_dict(state)
+        weights = stored.take(f"{number}.weights", torch.empty(network.num_features))
+        out_of_fold = stored.take(f"{number}.out_of_fold", torch.empty(len(fold), dtype=torch.float64))
+        noise = stored.take(f"{number}.noise_variance", torch.empty((), dtype=torch.float64))
+        members.append(_Member(network, weights, out_of_fold.numpy(), float(noise)))
+    return members
 
 
 def _train_group(

@@ -19,6 +19,7 @@ PAGE = Path(__file__).parent / "api.md"
 CONTENTS: dict[str, dict[str, list[str]]] = {
     "Estimator": {
         "finitegp": ["GPRegressor"],
+        "finitegp.stages": ["resumable"],
         "finitegp.automatic": ["fit_auto", "fit_source", "fit_within_memory", "AutoSettings"],
         "finitegp.scaled": ["ScaledGP", "row_hashes"],
         "finitegp.component": ["Component", "student_component"],

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .scaled import ScaledGP
     from .schedules import cosine_decay, make_optimizer, theory_decay
     from .sites import SiteStatistics
+    from .stages import resumable
     from .statistics import FeatureStatistics
     from .tables.encoder import TableEncoder
     from .tables.model import TableRegressor
@@ -65,6 +66,7 @@ _PLACES = {
     "scaled": "ScaledGP",
     "schedules": "cosine_decay make_optimizer theory_decay",
     "sites": "SiteStatistics",
+    "stages": "resumable",
     "statistics": "FeatureStatistics",
     "tables.model": "TableRegressor",
     "tables.scorers": "coverage_scorer crps_scorer nlpd_scorer",

@@ -26,6 +26,8 @@ Array = npt.NDArray[np.float64]
 _LEAST_NOISE = 1e-8
 _ROOT3, _ROOT5 = math.sqrt(3.0), math.sqrt(5.0)
 CORRELATIONS = ("rbf", "matern32", "matern52")
+# Of the logarithms that are parameters; those of noise and length scales are closer.
+BOUNDS = (-20.0, 12.0)
 
 
 def correlation(squared_distances: Array, kind: str) -> tuple[Array, Array]:
@@ -241,8 +243,7 @@ class KernelGP:
         """The optimum that L-BFGS finds from here, and its loss."""
         from scipy.optimize import minimize
 
-        lower = np.full(len(start), -20.0)
-        upper = np.full(len(start), 12.0)
+        lower, upper = (np.full(len(start), bound) for bound in BOUNDS)
         lower[0], upper[0] = -16.0, 3.0
         lower[3:] = -5.0
         found = minimize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
 from ..likelihood import optimal_noise
 from ..posterior import WeightPosterior
+from ..stages import StoredTensors, open_stages
 from ..statistics import RunningSums
 from .batched import BatchedNetworks
 from .lagged_training import train_lagged
@@ -121,6 +122,11 @@ def train_ensemble(
     folds = make_folds(len(training), settings.members, seed=seed)
     total = settings.members + RACERS * (len(settings.weight_decays) - 1)
     finished = 0
+    stages = open_stages(
+        "networks",
+        {"seed": seed, **settings.to_dict()},
+        *(part for rows in (training, validation) for part in (rows.inputs, rows.targets, rows.counts)),
+    )
 
     def train(
         members: Sequence[Sequence[int]], decays: Sequence[float], used: AutoSettings = settings
@@ -138,9 +144,17 @@ def train_ensemble(
             for part, decay in zip(members, decays, strict=True)
         ]
         rows = inputs, targets, counts, training
+        names = [
+            f"networks {part}, decay {decay}, rate {used.learning_rate}"
+            for part, decay in zip(members, decays, strict=True)
+        ]
+
+        def compute(missing: list[int]) -> Iterator[list[_Member]]:
+            tasks = [(jobs[number], *rows, used) for number in missing]
+            return in_parallel(_train_group, tasks, threads, processes=processes)
+
         found = []
-        tasks = [(job, *rows, used) for job in jobs]
-        for result in in_parallel(_train_group, tasks, threads, processes=processes):
+        for result in stages.collect(names, compute, _encode, lambda number, stored: _decode(jobs[number], stored)):
             found.append(result)
             finished += len(result)
             if progress is not None:
@@ -269,6 +283,28 @@ class _Member:
     weights: Tensor
     out_of_fold: Array
     noise_variance: float
+
+
+def _encode(group: Sequence[_Member]) -> dict[str, Tensor]:
+    """What is trained of a group's members, as tensors."""
+    tensors: dict[str, Tensor] = {}
+    for number, member in enumerate(group):
+        tensors |= {f"{number}.network.{name}": value for name, value in member.network.state_dict().items()}
+        tensors |= {f"{number}.weights": member.weights, f"{number}.out_of_fold": torch.from_numpy(member.out_of_fold)}
+        tensors[f"{number}.noise_variance"] = torch.tensor(member.noise_variance, dtype=torch.float64)
+    return tensors
+
+
+def _decode(group: _Group, stored: StoredTensors) -> list[_Member]:
+    members = []
+    for number, (network, fold) in enumerate(zip(group.networks, group.folds, strict=True)):
+        state = {name: stored.take(f"{number}.network.{name}", like) for name, like in network.state_dict().items()}
+        network.load_state_dict(state)
+        weights = stored.take(f"{number}.weights", torch.empty(network.num_features))
+        out_of_fold = stored.take(f"{number}.out_of_fold", torch.empty(len(fold), dtype=torch.float64))
+        noise = stored.take(f"{number}.noise_variance", torch.empty((), dtype=torch.float64))
+        members.append(_Member(network, weights, out_of_fold.numpy(), float(noise)))
+    return members
 
 
 def _train_group(

@@ -27,6 +27,7 @@ from ..memory import MemoryBudgetError, MemoryPlan, format_budget, format_bytes,
 from ..memory.plan import Described, SettingT
 from ..prediction_memory import PredictionSetting, plan_prediction
 from ..scaled import ScaledGP, row_hashes
+from ..stages import is_resumable
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
 from .large_table_memory import LargeTableSetting, plan_large_table
@@ -151,6 +152,8 @@ def fit_source(
     if budget is not None:
         return_freed_memory()
         progress = _trimming(progress)
+    if ranks.world_size > 1 and is_resumable():
+        raise DataError("A fit of several processes cannot be resumed: fit in one process.")
     source = as_source(data)
     if not source.can_reread:  # in float64: the rows are not scaled yet
         source = spool_temporarily(source, input_dtype="float64", chunk_size=chosen.chunk_size)

@@ -15,6 +15,7 @@ from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftCli
 from ..flat_adam import FlatAdamW
 from ..noise import InputNoise, MeanVariance, SmoothFloor
 from ..schedules import cosine_decay
+from ..stages import StoredTensors, open_stages
 from .batched import BatchedNetworks
 from .ensemble import clip_rows
 from .lagged_training import draw_batches
@@ -82,7 +83,16 @@ def fit_noise_networks(
         left_out = folds == number
         return _train(networks[number], inputs, squares, counts, left_out, settings, seed * 100 + number)
 
-    found = list(in_parallel(train, [(number,) for number in range(count)], threads))
+    def decode(number: int, stored: StoredTensors) -> _Trained:
+        return _decode(networks[number], int((folds == number).sum()), stored)
+
+    stages = open_stages("noise", {"seed": seed, **settings.to_dict()}, rows.inputs, residuals, rows.counts)
+    names = [f"network {number}" for number in range(count)]
+    found = list(
+        stages.collect(
+            names, lambda missing: in_parallel(train, [(number,) for number in missing], threads), _encode, decode
+        )
+    )
     log_variance = np.empty(len(residuals))
     for number, each in enumerate(found):
         log_variance[folds == number] = each.log_variance
@@ -170,10 +180,26 @@ def _train(
         parameter.copy_(value_kept)
     left_out_log_variance = log_variance(unseen).numpy()
     batched.write_back()
+    return _Trained(_with_head(network, *batched.heads()[0]), best_look, left_out_log_variance)
+
+
+def _with_head(network: ComposedFeatures, weight: Tensor, bias: Tensor) -> nn.Sequential:
     head = nn.Linear(HIDDEN[-1], 1, device="meta")  # made on "meta", nothing is drawn from the global generator
-    weight, bias = batched.heads()[0]
     head.weight, head.bias = nn.Parameter(weight), nn.Parameter(bias)
-    return _Trained(nn.Sequential(network, head, SmoothFloor(floor)), best_look, left_out_log_variance)
+    return nn.Sequential(network, head, SmoothFloor(math.log(min(_FLOORS))))
+
+
+def _encode(trained: _Trained) -> dict[str, Tensor]:
+    tensors = {f"network.{name}": value for name, value in trained.network.state_dict().items()}
+    return tensors | {"look": torch.tensor(trained.look), "log_variance": torch.from_numpy(trained.log_variance)}
+
+
+def _decode(network: ComposedFeatures, left_out: int, stored: StoredTensors) -> _Trained:
+    whole = _with_head(network, torch.empty(1, HIDDEN[-1]), torch.empty(1))
+    state = {name: stored.take(f"network.{name}", like) for name, like in whole.state_dict().items()}
+    whole.load_state_dict(state)
+    log_variance = stored.take("log_variance", torch.empty(left_out, dtype=torch.float64))
+    return _Trained(whole, int(stored.take("look", torch.tensor(0))), log_variance.numpy())
 
 
 def _choose_floor(rows: Table, log_variance: Array, squares: Array) -> float:

@@ -11,6 +11,7 @@ import torch
 
 from ..flat_adam import FlatAdamW
 from ..kernel_gp import KernelForm, KernelGP, KernelRows
+from ..stages import open_stages
 from .batched import BatchedNetworks
 from .ensemble import RACERS, fold_size, make_network, split_evenly
 from .kernels import FORMS
@@ -78,12 +79,16 @@ def within_seconds(budget: float, work: Work) -> Work:
     Steps become fewer first, then networks, then the rows that these learn from. Every row is still taken in by the
     exact pass.
     """
-    shorter = work
-    for settings in _shorter(work.settings):
-        shorter = replace(work, settings=settings)
-        if expected_seconds(shorter) <= budget:
-            break
-    return shorter
+    candidates = [replace(work, settings=settings) for settings in _shorter(work.settings)]
+
+    def choose(_: list[int]) -> Iterator[int]:
+        in_time = (number for number, each in enumerate(candidates) if expected_seconds(each) <= budget)
+        yield next(in_time, len(candidates) - 1)
+
+    # What a machine can do in time differs from minute to minute: a fit that is resumed keeps to what was chosen.
+    stages = open_stages("time budget", {"budget": budget, "rows": work.rows, **work.settings.to_dict()})
+    (chosen,) = stages.arrays(["choice"], choose, [()])
+    return candidates[min(max(int(chosen), 0), len(candidates) - 1)]
 
 
 def _shorter(settings: AutoSettings) -> Iterator[AutoSettings]:

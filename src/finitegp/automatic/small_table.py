@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -13,9 +13,10 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from ..component import Component
-from ..kernel_gp import Array, KernelForm, KernelGP, KernelPosterior, KernelRows, fit_from_several_starts
+from ..kernel_gp import BOUNDS, Array, KernelForm, KernelGP, KernelPosterior, KernelRows, fit_from_several_starts
 from ..predictive import StudentMixture
 from ..spread import SpreadModel
+from ..stages import LARGEST, Stages, open_stages
 from .copies_and_outliers import Groups, are_copies, equal_rows, gross_outliers
 from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel
 from .stacking import choose_shape, fit_spread, stacking_weights
@@ -85,6 +86,8 @@ def fit_small_table(
         threads: Kernels that are fitted at once; makes no difference to the result.
         progress: Called with the name of each finished part.
     """
+    choices = {"may_be_copies": may_be_copies, "learning_rows": learning_rows, "seed": seed}
+    stages = open_stages("kernels", choices, inputs, targets, counts)
     # Threads of BLAS wait by spinning: on small matrices they cost many times what they gain.
     with threadpool_limits(1, user_api="blas"):
         varying = np.ptp(inputs, axis=0) > 0.0
@@ -102,7 +105,7 @@ def fit_small_table(
             notes |= {"outliers": int((noise_scales > 1.0).sum())} if unit != 1.0 else {}
             rows = replace(rows, targets=(rows.targets - shift) / unit, noise_scales=noise_scales)
         with ThreadPoolExecutor(threads) as pool:
-            stack = _Stack(inputs, rows, groups, learning_rows, seed, pool, progress)
+            stack = _Stack(inputs, rows, groups, learning_rows, seed, pool, progress, stages)
             parameters = stack.learn()
             components, spread, left_out = stack.fit(parameters, input_noise=input_noise, keep_rows=keep_rows)
     scores, nlpd = np.zeros(0), None
@@ -125,6 +128,7 @@ class _Stack:
     seed: int
     pool: ThreadPoolExecutor
     progress: Callable[[str], None] | None
+    stages: Stages
 
     @property
     def learning(self) -> Groups:
@@ -138,13 +142,16 @@ class _Stack:
         starts = (1.0, 0.3, 0.1, 3.0) + ((0.03, 0.01) if num_columns <= 2 else ())
         rows = self.rows.take(self.learning)
 
-        def learn(name: str) -> Array:
-            found = fit_from_several_starts(FORMS[name], rows, starts, seed=self.seed)
+        def learn(number: int) -> Array:
+            return fit_from_several_starts(FORMS[names[number]], rows, starts, seed=self.seed)
+
+        shapes = [FORMS[name].start(num_columns).shape for name in names]
+        parameters = {}
+        found = self.stages.arrays(names, lambda missing: self.pool.map(learn, missing), shapes, *BOUNDS)
+        for name, parameters[name] in zip(names, found, strict=True):
             if self.progress is not None:
                 self.progress(name)
-            return found
-
-        return dict(zip(names, self.pool.map(learn, names), strict=True))
+        return parameters
 
     def fit(
         self, parameters: Mapping[str, Array], *, input_noise: bool, keep_rows: bool
@@ -235,17 +242,22 @@ class _Stack:
         """``(kernels, rows)`` means and scales of rows that neither hyperparameters nor posterior have seen."""
         rows, names = self.rows, list(parameters)
         assigned = self._folds(folds)
-        jobs = [(name, fold) for fold in range(folds) for name in names]
 
         def leave_out(job: tuple[str, int]) -> tuple[Array, Array]:
             name, fold = job
             return _leave_out(rows, assigned == fold, FORMS[name], parameters[name], self.learning_rows, self.seed)
 
-        found = self.pool.map(leave_out, jobs)
+        def compute(missing: list[int]) -> Iterator[Array]:
+            found = self.pool.map(leave_out, [(name, fold) for fold in missing for name in names])
+            for _ in missing:
+                yield np.stack([np.stack(next(found), axis=0) for _ in names], axis=1)
+
+        shapes = [(2, len(names), int((assigned == fold).sum())) for fold in range(folds)]
         means, scales = np.zeros((2, len(names), len(rows.targets)))
-        for (name, fold), (mean, scale) in zip(jobs, found, strict=True):
-            index = names.index(name)
-            means[index, assigned == fold], scales[index, assigned == fold] = mean, scale
+        lowest = np.array([-LARGEST, 1.0 / LARGEST])[:, None, None]  # scales are positive
+        stages = self.stages.arrays([f"fold {fold}" for fold in range(folds)], compute, shapes, lowest)
+        for fold, found in enumerate(stages):
+            means[:, assigned == fold], scales[:, assigned == fold] = found
         return means, scales
 
     def _without_rows(self, name: str, parameters: Mapping[str, Array], factor: float, degrees: float) -> Component:

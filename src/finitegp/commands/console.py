@@ -16,7 +16,7 @@ from rich.console import Console as RichConsole
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import FiniteGPError, LostRankError
+from ..errors import FiniteGPError, LostRankError, ModelFileError
 from ..formatting import cut, printable, shown
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ _ADVICE: dict[str, Callable[..., str]] = {
     "rows_without_target": lambda: "remove them, or leave out --refuse-missing-targets.",
     "target_scale": lambda: "choose another --target-scale, or leave it to be found.",
     "output_exists": lambda: "give another name with --output, or use --force to replace it.",
+    "checkpoint_exists": lambda: "use --resume to go on from it, or --force to start anew.",
     "repeated_site": lambda: "or use --allow-repeats.",
     "rows_of_model": lambda: "or use --only-sites.",
     "text_among_numbers": lambda: "Correct the file, or remove the column from all files.",
@@ -69,6 +70,7 @@ class Console:
         self.as_json = as_json
         self.notes: list[str] = []
         self.written: list[Path] = []  # files that are complete
+        self.checkpoint: Path | None = None  # from which the command can go on
         self._out = RichConsole(quiet=as_json)
         self._errors = RichConsole(stderr=True, quiet=as_json)
 
@@ -118,11 +120,20 @@ class Console:
                     self.print(str(error.plan))
                 typer.secho("Error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
                 typer.echo(cut(printable(error_message(error)), _LONGEST_TEXT), err=True)
+                if not isinstance(error, ModelFileError):  # which may be about the checkpoint
+                    typer.echo(self._on_checkpoint(), err=True, nl=False)
                 raise typer.Exit(1) from None
             except KeyboardInterrupt:
                 kept = f"{', '.join(map(str, self.written))} is complete" if self.written else "no file was written"
                 typer.echo(f"Stopped: {kept}, and files that were there before are as they were.", err=True)
+                typer.echo(self._on_checkpoint(), err=True, nl=False)
                 raise typer.Exit(130) from None
+
+    def _on_checkpoint(self) -> str:
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return ""
+        name = printable(str(self.checkpoint))
+        return f"What was finished is kept in {name}: give the same command with --resume to go on.\n"
 
 
 def safe(text: str, keep: str = "") -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import DataError
+from ..errors import DataError, OutputExistsError
 from .console import Console, columns_table, scores_table, show_findings, verdict
 from .options import (
     Categorical,
@@ -39,6 +40,8 @@ from .options import (
 
 # What each of several processes may use without --memory.
 _MEMORY_OF_A_RANK = "1GB"
+# A fit that is interrupted before is not worth a checkpoint that the user did not ask for.
+_SECONDS_NOT_KEPT = 10.0
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -102,6 +105,9 @@ def fit(
     ] = False,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf8",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where the same command was interrupted; keep all from the start.")
+    ] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -109,6 +115,9 @@ def fit(
 
     Numbers, text, dates and yes/no columns are turned into numbers; a summary shows how. The scores come from rows that
     the training did not see. Afterwards the model takes these in too, exactly and with its features kept, and is saved.
+
+    A fit of more than 10 seconds keeps what it has finished in a file beside the model, MODEL.checkpoint, which is
+    deleted at the end: after Ctrl-C, a kill or a crash, the same command with --resume goes on from there.
 
     Under torchrun several processes fit together, with the rows on disk; the first one prints and writes the files.
     """
@@ -122,7 +131,7 @@ def fit(
         check_time("--time", time)
     from ..distributed import ALONE, join_ranks  # here, because torch takes seconds to import
 
-    with console.guard(), join_ranks() as ranks:
+    with console.guard(), join_ranks() as ranks, ExitStack() as keeping:
         if not ranks.is_first:
             console.silence()
         elif ranks.world_size > 1:
@@ -146,9 +155,12 @@ def fit(
         with ranks.working():  # so that what is wrong on all ranks is reported by one
             read = [*tables, *(test or [])]
             check_output(output, force=force, inputs=read)
+            checkpoint = _check_checkpoint(output, read, resume=resume, force=force)
+            resumes = resume and checkpoint.exists()
+            replace = force or resumes  # a report that is there already is of the same command
             report_path = None
             if not no_report:
-                report_path = check_output(report or output.with_suffix(".html"), force=force, inputs=read)
+                report_path = check_output(report or output.with_suffix(".html"), force=replace, inputs=read)
             if report_path is not None and report_path.resolve() == output.resolve():
                 raise DataError(f"Model and report would both be {output}: give one of them another name.")
             table = open_tables(tables, delimiter, encoding, **reading, **sizes)
@@ -177,6 +189,15 @@ def fit(
                 return
             ranks = ALONE
         console.print(f"{table.num_rows} rows; target {target!r}")
+        if resume or (memory is None and ranks.world_size == 1):
+            from ..stages import resumable
+
+            if resumes:
+                console.print("going on from ", checkpoint)
+            elif not resume:
+                checkpoint.unlink(missing_ok=True)
+            console.checkpoint = checkpoint
+            keeping.enter_context(resumable(checkpoint, after=0.0 if resume else _SECONDS_NOT_KEPT))
         judged = fit_and_judge(
             model,
             table,
@@ -185,7 +206,7 @@ def fit(
             test=None if not test else open_tables(test, delimiter, encoding, **reading, **sizes),
             seed=seed,
             report=report_path,
-            force=force,
+            force=replace,
             ranks=ranks,
             on_plan=lambda plan: console.print(str(plan)),
             shell=True,
@@ -215,6 +236,14 @@ def fit(
             {"model": str(output), "report": report_path and str(report_path), "target": target, "columns": columns}
             | model.summary_
         )
+
+
+def _check_checkpoint(output: Path, inputs: list[Path], *, resume: bool, force: bool) -> Path:
+    """Where what is finished is kept; without ``--resume`` and ``--force`` there must be nothing."""
+    path = check_output(output.with_name(f"{output.name[:200]}.checkpoint"), force=True, inputs=inputs)
+    if path.exists() and not resume and not force:
+        raise OutputExistsError(f"{path} is there, because this fit was interrupted:", code="checkpoint_exists")
+    return path
 
 
 def _check_judging(cv: int, split_by: str | None, test: list[Path] | None) -> None:

@@ -175,7 +175,7 @@ def _check_header(path: Path, metadata: Any, expected: str, form: str) -> dict[s
     header = parse_header(metadata["finitegp"].encode(errors="replace"))
     found = header.get("format")
     if found != form and isinstance(found, str) and found.startswith("finitegp-checkpoint"):
-        if form != FORMAT:
+        if form.startswith("finitegp-checkpoint"):
             raise ModelFileError(
                 f"{path} was written by an earlier release of finitegp, without a checksum: only that release can go "
                 "on from it."
@@ -183,6 +183,11 @@ def _check_header(path: Path, metadata: Any, expected: str, form: str) -> dict[s
         raise ModelFileError(
             f"{path} is a checkpoint of a training run, not {expected}: resume the training from it, and save the "
             "model."
+        )
+    if found != form and found == "finitegp-fit-checkpoint":
+        raise ModelFileError(
+            f"{path} is what an interrupted fit has finished, not {expected}: go on with `finitegp fit --resume`, or "
+            "with `resumable` in Python."
         )
     if found != form:
         raise ModelFileError(f"{path} is not {expected} that finitegp saved: its format is {str(found)[:60]!r}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from ..lite.target_scale import SCALES, Scale
+from ..stages import open_stages
 
 Array = npt.NDArray[np.float64]
 # A value that so many of the targets have is an atom: no density describes it.
@@ -143,7 +145,12 @@ def choose_scale(
     names = ["identity", "yeo-johnson"] + ["log"] * bool(typical.min() > 0.0)
     names += ["square root"] * bool(typical.min() >= 0.0)
     scales = {name: TargetScale.fitted(name, typical) for name in names}
-    densities = {name: _left_out_density(inputs, targets, folds, scale) for name, scale in scales.items()}
+    stages = open_stages("target scale", {"seed": seed}, inputs, targets, typical)
+
+    def compute(missing: list[int]) -> Iterator[Array]:
+        return (_left_out_density(inputs, targets, folds, scales[names[number]]) for number in missing)
+
+    densities = dict(zip(names, stages.arrays(names, compute, [targets.shape] * len(names)), strict=True))
     means = {name: float(each.mean()) for name, each in densities.items()}
     best = max(means, key=lambda name: means[name])
     gain = densities[best] - densities["identity"]

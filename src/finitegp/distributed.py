@@ -32,6 +32,7 @@ from .errors import DataError, LostRankError
 from .statistics import FeatureStatistics, sum_statistics
 
 _Written = TypeVar("_Written")
+_Rest = TypeVar("_Rest")
 
 #: A rank that says nothing for so many seconds is taken for lost.
 TIMEOUT = 60.0
@@ -254,8 +255,8 @@ class Ranks:
 
     def first_writes(
         self,
-        write: Callable[[Callable[[], None]], tuple[_Written, Path, Any]],
-        read: Callable[[Path, Any], _Written],
+        write: Callable[[Callable[[], None]], tuple[_Written, Path, _Rest]],
+        read: Callable[[Path, _Rest], _Written],
         *,
         advice: str,
     ) -> _Written:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +116,7 @@ class ErrorShape:
         ratio = math.exp(_log_beta(0.5, nu - 0.5) - 2.0 * _log_beta(0.5, 0.5 * nu))
         return central + spread - 2.0 * math.sqrt(nu - 2.0) / (nu - 1.0) * ratio
 
-    def draw(self, random: np.random.RandomState, size: Any) -> npt.NDArray[np.float64]:
+    def draw(self, random: np.random.RandomState, size: int | tuple[int, ...]) -> npt.NDArray[np.float64]:
         """Random standardised errors."""
         if self.degrees_of_freedom is None:
             return np.asarray(random.normal(size=size))

@@ -189,7 +189,7 @@ class ExcessVariance:
         return {name: getattr(self, name) for name in _TENSORS}
 
     @classmethod
-    def from_tensors(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ExcessVariance:
+    def from_tensors(cls, config: Mapping[str, float], tensors: Mapping[str, Tensor]) -> ExcessVariance:
         """What :meth:`config` and :meth:`tensors` were taken of; shapes and values are checked."""
         try:
             found: dict[str, Any] = {name: tensors[name].to(torch.float64).contiguous() for name in _TENSORS}

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,9 +26,16 @@ def check_ending(path: Path) -> Path:
     return path
 
 
+class BatchWriter(Protocol):
+    """What writes a table."""
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Write more rows."""
+
+
 @contextmanager
-def table_writer(path: Path, schema: Any, *, overwrite: bool = True) -> Iterator[Any]:
-    """Something with ``write_batch`` that makes the table at ``path``, complete or not at all."""
+def table_writer(path: Path, schema: pa.Schema, *, overwrite: bool = True) -> Iterator[BatchWriter]:
+    """What makes the table at ``path``, complete or not at all."""
     name = path.name.lower()
     if str(path) == "-":
         with csv.CSVWriter(sys.stdout.buffer, schema) as writer:

@@ -60,7 +60,7 @@ class DaskRows(PartitionedRows):
 
     def __init__(
         self,
-        frame: Any,
+        frame: dask.dataframe.DataFrame,
         inputs: Sequence[str],
         targets: str | Sequence[str] = (),
         *,
@@ -121,7 +121,9 @@ class DaskRows(PartitionedRows):
         rows._blocks = [dask.delayed(_array_block)(*chunks) for chunks in zip(*columns, strict=True)]
         return rows
 
-    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> Any:
+    def predict(
+        self, fitted: FittedGP, *, coverage: float = 0.9
+    ) -> dask.dataframe.DataFrame | dict[str, dask.array.Array]:
         """Predictions for all rows, made when Dask is asked for them.
 
         Args:

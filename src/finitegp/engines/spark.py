@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +53,7 @@ class SparkRows(PartitionedRows):
 
     def __init__(
         self,
-        frame: Any,
+        frame: DataFrame,
         inputs: Sequence[str],
         targets: str | Sequence[str] = (),
         *,
@@ -85,7 +84,7 @@ class SparkRows(PartitionedRows):
         self._places = {name: f"c{number}" for number, name in enumerate(frame.columns)}
         self._numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
 
-    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> Any:
+    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> DataFrame:
         """Predictions for all rows, made when Spark is asked for them.
 
         Args:

@@ -67,7 +67,7 @@ class Contents(NamedTuple):
 
 
 def write_container(
-    path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Tensor], *, overwrite: bool = True
+    path: str | os.PathLike[str], header: Mapping[str, object], tensors: Mapping[str, Tensor], *, overwrite: bool = True
 ) -> None:
     """Write header and tensors into one file; an old file stays whole until the new one is complete, or for good."""
     stamped = {"format": FORMAT, "format_version": FORMAT_VERSION, **header}

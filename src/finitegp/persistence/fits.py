@@ -99,7 +99,7 @@ def load_fit(
     return decode_fits(path, header, tensors, feature_map=feature_map, noise_model=noise_model)[0]
 
 
-def encode_fits(fits: Sequence[ScaledGP]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def encode_fits(fits: Sequence[ScaledGP]) -> tuple[dict[str, object], dict[str, Tensor]]:
     """Header entries and tensors of several fits, and the versions of what made them."""
     headers: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}

@@ -125,7 +125,7 @@ class ReportedModel:
         return Predicted.of(self.gp.leave_one_out(inputs, self.units.forward(targets))).in_units(self.units)
 
 
-def as_reported_model(model: Any, target_index: int = 0) -> ReportedModel:
+def as_reported_model(model: object, target_index: int = 0) -> ReportedModel:
     """See a :class:`~finitegp.FittedGP`, a :class:`~finitegp.ScaledGP` or an estimator as a :class:`ReportedModel`.
 
     An estimator has ``predict(inputs, return_std=True)`` and, where its predictions come from ``fit_auto``, a list

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, clone
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -260,7 +261,13 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         """The inputs of the regressor for a chunk, and what in it is new."""
         return EncodedRows(self.encoder_.transform(rows, report), report.unknown)
 
-    def predict(self, X: TableLike, return_std: bool = False) -> Any:
+    @overload
+    def predict(self, X: TableLike) -> Array: ...
+    @overload
+    def predict(self, X: TableLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
+    @overload
+    def predict(self, X: TableLike, return_std: bool) -> Array | tuple[Array, Array]: ...
+    def predict(self, X: TableLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         """The mean of a new observation, ``(rows,)``, and with ``return_std`` its standard deviation with noise."""
         predictor = self.predictor_
         parts = [predictor.moments(predictor.predict(rows)) for rows in self._encoded(X)]
@@ -553,7 +560,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         model._target_column = plain_target(parts.target, decimal=parts.decimal, unit=parts.unit)
         return model
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         """Tables have text and gaps."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True

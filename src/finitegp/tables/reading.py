@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,13 @@ Array = npt.NDArray[np.float64]
 
 
 @check_arguments
+class ReadingOptions(TypedDict):
+    """Arguments of `TableReader`."""
+
+    text: list[str]
+    decimal: str
+
+
 class TableReading(BaseEstimator):  # type: ignore[misc]
     """What :class:`TableRegressor` knows before it is fitted; its parameters are described there."""
 
@@ -123,7 +130,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         )
 
     @property
-    def reading_options(self) -> dict[str, Any]:
+    def reading_options(self) -> ReadingOptions:
         """How to read the model's tables from files: arguments of `TableReader`."""
         return {"text": list(self.categorical), "decimal": self.decimal or "."}
 

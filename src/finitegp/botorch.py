@@ -42,7 +42,7 @@ except ImportError as error:
 
 
 class _BatchRows(NamedTuple):
-    """Rows with batch dimensions, beside the row sums: what they say of the weights.
+    """Rows with batch dimensions, beside the row sums: what they add on the weights.
 
     Attributes:
         whitened: ``(*batch, rows, d)``, :math:`h` of the rows.

@@ -135,7 +135,7 @@ class FeatureGP(nn.Module):
         return self.log_output_scale.device
 
     def count_features(self, input_dim: int | None = None) -> int:
-        """The number of features ``d``: what the feature map says, or else what one probe finds."""
+        """The number of features ``d``: as the feature map declares it, or else as one probe finds it."""
         known = getattr(self.feature_map, "input_dim", None)
         if input_dim is None and isinstance(known, int):
             input_dim = known

@@ -178,7 +178,7 @@ class _AllowedValues(nn.Module):
     """Moves points of the unit cube to the nearest that stand for allowed values.
 
     The model then sees what is going to be tried. Without, it goes on hoping for something between two categories,
-    whatever the trials say.
+    whatever the trials show.
     """
 
     def __init__(self, space: dict[str, Any]) -> None:

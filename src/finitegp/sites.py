@@ -213,7 +213,7 @@ def _condition(fit: ScaledGP, total: FeatureStatistics, refit_noise: bool) -> Sc
         noise_variance = optimum.noise_variance
         gp = copy.deepcopy(gp)
         gp.noise.set_variance(noise_variance)
-        # What left-out rows said, they said of the standard deviations of the old noise.
+        # What was learned from left-out rows was about the standard deviations of the old noise.
         (component,) = fit.components
         plain = replace(component, factor=1.0, degrees_of_freedom=math.inf)
         fit = replace(fit, components=(plain,), conformal=None)

@@ -52,7 +52,7 @@ class Algorithm(nn.Module, ABC):
         minimum_noise_variance: The noise variance is kept at or above this.
 
     Attributes:
-        micro_batch_size: Pass at most so many rows of a batch through the feature map at once, to save memory; None
+        micro_batch_size: The most rows of a batch that pass through the feature map at once, to save memory; None
             passes all. ``train`` sets it.
         ranks: The processes that make each step together. :meth:`share_steps` sets it.
     """

@@ -152,7 +152,7 @@ class Minimax(Algorithm):
         parts = (self.model(batch.inputs, batch.weights) for batch in batches)
         estimate, rows = self._sum(parts, torch.zeros_like(self.whitening))
         estimate.div_(rows)
-        # Few rows say nothing of weak directions, where P would be far too large: the mean eigenvalue over the rows is
+        # Few rows hold nothing on weak directions, where P would be far too large: the mean eigenvalue over the rows is
         # about how far off they can be.
         estimate.diagonal().add_(self.model.noise_variance / self.num_data + float(estimate.trace()) / rows)
         self.whitening.copy_(cholesky(estimate).transposed_half_solve(torch.eye(d).to(estimate)))
@@ -253,7 +253,7 @@ class Minimax(Algorithm):
     def _bound_multiplier(self) -> None:
         """Keep ``P`` between zero and the penalty: the ball of ``B``, of which the constraint needs one half."""
         multiplier = self.multiplier
-        # The eigendecomposition costs many times a Cholesky, which tells whether it is needed.
+        # The eigendecomposition costs many times a Cholesky, which shows whether it is needed.
         limit = float(self.penalty) * torch.eye(self.num_features).to(multiplier)
         if is_positive_definite(multiplier) and is_positive_definite(limit - multiplier):
             return

@@ -208,7 +208,7 @@ class PaperMinimax(Algorithm):
         floor = self.model.noise_variance / self.num_data
         shifted = estimate.clone()
         shifted.diagonal().sub_(floor)
-        # The eigendecomposition costs many times a Cholesky, which tells whether it is needed.
+        # The eigendecomposition costs many times a Cholesky, which shows whether it is needed.
         if is_positive_definite(shifted):
             self.estimate_inverse.copy_(cholesky(estimate).inverse())
             return

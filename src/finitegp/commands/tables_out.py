@@ -20,9 +20,9 @@ ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".parquet", ".pq")
 
 
 def check_ending(path: Path) -> Path:
-    """``path``, if its name says how the table is to be written."""
+    """``path``, if its name shows how the table is to be written."""
     if str(path) != "-" and not path.name.lower().endswith(ENDINGS):
-        raise DataError(f"{path} does not say how to write the table: give a name that ends in {', '.join(ENDINGS)}.")
+        raise DataError(f"{path} has no known ending: give the table a name that ends in {', '.join(ENDINGS)}.")
     return path
 
 
@@ -58,7 +58,7 @@ def table_writer(path: Path, schema: pa.Schema, *, overwrite: bool = True) -> It
 
 @contextmanager
 def text_writer(path: Path, *, encoding: str = "utf8", overwrite: bool = True) -> Iterator[IO[str]]:
-    """A text file, gzipped if its name says so, that is there when it is complete; ``-`` is standard output."""
+    """A text file, gzipped if its name ends so, that is there when it is complete; ``-`` is standard output."""
     if str(path) == "-":
         yield sys.stdout
         sys.stdout.flush()

@@ -46,7 +46,7 @@ class DaskRows(PartitionedRows):
         inputs: Columns that the feature map takes, in its order.
         targets: One column or several; none for new rows.
         weights: The column of row weights, which divide the row's noise variance.
-        counts: The column that says how many equal rows each row stands for.
+        counts: The column with the number of equal rows that each row stands for.
 
     Example:
         >>> import pandas

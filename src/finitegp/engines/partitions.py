@@ -171,7 +171,7 @@ def sum_blocks(
 
 
 class PartitionedRows(ABC):
-    """Rows that an engine holds in partitions. A subclass says how a sum over partitions is had, and predicts.
+    """Rows that an engine holds in partitions. A subclass sums over partitions, and predicts.
 
     Attributes:
         num_inputs: The number of input columns.

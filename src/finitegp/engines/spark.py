@@ -46,8 +46,8 @@ class SparkRows(PartitionedRows):
         inputs: Columns that the feature map takes, in its order.
         targets: One column or several; none for new rows.
         weights: The column of row weights, which divide the row's noise variance.
-        counts: The column that says how many equal rows each row stands for.
-        max_tasks: Partitions are joined (``coalesce``) until there are so many at most. By default, so many that their
+        counts: The column with the number of equal rows that each row stands for.
+        max_tasks: Partitions are joined (``coalesce``) until there are this many at most. By default, their
             partial sums are 512 MB: about 1000 for 256 features, 60 for 1024.
     """
 

@@ -34,7 +34,7 @@ from .summary import training_summary
 
 Array = npt.NDArray[np.float64]
 
-# Sorting so many rows takes no time.
+# Sorting this number of rows takes no time.
 _MOST_TO_MERGE = 10_000
 
 

@@ -1,4 +1,4 @@
-"""What a fitted estimator says of its training."""
+"""What a fitted estimator knows of its training."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def write_container(
 
 
 def read_container(path: str | os.PathLike[str], expected: str = "a model", form: str = FORMAT) -> Contents:
-    """Read a file that :func:`write_container` wrote; anything else is a ModelFileError that says what it is.
+    """Read a file that :func:`write_container` wrote; anything else is a ModelFileError that names what it is.
 
     Nothing is allocated that is larger than the file. ``expected`` is what errors call the file that should be there,
     and ``form`` the format that its header must name.

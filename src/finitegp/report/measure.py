@@ -294,7 +294,7 @@ def _curves(record: Mapping[str, object], history: Sequence[Mapping[str, object]
             if len(pairs) >= 2:
                 epochs, values = zip(*pairs, strict=True)
                 curves.append(Curve(panel, str(name), list(epochs), list(values)))
-    # The loss of single batches says little where something better was measured.
+    # The loss of single batches means little where something better was measured.
     if any(curve.panel != _CURVE_NAMES["loss"] for curve in curves):
         curves = [curve for curve in curves if curve.panel != _CURVE_NAMES["loss"]]
     return curves

@@ -64,7 +64,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
     """Exact Gaussian-process regression on a table with text, dates and gaps, with honest error bars.
 
     Tables are pandas or polars data frames, Arrow tables, mappings of names to columns, arrays, or files (CSV, Parquet,
-    Feather, Excel). Columns are found by name and turned into numbers as :class:`TableEncoder` says; rows without a
+    Feather, Excel). Columns are found by name and turned into numbers by :class:`TableEncoder`; rows without a
     target are left out and counted; a skewed target is modelled on another scale, while predictions, intervals and
     densities are in its own units. A scikit-learn estimator: it works in ``cross_val_score``, ``GridSearchCV``,
     ``Pipeline`` and ``permutation_importance``.
@@ -77,10 +77,10 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         date: Columns that hold dates.
         drop: Columns to leave out.
         only: The only columns to use; all by default.
-        weight: A column that says of how many equal rows each row is.
+        weight: The column with the number of equal rows that each row stands for.
         day_first: Whether 01/02/2020 is 1 February (True) or 2 January (False); by default some row must show it.
         decimal: ``"."`` or ``","`` before the decimals of numbers in text; by default it is found.
-        missing: ``"impute"`` puts the usual value into gaps of the inputs and tells the model where; ``"error"``
+        missing: ``"impute"`` puts the usual value into gaps of the inputs and marks where they were; ``"error"``
             refuses them.
         rows_without_target: ``"drop"`` leaves them out; ``"error"`` refuses them.
         max_one_hot: The most categories of a column that becomes one column for each.
@@ -194,7 +194,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
             notes.insert(0, f"The target is modelled on the scale {self.scale_.name!r}.")
         gaps = [f"{line.column} ({line.gaps})" for line in self.encoder_.summary() if line.gaps and line.outputs]
         if gaps:
-            notes.append(f"Gaps were filled with the usual value, and the model is told where: {listed(gaps)}.")
+            notes.append(f"Gaps were filled with the usual value, and a column marks where they were: {listed(gaps)}.")
         return notes
 
     @classmethod
@@ -520,7 +520,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
     # Files
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
-        """Write everything into one file, without pickle; training rows are in it only as ``keep_rows`` says.
+        """Write everything into one file, without pickle; training rows are in it only if ``keep_rows`` allows it.
 
         Args:
             path: The file.

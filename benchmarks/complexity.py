@@ -62,10 +62,12 @@ def feature_map(features_by: str, dimension: int) -> nn.Module:
     return ComposedFeatures(network, FourierFeatures(WIDTH, dimension, ard=False, length_scales=5.0))
 
 
-def plain_step(batches: list, body: nn.Module, dimension: int) -> Step:
+def plain_step(
+    batches: list, body: nn.Module, dimension: int, kind: type[torch.optim.Optimizer] = torch.optim.AdamW
+) -> Step:
     """Mean squared error with a linear output: what training costs without a Gaussian process."""
     network = nn.Sequential(body, nn.Linear(dimension, 1))
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
+    optimizer = kind(network.parameters(), lr=1e-3, fused=True)
 
     def step(index: int) -> object:
         batch = batches[index % len(batches)]

@@ -16,25 +16,22 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from finitegp import FeatureGP
 from finitegp.algorithms import BSGD, SCGD, Lagged, Minimax, PaperMinimax
 from finitegp.data.sampling import Sampler
 from finitegp.features import ComposedFeatures, FourierFeatures, MLPFeatures
-from finitegp.schedules import make_optimizer
 from paper.svgp import SVGP
 
+from .complexity import Step, algorithm_step, plain_step
 from .record import record
 
 ROWS, INPUTS, CHUNK = 16_000, 17, 40
 # Kernel, batch size, rounds.
 SETTINGS = {"linear-32": ("linear", 32, 200), "linear-256": ("linear", 256, 60), "gaussian-16": ("gaussian", 16, 30)}
-Step = Callable[[int], object]
 
 
 def make_data(batch_size: int) -> list:
@@ -49,33 +46,6 @@ def feature_map(kernel: str) -> nn.Module:
     if kernel == "linear":
         return network
     return ComposedFeatures(network, FourierFeatures(128, 1000, ard=False, length_scales=5.0))
-
-
-def plain_step(batches: list, body: nn.Module, width: int) -> Step:
-    network = nn.Sequential(body, nn.Linear(width, 1))
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
-
-    def step(index: int) -> object:
-        batch = batches[index % len(batches)]
-        optimizer.zero_grad()
-        loss = F.mse_loss(network(batch.inputs), batch.targets)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
-
-
-def algorithm_step(batches: list, algorithm) -> Step:
-    optimizer = make_optimizer(algorithm, learning_rate=1e-3)
-    algorithm.initialize(batches[-20:])
-    count = len(batches)
-
-    def step(index: int) -> object:
-        drawn = (batches[index % count], batches[(index + 7) % count])
-        return algorithm.step(drawn, optimizer)
-
-    return step
 
 
 def autograd_scgd_step(batches: list, body: nn.Module, width: int, dtype: torch.dtype = torch.float32) -> Step:
@@ -117,7 +87,7 @@ def methods(kernel: str, batch_size: int) -> dict[str, Step]:
     width = model().count_features()
     lagged = {"block": 80, "window": 400} if kernel == "gaussian" else {"block": 20, "window": 200}
     found = {
-        "plain network": plain_step(batches, feature_map(kernel), width),
+        "plain network": plain_step(batches, feature_map(kernel), width, torch.optim.Adam),
         "Lagged": algorithm_step(batches, Lagged(model(), ROWS, **lagged)),
         "Lagged, trained weights": algorithm_step(batches, Lagged(model(), ROWS, weight_update="train", **lagged)),
         "SCGD": algorithm_step(batches, SCGD(model(), ROWS)),

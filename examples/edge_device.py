@@ -84,7 +84,7 @@ def train_model(directory: Path, steps: int) -> None:
 
 
 def _limit_memory(extra: int) -> bool:
-    """Let this process take so many bytes of address space beyond what it has; whether the system can do that."""
+    """Let this process take this many bytes of address space beyond what it has; whether the system can do that."""
     status = Path("/proc/self/status")
     if not status.exists():
         return False

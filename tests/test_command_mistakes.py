@@ -147,7 +147,7 @@ def test_other_delimiters_and_encodings(here):
 def test_unknown_kind_of_file(here):
     (here / "t.json").write_text("[]")
     message = run("fit", "t.json", "--target", "price")
-    assert "t.json does not say by its name what kind of table it is: save it as CSV or Parquet" in message
+    assert "t.json does not show what kind of table it is: save it as CSV or Parquet" in message
     (here / "t.xlsx").write_bytes(b"PK\x03\x04")
     assert "t.xlsx" in run("fit", "t.xlsx", "--target", "price")
 
@@ -158,7 +158,7 @@ def test_workbook_named_csv(here):
 
 def test_parquet_that_is_not_one(here):
     (here / "t.parquet").write_text(HEADER + ROWS)
-    assert "not Parquet as its name says" in run("fit", "t.parquet", "--target", "price")
+    assert "not Parquet as its name has it" in run("fit", "t.parquet", "--target", "price")
 
 
 def test_truncated_parquet(here):

@@ -17,7 +17,7 @@ PRICES = {"Harbour": 19.0, "Old Town": 17.5, "University": 16.0, "Garden City": 
 
 
 def make_rows(count: int, *, first: int, seed: int, districts: dict[str, float]) -> list[list[str]]:
-    """So many flats, numbered from ``first``."""
+    """Flats, numbered from ``first``."""
     generator = random.Random(seed)
     rows = []
     for number in range(first, first + count):

@@ -1,4 +1,4 @@
-"""``check_arguments``: a call that fails because an argument is of another type than annotated says so.
+"""``check_arguments``: a call that fails because of an argument's type raises an error that names it.
 
 What a program passes in by mistake would otherwise fail far inside, with an error that names nothing it knows. The
 check comes after the failure: calls that go well cost nothing more, and errors that name the argument themselves stay.
@@ -28,7 +28,7 @@ _SHOWN = 80
 def check_arguments(public: Public) -> Public:
     """Let a function, or the public methods of a class, name the argument of a wrong type that made them fail.
 
-    Only what an annotation says plainly is compared: numbers, text, paths, flags, functions, sequences, mappings and
+    Only plain annotations are compared: numbers, text, paths, flags, functions, sequences, mappings and
     classes of this library and of torch. Estimators take anything when they are made, as scikit-learn wants it; ``fit``
     compares their parameters.
 
@@ -77,7 +77,7 @@ def _checked(function: Callable[..., Any], parameters: Any = None) -> Callable[.
 
 
 def _explain(error: Exception, given: Iterable[tuple[Any, Any]]) -> None:
-    """Raise a better error if an argument is of a wrong type, unless this one names it: then it says more."""
+    """Raise a better error if an argument is of a wrong type, unless this one names it already."""
     if isinstance(error, FiniteGPError):
         return
     for check, value in given:

@@ -27,8 +27,11 @@ from .posterior import WeightPosterior
 from .statistics import FeatureStatistics
 
 try:
+    from botorch.acquisition.objective import PosteriorTransform
     from botorch.models.model import FantasizeMixin, Model
-    from botorch.posteriors import GPyTorchPosterior
+    from botorch.models.transforms.input import InputTransform
+    from botorch.models.transforms.outcome import OutcomeTransform
+    from botorch.posteriors import GPyTorchPosterior, Posterior
     from botorch.sampling.pathwise.paths import SamplePath
     from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
     from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
@@ -39,7 +42,7 @@ except ImportError as error:
 
 
 class _BatchRows(NamedTuple):
-    """Rows with batch dimensions, beside the row sums: what they say of the weights.
+    """Rows with batch dimensions, beside the row sums: what they add on the weights.
 
     Attributes:
         whitened: ``(*batch, rows, d)``, :math:`h` of the rows.
@@ -81,7 +84,11 @@ class FeatureGPModel(Model, FantasizeMixin):
     likelihood = None  # FantasizeMixin asks whether it has fixed noise
 
     def __init__(
-        self, fitted: FittedGP, *, input_transform: Any | None = None, outcome_transform: Any | None = None
+        self,
+        fitted: FittedGP,
+        *,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(fitted, FittedGP):
@@ -107,8 +114,8 @@ class FeatureGPModel(Model, FantasizeMixin):
         Y: Tensor,
         Yvar: Tensor | None = None,
         *,
-        input_transform: Any | None = None,
-        outcome_transform: Any | None = None,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
         optimize_noise: bool = False,
     ) -> FeatureGPModel:
         """The model conditioned on rows, in one pass.
@@ -160,8 +167,8 @@ class FeatureGPModel(Model, FantasizeMixin):
         X: Tensor,
         output_indices: list[int] | None = None,
         observation_noise: bool | Tensor = False,
-        posterior_transform: Any | None = None,
-    ) -> Any:
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> Posterior:
         """The joint posterior over q points.
 
         Args:
@@ -192,7 +199,7 @@ class FeatureGPModel(Model, FantasizeMixin):
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def condition_on_observations(
-        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: object
     ) -> FeatureGPModel:
         """The model with more rows, exactly; this model stays as it is.
 

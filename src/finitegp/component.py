@@ -34,7 +34,7 @@ class ErrorTail(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """One GP of a fit, with what left-out rows say of its error bars.
+    """One GP of a fit, with what was learned of its error bars from left-out rows.
 
     Attributes:
         fitted: The exact posterior on scaled inputs and targets.

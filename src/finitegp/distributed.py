@@ -32,8 +32,9 @@ from .errors import DataError, LostRankError
 from .statistics import FeatureStatistics, sum_statistics
 
 _Written = TypeVar("_Written")
+_Rest = TypeVar("_Rest")
 
-#: A rank that says nothing for so many seconds is taken for lost.
+#: A rank that is silent for this many seconds is taken for lost.
 TIMEOUT = 60.0
 
 # Seconds for which a sum over ranks is watched rather than slept through: the sum of a step comes sooner.
@@ -53,7 +54,7 @@ class Ranks:
         rank: The number of this process, from 0.
         world_size: How many processes there are.
         share: The share of rows that is this rank's.
-        pulse_seconds: How often a rank in long work tells the others that it is alive.
+        pulse_seconds: How often a rank in long work shows the others that it is alive.
 
     Example:
         >>> alone = Ranks()
@@ -187,7 +188,7 @@ class Ranks:
             tensor.copy_(copy)
 
     def tell(self, text: str) -> str:
-        """What the first rank says; what others say is not heard."""
+        """The text of the first rank; those of others are not used."""
         if self.world_size == 1:
             return text
         written = torch.tensor(list(text.encode()), dtype=torch.uint8)
@@ -212,7 +213,7 @@ class Ranks:
     def working(self) -> Iterator[Callable[[], None]]:
         """Long work of each rank by itself: at its end the ranks wait for one another, however long it takes.
 
-        Inside, call the function that this gives every few seconds: it tells the others that this rank is alive. If
+        Inside, call the function that this gives every few seconds: it shows the others that this rank is alive. If
         work fails on one rank, the others hear of it and raise :class:`LostRankError`. What fails on several ranks at
         once, such as a file that is not there, is reported by the first of them.
         """
@@ -254,8 +255,8 @@ class Ranks:
 
     def first_writes(
         self,
-        write: Callable[[Callable[[], None]], tuple[_Written, Path, Any]],
-        read: Callable[[Path, Any], _Written],
+        write: Callable[[Callable[[], None]], tuple[_Written, Path, _Rest]],
+        read: Callable[[Path, _Rest], _Written],
         *,
         advice: str,
     ) -> _Written:
@@ -382,7 +383,7 @@ def join_ranks(*, timeout: float = TIMEOUT) -> Iterator[Ranks]:
     are sent with gloo, those on CUDA devices with NCCL. A process group that exists already is used as it is.
 
     Args:
-        timeout: Seconds after which a rank that says nothing is taken for lost. All others then stop with a
+        timeout: Seconds after which a silent rank is taken for lost. All others then stop with a
             :class:`~finitegp.errors.LostRankError`, and the run can be resumed from its checkpoint.
 
     Example:
@@ -428,7 +429,7 @@ def _new_threads_give_way() -> Iterator[None]:
 
 
 def _threads() -> set[int]:
-    """The threads of this process, as far as the system tells and their policy could be set."""
+    """The threads of this process, as far as the system lists them and their policy could be set."""
     if not hasattr(os, "SCHED_BATCH"):
         return set()
     try:
@@ -439,7 +440,7 @@ def _threads() -> set[int]:
 
 @contextmanager
 def _stopped_by_torchrun(ranks: Ranks) -> Iterator[None]:
-    """Turn the signal with which ``torchrun`` ends the other ranks of a lost one into an error that says so."""
+    """Turn the signal with which ``torchrun`` ends the other ranks of a lost one into an error with the reason."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +68,7 @@ class ErrorShape:
         return constant - 0.5 * (nu + 1.0) * torch.log1p(standardized.square() / (nu - 2.0))
 
     def pull(self, squares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        r"""How much each squared standardised error speaks for a larger scale: :math:`-z\,d\log p(z)/dz`.
+        r"""How far each squared standardised error pulls towards a larger scale: :math:`-z\,d\log p(z)/dz`.
 
         Its mean is one where the scale has the best density.
         """
@@ -117,7 +116,7 @@ class ErrorShape:
         ratio = math.exp(_log_beta(0.5, nu - 0.5) - 2.0 * _log_beta(0.5, 0.5 * nu))
         return central + spread - 2.0 * math.sqrt(nu - 2.0) / (nu - 1.0) * ratio
 
-    def draw(self, random: np.random.RandomState, size: Any) -> npt.NDArray[np.float64]:
+    def draw(self, random: np.random.RandomState, size: int | tuple[int, ...]) -> npt.NDArray[np.float64]:
         """Random standardised errors."""
         if self.degrees_of_freedom is None:
             return np.asarray(random.normal(size=size))
@@ -142,7 +141,7 @@ class ErrorShape:
 class TailedShape:
     """Errors of which a share is larger than the others: two shapes around one centre, of variance one together.
 
-    Where most rows are hit almost exactly and others are not, and inputs do not say which, no single Student's t has
+    Where most rows are hit almost exactly and others are not, and inputs do not show which, no single Student's t has
     both the narrow middle and the wide flanks.
 
     Attributes:
@@ -197,7 +196,7 @@ class TailedShape:
 
 
 Shape = ErrorShape | TailedShape
-#: The shape of all predictions, unless rows that were left out spoke for another.
+#: The shape of all predictions, unless another has the better density on left-out rows.
 GAUSSIAN = ErrorShape()
 
 

@@ -41,7 +41,7 @@ class FiniteGPError(Exception):
 
 
 class DataError(FiniteGPError, ValueError):
-    """The rows, columns or shapes that were passed in cannot be used; the message says which and what to do."""
+    """The rows, columns or shapes that were passed in cannot be used; the message names them and the remedy."""
 
 
 class FeatureMapError(DataError):
@@ -49,7 +49,7 @@ class FeatureMapError(DataError):
 
 
 class ModelFileError(DataError):
-    """A file of a model, of statistics or of a run cannot be read or written; the message says why and what to do."""
+    """A file of a model, of statistics or of a run cannot be read or written; the message has reason and remedy."""
 
 
 class ArgumentError(FiniteGPError, TypeError, ValueError):
@@ -61,11 +61,11 @@ class OutputExistsError(FiniteGPError, FileExistsError):
 
 
 class NumericalError(FiniteGPError, ArithmeticError):
-    """A result would not be reliable in floating point; the message says why and what to change."""
+    """A result would not be reliable in floating point; the message has the reason and the remedy."""
 
 
 class LostRankError(FiniteGPError, RuntimeError):
-    """Another process of a distributed run was lost or failed; the message says how to go on.
+    """Another process of a distributed run was lost or failed; the message has the way to go on.
 
     Attributes:
         reported: Whether the other process failed and reports why: there is nothing to add.

@@ -1,6 +1,6 @@
 """What a prediction is worth where no row was seen: variance that grows with the distance to what was seen.
 
-Features learned from rows say nothing of where there were none. Neither does the posterior over their weights: the rows
+Features learned from rows know nothing of where there were none. Nor does the posterior over their weights: the rows
 determine the weights everywhere. So rows outside get a variance of their own, from how far outside they are and from
 how much the columns matter.
 """
@@ -34,7 +34,7 @@ _INSIDE = 0.98
 _SMALLEST_RANGE = 1e-9
 # Stretches of values are extended by what the rows set aside need, but by no more than this, in units.
 _MOST_SLACK = 1.0
-# So many units outside, growth slows down: beyond, a heavy tail is more likely than a function that keeps growing.
+# This many units outside, growth slows down: beyond, a heavy tail is more likely than a function that keeps growing.
 _SLOWING = 10.0
 # Keeps everything finite, whatever the input.
 _FARTHEST = 1e300
@@ -42,7 +42,7 @@ _FARTHEST = 1e300
 _FEWEST_IN_CLUSTER = 3
 _EFFECT_ROWS = 400
 _TENSORS = ("effects", "factors", "units", "run_starts", "run_ends", "centres")
-# The factor where rows say nothing, and the limits where they do; what they ask for is multiplied by the safety.
+# The factor with too few rows, and the limits with enough of them; what these need is multiplied by the safety.
 _USUAL_FACTOR, _FACTOR_LIMITS, _SAFETY = 6.0, (2.0, 12.0), 6.0
 # Left-out extrapolation: how many rows, the share of them at an end of a column, and how many there must be; columns
 # that are tested, the share of all effects that they need, and models whose geometric mean counts.
@@ -96,7 +96,7 @@ class ExcessVariance:
     of the distance at first and slows down later. :math:`d` is the distance to the nearest of some centres of the rows,
     with columns weighted by their effect, which sees rows whose columns are each within their range, but not together;
     :math:`q` is what nearly all rows that were set aside had. A column that never varied adds nothing, as nobody can
-    know what it does, but :meth:`outside` tells of it.
+    know what it does, but :meth:`outside` reports it.
 
     Attributes:
         effects: ``(columns,)`` total effects; zero where a column was constant.
@@ -133,7 +133,7 @@ class ExcessVariance:
         Args:
             inputs: ``(rows, columns)`` standardised rows that a model was fitted to.
             effects: ``(columns,)`` from :func:`total_effects`, of the standardised target.
-            held_out: Further rows like these, which say what is still inside; None takes a fifth of ``inputs``.
+            held_out: Further rows like these, which show what is still inside; None takes a fifth of ``inputs``.
             factors: ``(columns, 2)`` from :func:`left_out_factors`; None takes what is usual.
             seed: Determines the centres.
         """
@@ -189,7 +189,7 @@ class ExcessVariance:
         return {name: getattr(self, name) for name in _TENSORS}
 
     @classmethod
-    def from_tensors(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ExcessVariance:
+    def from_tensors(cls, config: Mapping[str, float], tensors: Mapping[str, Tensor]) -> ExcessVariance:
         """What :meth:`config` and :meth:`tensors` were taken of; shapes and values are checked."""
         try:
             found: dict[str, Any] = {name: tensors[name].to(torch.float64).contiguous() for name in _TENSORS}
@@ -215,7 +215,7 @@ def left_out_factors(inputs: Array, targets: Array, effects: Array, *, seed: int
 
     A Bayesian linear model on random Fourier features and the columns themselves is fitted without the outer tenth of a
     column's values, which it then predicts; the factor is the one with which squared errors there are what
-    :class:`ExcessVariance` says, times a safety of six: the next step outside is farther than the last one inside.
+    :class:`ExcessVariance` has, times a safety of six: the next step outside is farther than the last one inside.
     Leaving rows out only subtracts their sums. Columns of little effect, and all columns of small tables, get the usual
     factor; no factor leaves the limits.
 
@@ -240,8 +240,8 @@ def left_out_factors(inputs: Array, targets: Array, effects: Array, *, seed: int
                 continue
             units, starts, ends = (torch.from_numpy(each) for each in _seen(inputs[~outer]))
             rows = torch.from_numpy(inputs[outer]) / units
-            said = (growth(_distance(rows.t().contiguous(), starts, ends)).t() @ torch.from_numpy(effects)).numpy()
-            asked = [factor_needed(model.squared_errors(outer), model.mean_square, said) for model in models]
+            modelled = (growth(_distance(rows.t().contiguous(), starts, ends)).t() @ torch.from_numpy(effects)).numpy()
+            asked = [factor_needed(model.squared_errors(outer), model.mean_square, modelled) for model in models]
             factors[column, side] = np.clip(_SAFETY * np.exp(np.mean(np.log(asked))), *_FACTOR_LIMITS)
     return factors
 
@@ -303,12 +303,12 @@ class _CheapModel:
         return np.concatenate([waves, rows, np.ones((len(rows), 1))], axis=1)
 
 
-def factor_needed(squares: Array, variance: float | Array, said: Array) -> float:
-    """On what is said, so that the mean of squares over variances is one; between 1e-3 and 1e3."""
+def factor_needed(squares: Array, variance: float | Array, modelled: Array) -> float:
+    """On what is modelled, so that the mean of squares over variances is one; between 1e-3 and 1e3."""
     low, high = -3.0, 3.0
     for _ in range(30):
         middle = 0.5 * (low + high)
-        wide = np.mean(squares / (variance + 10.0**middle * said)) < 1.0
+        wide = np.mean(squares / (variance + 10.0**middle * modelled)) < 1.0
         low, high = (low, middle) if wide else (middle, high)
     return float(10.0**high)
 

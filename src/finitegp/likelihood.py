@@ -124,7 +124,7 @@ def negative_log_marginal_likelihood(
     target_squares = float(statistics.target_sum_of_squares.sum())
     gram_trace = float(statistics.gram.trace()) + noise_variance * d
     inverse_trace = float(factor.half_solve(torch.eye(d).to(factor.lower)).square().sum())
-    # Features off by a relative epsilon move the residuals by up to epsilon |Z| |w|, and log|F| likewise.
+    # Features off by a relative epsilon move the residuals by up to epsilon |Z| |w|, and log|F| as much.
     row_error = (_ROUNDING + feature_rounding) * math.sqrt(gram_trace * squared_weights + target_squares)
     volume_error = feature_rounding * math.sqrt(gram_trace * inverse_trace)
     if residual_sum_of_squares is not None and not residual_sum_of_squares >= 0.0:

@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
@@ -136,7 +135,7 @@ class FeatureGP(nn.Module):
         return self.log_output_scale.device
 
     def count_features(self, input_dim: int | None = None) -> int:
-        """The number of features ``d``: what the feature map says, or else what one probe finds."""
+        """The number of features ``d``: as the feature map declares it, or else as one probe finds it."""
         known = getattr(self.feature_map, "input_dim", None)
         if input_dim is None and isinstance(known, int):
             input_dim = known
@@ -410,7 +409,7 @@ class FittedGP:
             yield self._predict(rows)
             del rows  # not kept while the next chunk passes
 
-    def sample(self, num_samples: int = 1, *, seed: int = 0) -> Callable[[Any], Tensor]:
+    def sample(self, num_samples: int = 1, *, seed: int = 0) -> Callable[[ArrayLike], Tensor]:
         """Draw functions from the posterior: the result maps inputs to ``(num_samples, rows[, t])``.
 
         The draws live in weight space, so one result is the same functions wherever and however often it is called.

@@ -24,11 +24,11 @@ try:
     from botorch.acquisition import qLogNoisyExpectedImprovement
     from botorch.models.transforms import Standardize
     from botorch.optim import optimize_acqf
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.samplers import BaseSampler, RandomSampler
     from optuna.search_space import IntersectionSearchSpace
-    from optuna.study import StudyDirection
-    from optuna.trial import TrialState
+    from optuna.study import Study, StudyDirection
+    from optuna.trial import FrozenTrial, TrialState
 
     from .botorch import FeatureGPModel
 except ImportError as error:
@@ -92,7 +92,7 @@ class FeatureGPSampler(BaseSampler):
         self._random.reseed_rng()
         self._generator = np.random.default_rng()
 
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """The parameters that all trials have had, but for those with a single value."""
         if len(study.directions) != 1:
             raise DataError(
@@ -101,11 +101,15 @@ class FeatureGPSampler(BaseSampler):
             )
         return {name: each for name, each in self._space.calculate(study).items() if not each.single()}
 
-    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> object:
         """A random value: for first trials, and for parameters that only some trials have."""
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
-    def sample_relative(self, study: Any, trial: Any, search_space: dict[str, Any]) -> dict[str, Any]:
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, object]:
         """The values that promise the largest improvement on what is known; none, and so random ones, at first."""
         done = [each for each in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _is_finite(each)]
         if not search_space or len(done) < self.startup_trials:
@@ -174,7 +178,7 @@ class _AllowedValues(nn.Module):
     """Moves points of the unit cube to the nearest that stand for allowed values.
 
     The model then sees what is going to be tried. Without, it goes on hoping for something between two categories,
-    whatever the trials say.
+    whatever the trials show.
     """
 
     def __init__(self, space: dict[str, Any]) -> None:
@@ -202,7 +206,7 @@ class _AllowedValues(nn.Module):
         return torch.cat(columns, dim=-1)
 
 
-def _is_finite(trial: Any) -> bool:
+def _is_finite(trial: FrozenTrial) -> bool:
     return trial.value is not None and math.isfinite(trial.value)
 
 

@@ -81,7 +81,7 @@ class TrainingRun:
         return len(self.sampler) if self.algorithm.batches_per_step else 1
 
     def record_best(self, metric: str, value: float) -> bool:
-        """Keep a copy of the state if ``value`` is lower than the best so far; tells whether it was."""
+        """Keep a copy of the state if ``value`` is lower than the best so far; True if it was."""
         if self.best is not None and self.best.metric == metric and not value < self.best.value:
             return False
         if not math.isfinite(value):

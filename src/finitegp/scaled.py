@@ -205,7 +205,7 @@ class ScaledGP:
     def sample(self, inputs: ArrayLike, num_samples: int = 1, *, seed: int = 0) -> Tensor:
         """``(num_samples, rows)`` joint draws of new observations, noise included.
 
-        Each row by itself is distributed as :meth:`predict` says; rows are correlated as those of the GP are.
+        Each row by itself is distributed as in :meth:`predict`; rows are correlated as those of the GP are.
         """
         if num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, but is {num_samples}.")
@@ -243,7 +243,7 @@ class ScaledGP:
         for component in self.components:
             inside, left_out = component.fitted.predict(scaled), component.fitted.leave_one_out(data)
             factors.append(component.variance_factors_without(torch.from_numpy(observed), inside, left_out))
-            # A row's weight says how far it was trusted; a new observation there has the noise of any other.
+            # A row's weight is how far it was trusted; a new observation there has the noise of any other.
             predicted.append(replace(left_out, noise_variance=inside.noise_variance))
         return self._in_target_units(self._combine(scaled, predicted, np.stack(factors)))
 

@@ -20,10 +20,12 @@ from .likelihood import optimal_noise
 from .model import FittedGP
 from .persistence.container import read_container, write_container
 from .persistence.fingerprint import content_hash, fixed_part_fingerprint
+from .persistence.regressors import RegressorT
 from .persistence.row_sums import decode_statistics, encode_statistics
 from .posterior import WeightPosterior
 from .scaled import ScaledGP
 from .statistics import FeatureStatistics, sum_statistics
+from .tables.arrow_values import TableLike, record_batches
 from .tables.encoder import TableEncoder
 from .tables.summaries import TransformReport
 
@@ -129,7 +131,12 @@ class SiteStatistics:
 
 @torch.no_grad()
 def site_statistics(
-    fit: ScaledGP, encoder: TableEncoder, target: str | None, targets: Targets, table: Any, report: TransformReport
+    fit: ScaledGP,
+    encoder: TableEncoder,
+    target: str | None,
+    targets: Targets,
+    table: TableLike,
+    report: TransformReport,
 ) -> SiteStatistics:
     """The sums of a site's table for the features of a model; see :meth:`~finitegp.TableRegressor.statistics`.
 
@@ -155,7 +162,7 @@ def site_statistics(
 
 
 def merge_sites(
-    regressor: Any,
+    regressor: RegressorT,
     encoder: TableEncoder,
     summary: Mapping[str, object],
     sites: Sequence[SiteStatistics],
@@ -163,7 +170,7 @@ def merge_sites(
     keep_model_rows: bool = True,
     refit_noise: bool = False,
     allow_repeats: bool = False,
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[RegressorT, dict[str, object]]:
     """A copy of a regressor with the exact joint posterior of all sites, and the summary of its model.
 
     See :meth:`~finitegp.TableRegressor.merge`.
@@ -185,10 +192,8 @@ def merge_sites(
 
 
 def _partial_statistics(
-    fit: ScaledGP, encoder: TableEncoder, targets: Targets, table: Any, report: TransformReport
+    fit: ScaledGP, encoder: TableEncoder, targets: Targets, table: TableLike, report: TransformReport
 ) -> Iterator[FeatureStatistics]:
-    from .tables.arrow_values import record_batches
-
     for rows in record_batches(table):
         values = targets(rows, report, report.rows)
         inputs = encoder.transform(rows, report)
@@ -208,7 +213,7 @@ def _condition(fit: ScaledGP, total: FeatureStatistics, refit_noise: bool) -> Sc
         noise_variance = optimum.noise_variance
         gp = copy.deepcopy(gp)
         gp.noise.set_variance(noise_variance)
-        # What left-out rows said, they said of the standard deviations of the old noise.
+        # What was learned from left-out rows was about the standard deviations of the old noise.
         (component,) = fit.components
         plain = replace(component, factor=1.0, degrees_of_freedom=math.inf)
         fit = replace(fit, components=(plain,), conformal=None)
@@ -216,7 +221,9 @@ def _condition(fit: ScaledGP, total: FeatureStatistics, refit_noise: bool) -> Sc
     return fit.with_fitted([FittedGP(gp, posterior, chunk_size=fit.fitted.chunk_size)])
 
 
-def _with_fit(regressor: Any, fit: ScaledGP, sites: Sequence[SiteStatistics], keep_model_rows: bool) -> Any:
+def _with_fit(
+    regressor: RegressorT, fit: ScaledGP, sites: Sequence[SiteStatistics], keep_model_rows: bool
+) -> RegressorT:
     """A copy of the regressor with another fit and the counts of its rows brought up to date."""
     regressor = copy.copy(regressor)
     summary = dict(regressor.training_summary_)

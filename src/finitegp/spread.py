@@ -1,4 +1,4 @@
-"""``SpreadModel``: how much larger or smaller errors are than a GP says, depending on the row (heteroscedasticity)."""
+"""``SpreadModel``: how much larger or smaller errors are than a GP's, depending on the row (heteroscedasticity)."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class FeatureStatistics:
             targets: ``(rows,)`` or ``(rows, t)``.
             log_noise_scale: ``(rows,)``, the logarithm of each row's noise scale ``v``; None means one for all rows.
             counts: ``(rows,)``, how many equal rows each row stands for; None means one.
-            check: Whether values that are not finite are an error; otherwise :meth:`is_finite` tells of them.
+            check: Whether values that are not finite are an error; otherwise :meth:`is_finite` finds them.
 
         Raises:
             DataError: For shapes that do not fit, and for values that are not finite (naming the row).

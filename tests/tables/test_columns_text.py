@@ -51,7 +51,7 @@ def test_numbers_written_as_text_with_words_for_missing():
     encoder = TableEncoder.fit(table, missing="impute")
     assert encoder.feature_names_out == ["x", "x missing"]
     assert "numbers written as text" in note(encoder, "x")
-    assert "missing where it says '-' (1 times), 'N/A' (1 times), 'broken' (1 times), 'n/a' (1 times)" in note(
+    assert "missing where it is '-' (1 times), 'N/A' (1 times), 'broken' (1 times), 'n/a' (1 times)" in note(
         encoder, "x"
     )
     numbers = encoder.transform(table)

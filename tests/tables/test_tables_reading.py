@@ -197,15 +197,15 @@ JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(range(256)) * 20
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", JPEG, "a.csv is not CSV as its name says, but a JPEG image"),
-        ("a.csv.gz", JPEG, "a.csv.gz is not CSV as its name says, but a JPEG image"),
+        ("a.csv", JPEG, "a.csv is not CSV as its name has it, but a JPEG image"),
+        ("a.csv.gz", JPEG, "a.csv.gz is not CSV as its name has it, but a JPEG image"),
         ("a.csv", b"PK\x03\x04" + b"x" * 100, "Excel workbook: unpack it, or rename it"),
         ("a.csv", "<!DOCTYPE html><html>", "a web page or XML: the download may need a login"),
         ("a.csv", "x,y\n1,2\n".encode("utf-16"), "text in UTF-16: save it as UTF-8"),
         ("a.csv", b"\x01\x00\x02" * 100, "binary data"),
-        ("a.csv", b"PAR1" + b"x" * 100, "not CSV as its name says, but a Parquet file"),
-        ("a.parquet", JPEG, "a.parquet is not Parquet as its name says, but a JPEG image"),
-        ("a.parquet", "x,y\n1,2\n", "a.parquet is not Parquet as its name says, but something else"),
+        ("a.csv", b"PAR1" + b"x" * 100, "not CSV as its name has it, but a Parquet file"),
+        ("a.parquet", JPEG, "a.parquet is not Parquet as its name has it, but a JPEG image"),
+        ("a.parquet", "x,y\n1,2\n", "a.parquet is not Parquet as its name has it, but something else"),
         ("a.csv", b"", "a.csv is empty"),
         ("a.parquet", b"", "a.parquet is empty"),
         ("a.csv", "\n\n", "a.csv is empty: it has not even a header"),
@@ -226,7 +226,7 @@ JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(range(256)) * 20
             gzip.compress(long_csv("1,2").encode(), mtime=0)[:-20],
             "a.csv.gz is a damaged or truncated gzip file",
         ),
-        ("a.json", "[]", "a.json does not say by its name what kind of table it is"),
+        ("a.json", "[]", "a.json does not show what kind of table it is"),
     ],
 )
 def test_files_that_are_not_tables(tmp_path, name, content, message):

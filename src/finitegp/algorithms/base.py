@@ -15,8 +15,8 @@ from ..data import Rows
 from ..data.sources import Data
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
-from ..likelihood import RowGradients
-from ..model import FeatureGP
+from ..likelihood import RowGradients, row_gradients
+from ..model import FeatureGP, TracedFeatures
 
 _Found = TypeVar("_Found")
 
@@ -52,7 +52,7 @@ class Algorithm(nn.Module, ABC):
         minimum_noise_variance: The noise variance is kept at or above this.
 
     Attributes:
-        micro_batch_size: Pass at most so many rows of a batch through the feature map at once, to save memory; None
+        micro_batch_size: The most rows of a batch that pass through the feature map at once, to save memory; None
             passes all. ``train`` sets it.
         ranks: The processes that make each step together. :meth:`share_steps` sets it.
     """
@@ -229,6 +229,18 @@ def stand_in(batch: Rows) -> Rows:
     return Rows(
         batch.inputs.new_zeros(1, batch.inputs.shape[1]), batch.observed.new_zeros(1, len(batch.observed.T)), weights
     )
+
+
+def push_back(
+    model: FeatureGP, traced: TracedFeatures, targets: Tensor, weights: Tensor, whitened: Tensor
+) -> tuple[BatchGradient, RowGradients]:
+    r"""Set gradients per row through features and noise scales at fixed weights; ``whitened`` is :math:`Z_S F^{-1}`."""
+    features, log_scale, noise_variance = traced.features, traced.log_noise_scale, model.noise_variance
+    rows = len(features)
+    gradients = row_gradients(features, targets, weights, whitened, noise_variance, log_scale, factor=1.0 / rows)
+    traced.backward(gradients)
+    loss = gradients.residual_sum_of_squares / (rows * noise_variance)
+    return BatchGradient(features, log_scale, loss, noise_variance), gradients
 
 
 def weight_gradient(

@@ -13,11 +13,10 @@ from ..arguments import check_arguments
 from ..data import Rows
 from ..data.sources import Data
 from ..errors import DataError, NumericalError
-from ..likelihood import row_gradients
 from ..linalg import cholesky
 from ..model import FeatureGP
 from ..statistics import FeatureStatistics
-from .base import Algorithm, BatchGradient, check_pending, noise_gradient, weight_gradient
+from .base import Algorithm, BatchGradient, check_pending, noise_gradient, push_back, weight_gradient
 
 # Rows whose residuals the noise comes from: their mean square is good to three per cent.
 _RESIDUAL_ROWS = 2000
@@ -138,27 +137,16 @@ class Lagged(Algorithm):
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients from one batch with the weights and inverse of the last refresh."""
         traced = self.model.trace(batch.inputs, batch.weights)
-        features, log_scale = traced.features, traced.log_noise_scale
+        features = traced.features
         if self.include_current:
-            self._take_up(features, batch.observed, log_scale)
-        rows, noise_variance = len(features), self.model.noise_variance
+            self._take_up(features, batch.observed, traced.log_noise_scale)
         weights = self.weights.detach()
-        gradients = row_gradients(
-            features,
-            batch.observed,
-            weights,
-            features @ self.inverse_gram,
-            noise_variance,
-            log_scale,
-            factor=1.0 / rows,
-        )
-        traced.backward(gradients)
-        loss = gradients.residual_sum_of_squares / (rows * noise_variance)
+        found, gradients = push_back(self.model, traced, batch.observed, weights, features @ self.inverse_gram)
         if self.weight_update != "solve":
-            self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
+            self.weights.grad = weight_gradient(self, features, gradients, weights, found.noise_variance)
         if self.noise_update == "gradient":
-            noise_gradient(self, loss, float(self.inverse_trace), noise_variance)
-        return BatchGradient(features, log_scale, loss, noise_variance)
+            noise_gradient(self, found.loss, float(self.inverse_trace), found.noise_variance)
+        return found
 
     def project(self) -> None:
         """Only needed where the noise takes gradient steps: the closed form keeps to the floor by itself."""

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from ..arguments import check_arguments
 from ..data import Rows
-from ..likelihood import row_gradients
 from ..linalg import cholesky, from_eigen, is_positive_definite, symmetric_eigen, update_gram
 from ..model import FeatureGP
-from .base import Algorithm, BatchGradient, noise_gradient, weight_gradient
+from .base import Algorithm, BatchGradient, noise_gradient, push_back, weight_gradient
 
 # In rows per feature: what the estimate averages over at the start, and by default at most; and what it moves after.
 # A step of A and P takes some ten products of d x d matrices, so that all costs per row are O(d^2).
@@ -152,7 +151,7 @@ class Minimax(Algorithm):
         parts = (self.model(batch.inputs, batch.weights) for batch in batches)
         estimate, rows = self._sum(parts, torch.zeros_like(self.whitening))
         estimate.div_(rows)
-        # Few rows say nothing of weak directions, where P would be far too large: the mean eigenvalue over the rows is
+        # Few rows hold nothing on weak directions, where P would be far too large: the mean eigenvalue over the rows is
         # about how far off they can be.
         estimate.diagonal().add_(self.model.noise_variance / self.num_data + float(estimate.trace()) / rows)
         self.whitening.copy_(cholesky(estimate).transposed_half_solve(torch.eye(d).to(estimate)))
@@ -162,23 +161,12 @@ class Minimax(Algorithm):
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients for features, weights and noise with the present multiplier."""
         traced = self.model.trace(batch.inputs, batch.weights)
-        features, log_scale = traced.features, traced.log_noise_scale
-        rows, noise_variance = len(features), self.model.noise_variance
         weights = self.weights.detach()
-        gradients = row_gradients(
-            features,
-            batch.observed,
-            weights,
-            features @ self.inverse_gram,
-            noise_variance,
-            log_scale,
-            factor=1.0 / rows,
-        )
-        traced.backward(gradients)
-        self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
-        loss = gradients.residual_sum_of_squares / (rows * noise_variance)
-        noise_gradient(self, loss, float(self.inverse_trace), noise_variance)
-        return BatchGradient(features, log_scale, loss, noise_variance)
+        whitened = traced.features @ self.inverse_gram
+        found, gradients = push_back(self.model, traced, batch.observed, weights, whitened)
+        self.weights.grad = weight_gradient(self, found.features, gradients, weights, found.noise_variance)
+        noise_gradient(self, found.loss, float(self.inverse_trace), found.noise_variance)
+        return found
 
     def track(self, batch: Rows, found: BatchGradient) -> None:
         """Add the batch of the descent to the sums."""
@@ -253,7 +241,7 @@ class Minimax(Algorithm):
     def _bound_multiplier(self) -> None:
         """Keep ``P`` between zero and the penalty: the ball of ``B``, of which the constraint needs one half."""
         multiplier = self.multiplier
-        # The eigendecomposition costs many times a Cholesky, which tells whether it is needed.
+        # The eigendecomposition costs many times a Cholesky, which shows whether it is needed.
         limit = float(self.penalty) * torch.eye(self.num_features).to(multiplier)
         if is_positive_definite(multiplier) and is_positive_definite(limit - multiplier):
             return

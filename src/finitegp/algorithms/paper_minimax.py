@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from ..arguments import check_arguments
 from ..data import Rows
-from ..likelihood import row_gradients
 from ..linalg import cholesky, from_eigen, gram_float64, is_positive_definite, symmetric_eigen
 from ..model import FeatureGP
-from .base import Algorithm, BatchGradient, stand_in, weight_gradient
+from .base import Algorithm, BatchGradient, push_back, stand_in, weight_gradient
 from .minimax import check_box, check_penalty_growth, clamp_to_box
 
 
@@ -115,16 +114,7 @@ class PaperMinimax(Algorithm):
         ratio = float(self.penalty) / norm  # times the dual matrix: the multiplier of the Gram matrix per row
         weights = self.weights.detach()
         whitened = features @ (dual.to(weights.dtype) * (-ratio / n))  # in place of F^-1
-        gradients = row_gradients(
-            features,
-            batch.observed,
-            weights,
-            whitened,
-            noise_variance,
-            log_scale,
-            factor=1.0 / rows,
-        )
-        traced.backward(gradients)
+        found, gradients = push_back(self.model, traced, batch.observed, weights, whitened)
         self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
         # <multiplier, A - F_S / n>: the second part is a sum of z'Mz over rows: no Gram matrix is made.
         precise = features if log_scale is None else features * torch.exp(-log_scale)[:, None]
@@ -135,12 +125,11 @@ class PaperMinimax(Algorithm):
         half = 0.5 * t / n
         estimate_gradient = self.estimate_inverse * half
         self.gram_estimate.grad = estimate_gradient.add_(dual, alpha=half * ratio).sub_(estimate, alpha=half * misfit)
-        loss = gradients.residual_sum_of_squares / (rows * noise_variance)
         noise = self.model.noise.log_variance
         if noise.requires_grad:
-            noise.grad = (0.5 * (t * (n - d - noise_variance * multiplier_trace / n) / n - loss)).to(noise)
+            noise.grad = (0.5 * (t * (n - d - noise_variance * multiplier_trace / n) / n - found.loss)).to(noise)
         self.dual_matrix.grad = None
-        return BatchGradient(features, log_scale, loss, noise_variance)
+        return found
 
     @torch.no_grad()
     def dual_gradient(self, batch: Rows) -> None:
@@ -208,7 +197,7 @@ class PaperMinimax(Algorithm):
         floor = self.model.noise_variance / self.num_data
         shifted = estimate.clone()
         shifted.diagonal().sub_(floor)
-        # The eigendecomposition costs many times a Cholesky, which tells whether it is needed.
+        # The eigendecomposition costs many times a Cholesky, which shows whether it is needed.
         if is_positive_definite(shifted):
             self.estimate_inverse.copy_(cholesky(estimate).inverse())
             return

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from ..arguments import check_arguments
 from ..data import Rows
-from ..likelihood import row_gradients
 from ..linalg import gram_float64, inverse_root, update_gram
 from ..model import FeatureGP
-from .base import Algorithm, BatchGradient, check_pending, noise_gradient, weight_gradient
+from .base import Algorithm, BatchGradient, check_pending, noise_gradient, push_back, weight_gradient
 from .recent_batches import RecentBatches
 
 
@@ -92,24 +91,12 @@ class SCGD(Algorithm):
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients for features, weights and noise with the Gram matrix tracked so far."""
         traced = self.model.trace(batch.inputs, batch.weights)
-        features, log_scale = traced.features, traced.log_noise_scale
-        noise_variance = self.model.noise_variance
         weights = self.weights.detach()
-        whitened, inverse_trace = self._times_inverse(features, noise_variance)
-        gradients = row_gradients(
-            features,
-            batch.observed,
-            weights,
-            whitened,
-            noise_variance,
-            log_scale,
-            factor=1.0 / len(features),
-        )
-        traced.backward(gradients)
-        self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
-        loss = gradients.residual_sum_of_squares / (len(features) * noise_variance)
-        noise_gradient(self, loss, inverse_trace, noise_variance)
-        return BatchGradient(features, log_scale, loss, noise_variance)
+        whitened, inverse_trace = self._times_inverse(traced.features, self.model.noise_variance)
+        found, gradients = push_back(self.model, traced, batch.observed, weights, whitened)
+        self.weights.grad = weight_gradient(self, found.features, gradients, weights, found.noise_variance)
+        noise_gradient(self, found.loss, inverse_trace, found.noise_variance)
+        return found
 
     @torch.no_grad()
     def track(self, batch: Rows, found: BatchGradient) -> None:

@@ -69,14 +69,14 @@ def excess_of_kernels(
         order = np.argsort(inputs[:, column], kind="stable")
         for side, outer in enumerate((order[:count], order[-count:])):
             rest = np.setdiff1d(order, outer)
-            said = _range_only(inputs[rest], effects).variance(inputs[outer]).numpy()
+            modelled = _range_only(inputs[rest], effects).variance(inputs[outer]).numpy()
             known = np.random.default_rng(seed + side).permutation(rest)[:_KNOWN_ROWS]
             posterior = KernelPosterior(form, found_parameters, rows.take(known))
             left, part = posterior.predict(rows.inputs[outer]), rows.take(outer)
             trust = 1.0 / part.noise_scales
             squares = trust * np.square(part.targets - left[0])
             variance = heaviest.factor**2 * (left[1] + posterior.scale * posterior.noise)
-            asked = _SAFETY * factor_needed(squares, variance, said)
+            asked = _SAFETY * factor_needed(squares, variance, modelled)
             share = count / (count + _PRIOR_ROWS)
             factors[column, side] = np.exp(share * np.log(asked) + (1.0 - share) * np.log(_USUAL))
     linear = sum(component.weight for component in components if component.name == LINEAR)

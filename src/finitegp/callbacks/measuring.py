@@ -47,7 +47,7 @@ class Validation(Callback):
     Args:
         data: Held-out ``(inputs, targets)``, scaled like the training rows.
         every: Epochs between measurements, each of which is one pass over the training rows.
-        patience: Stop after so many measurements without improvement; None never stops.
+        patience: Stop after this number of measurements without improvement; None never stops.
         keep_best: Keep a copy of the state with the lowest NLPD.
     """
 

@@ -149,7 +149,7 @@ class Checkpoint(Callback):
     Args:
         path: One file, replaced atomically.
         every_epochs: Epochs between checkpoints.
-        every_steps: Also within an epoch, every so many steps; None for ends of epochs only.
+        every_steps: Also within an epoch, every this many steps; None for ends of epochs only.
         scheduler: The torch scheduler given to ``train``, if any, so that its state is saved.
     """
 

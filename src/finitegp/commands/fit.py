@@ -90,7 +90,7 @@ def fit(
     group: Annotated[
         str | None, typer.Option("--group", help="Rows with the same value here are held out together.")
     ] = None,
-    cv: Annotated[int, typer.Option("--cv", min=0, help="Score all rows by cross-validation with so many folds.")] = 0,
+    cv: Annotated[int, typer.Option("--cv", min=0, help="Folds of a cross-validation that scores all rows.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
     report: Annotated[
         Path | None, typer.Option("--report", help="The report to write; by default beside the model, ending in .html.")

@@ -85,7 +85,7 @@ Date = Annotated[list[str] | None, typer.Option("--date", help="A column that ho
 Drop = Annotated[list[str] | None, typer.Option("--drop", help="A column to ignore; repeat for several.")]
 Only = Annotated[list[str] | None, typer.Option("--only", help="Use only this column; repeat for several.")]
 Weight = Annotated[
-    str | None, typer.Option("--weight", help="A column that says how many equal rows each row stands for.")
+    str | None, typer.Option("--weight", help="The column with the number of equal rows that each row stands for.")
 ]
 DayFirst = Annotated[
     bool | None,
@@ -195,7 +195,7 @@ def check_decimal(value: str | None) -> str | None:
 
 
 def check_share(option: str, value: float, *, zero: bool = False) -> float:
-    """A number between 0 and 1, or a usage error that says what was probably meant."""
+    """A number between 0 and 1, or a usage error with what was probably meant."""
     if 0.0 < value < 1.0 or (zero and value == 0.0):
         return value
     guess = f"; did you mean {value / 100:g}?" if 1.0 < value < 100.0 else "."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -112,10 +112,8 @@ def predict(
             raise DataError(f"The table has a column {taken[0]!r} already, which the predictions need: rename it.")
         found = TransformReport(source=table)
         asked: dict[str, Any] = {"coverage": coverage, "method": interval.value, "report": found}
-        if _is_text(output) and table.is_text:
-            _write_text(loaded, table, output, added, keep, asked, force)
-        else:
-            _write_typed(loaded, table, output, added, keep, asked, force)
+        write = _write_text if _is_text(output) and table.is_text else _write_typed
+        write(_Predictions(loaded, table, added, keep, asked), output, force)
         console.note(*table.notes, *found.lines())
         if not to_screen:
             console.print(f"{table.num_rows} rows with {', '.join(added)} ({100 * coverage:g} % interval): ", output)
@@ -159,20 +157,23 @@ def _is_text(output: Path) -> bool:
     return str(output) == "-" or not output.name.lower().endswith((".parquet", ".pq"))
 
 
-def _write_text(
-    loaded: TableRegressor,
-    table: TableReader,
-    output: Path,
-    added: list[str],
-    keep: list[str] | None,
-    asked: dict[str, Any],
-    force: bool,
-) -> None:
+class _Predictions(NamedTuple):
+    """What is to be written: predictions of a table, under names that are added to the columns that are kept."""
+
+    model: TableRegressor
+    table: TableReader
+    added: list[str]
+    keep: list[str] | None
+    asked: dict[str, Any]
+
+
+def _write_text(predictions: _Predictions, output: Path, force: bool) -> None:
     """From CSV to CSV: records as they are written, and predictions at their ends."""
     import numpy as np
 
     from .tables_out import text_writer
 
+    loaded, table, added, keep, asked = predictions
     files = table.text_files()
     with text_writer(output, encoding=table.csv_options.encoding, overwrite=force) as stream:
         for number, (records, batch, given) in enumerate(files):
@@ -212,20 +213,13 @@ def _joined(values: Any, delimiter: str) -> str:
     return delimiter.join(quoted)
 
 
-def _write_typed(
-    loaded: TableRegressor,
-    table: TableReader,
-    output: Path,
-    added: list[str],
-    keep: list[str] | None,
-    asked: dict[str, Any],
-    force: bool,
-) -> None:
+def _write_typed(predictions: _Predictions, output: Path, force: bool) -> None:
     """Values with their types, as Parquet has them."""
     import pyarrow as pa
 
     from .tables_out import table_writer
 
+    loaded, table, added, keep, asked = predictions
     kept = [field for field in table.schema if keep is None or field.name in keep]
     schema = pa.schema([*kept, *(pa.field(name, pa.float64()) for name in added)])
     with table_writer(output, schema, overwrite=force) as writer:

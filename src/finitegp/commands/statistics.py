@@ -30,7 +30,7 @@ def statistics(
     """Write the sums of a table's rows for a model's features, for [bold]finitegp merge[/bold]; no rows.
 
     For sites that may not share their rows: all use copies of one model file. The sums are not anonymous: from the sums
-    of fewer rows than features, rows may be computed, and a note says so. Tables of any length are read in pieces.
+    of fewer rows than features, rows may be computed, and a note warns of it. Tables of any length are read in pieces.
     """
     console = Console(as_json)
     with console.guard():

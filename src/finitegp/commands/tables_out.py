@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,15 +20,22 @@ ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".parquet", ".pq")
 
 
 def check_ending(path: Path) -> Path:
-    """``path``, if its name says how the table is to be written."""
+    """``path``, if its name shows how the table is to be written."""
     if str(path) != "-" and not path.name.lower().endswith(ENDINGS):
-        raise DataError(f"{path} does not say how to write the table: give a name that ends in {', '.join(ENDINGS)}.")
+        raise DataError(f"{path} has no known ending: give the table a name that ends in {', '.join(ENDINGS)}.")
     return path
 
 
+class BatchWriter(Protocol):
+    """What writes a table."""
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Write more rows."""
+
+
 @contextmanager
-def table_writer(path: Path, schema: Any, *, overwrite: bool = True) -> Iterator[Any]:
-    """Something with ``write_batch`` that makes the table at ``path``, complete or not at all."""
+def table_writer(path: Path, schema: pa.Schema, *, overwrite: bool = True) -> Iterator[BatchWriter]:
+    """What makes the table at ``path``, complete or not at all."""
     name = path.name.lower()
     if str(path) == "-":
         with csv.CSVWriter(sys.stdout.buffer, schema) as writer:
@@ -51,7 +58,7 @@ def table_writer(path: Path, schema: Any, *, overwrite: bool = True) -> Iterator
 
 @contextmanager
 def text_writer(path: Path, *, encoding: str = "utf8", overwrite: bool = True) -> Iterator[IO[str]]:
-    """A text file, gzipped if its name says so, that is there when it is complete; ``-`` is standard output."""
+    """A text file, gzipped if its name ends so, that is there when it is complete; ``-`` is standard output."""
     if str(path) == "-":
         yield sys.stdout
         sys.stdout.flush()

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
@@ -76,7 +77,7 @@ class IterableSource(Source):
 
     fits_memory = True
 
-    def __init__(self, chunks: Iterable[Any]) -> None:
+    def __init__(self, chunks: Iterable[Sequence[ArrayLike | None]]) -> None:
         if isinstance(chunks, Iterator):
             raise DataError(
                 "data must be readable more than once, but a generator or iterator is used up after one pass: pass a "
@@ -158,7 +159,7 @@ class StreamSource(IterableSource):
     fits_memory = False
     chunk_size: int
 
-    def __init__(self, rows: Iterable[Any], *, chunk_size: int = 4096) -> None:
+    def __init__(self, rows: Iterable[Sequence[ArrayLike | None]], *, chunk_size: int = 4096) -> None:
         self.chunk_size = check_chunk_size(chunk_size)
         if not isinstance(rows, Iterable):
             raise DataError(f"rows must be an iterable of (inputs, target), but is a {type(rows).__name__}.")
@@ -216,7 +217,8 @@ def as_source(data: Data, *, chunk_size: int = 4096) -> Source:
     if _has_parts(data) and not isinstance(data[0], chunk_types):
         return source_of_parts(data, chunk_size=chunk_size)
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict | Tensor | np.ndarray):
-        return IterableSource(data)
+        chunks: Iterable[Any] = data  # each of which is checked as it is read
+        return IterableSource(chunks)
     raise DataError(f"data must be (inputs, targets) or an iterable of such chunks, but is a {type(data).__name__}.")
 
 

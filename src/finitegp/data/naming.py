@@ -60,7 +60,7 @@ def check_number_of_columns(count: int, where: str) -> None:
     if count > MOST_COLUMNS:
         raise DataError(
             f"{where} has {count} columns, but at most {MOST_COLUMNS} can be read: most tables of that kind have rows "
-            "and columns exchanged; otherwise leave out columns that say little."
+            "and columns exchanged; otherwise leave out columns of little use."
         )
 
 

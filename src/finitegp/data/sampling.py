@@ -107,7 +107,7 @@ class Sampler:
         self.share = share
 
     def fingerprint(self) -> str:
-        """A hash of up to 1,024 rows, evenly spaced, in float32: tells whether the rows are the same."""
+        """A hash of up to 1,024 rows, evenly spaced, in float32: to see whether the rows are the same."""
         chosen = np.unique(np.linspace(0, self.num_data - 1, min(self.num_data, _HASHED_ROWS)).astype(np.int64))
         digest = hashlib.sha256()
         for part in self._take(chosen):

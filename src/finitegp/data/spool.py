@@ -59,17 +59,11 @@ class SpooledSource(ArraySource):
         shape = (manifest[name] for name in ("input_dim", "num_targets", "has_weights", "has_counts", "input_dtype"))
         dtype = row_dtype(*shape)
         self._file = RowFile(directory / manifest["file"], dtype, manifest["num_data"])
-        inputs, *fields = (
-            RecordField(self._file, each) if each in (dtype.names or ()) else None for each in Rows._fields
-        )
+        known = dtype.names or ()
+        inputs, *fields = (RecordField(self._file, each) if each in known else None for each in Rows._fields)
         assert inputs is not None
-        super().__init__(
-            RecordField(self._file, "inputs"),
-            *fields[1:3],
-            counts=fields[3],
-            chunk_size=chunk_size,
-            column_names=manifest["column_names"],
-        )
+        names = manifest["column_names"]
+        super().__init__(inputs, *fields[:2], counts=fields[2], chunk_size=chunk_size, column_names=names)
         self._checked = True  # before they were written
 
     def measure(self) -> Measure:
@@ -209,7 +203,7 @@ def spool_temporarily(
 
 def row_dtype(
     input_dim: int, num_targets: int, has_weights: bool, has_counts: bool, input_dtype: str = "float32"
-) -> np.dtype[Any]:
+) -> np.dtype[np.void]:
     """The record of one row, little-endian.
 
     Example:
@@ -230,7 +224,7 @@ def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | 
     """Write all rows under a temporary name, then under the name of their checksum."""
     _delete_own(folder, _UNFINISHED)  # of a spool that was killed: under the lock nobody else writes
     digest = hashlib.sha256()
-    dtype: np.dtype[Any] | None = None
+    dtype: np.dtype[np.void] | None = None
     inputs: Any = 0
     targets: Any = 0
     sum_of_counts = 0.0
@@ -292,7 +286,7 @@ def _write_all(opened: Any, view: memoryview, folder: Path, rows_done: int) -> N
         ) from None
 
 
-def _records(rows: Rows, dtype: np.dtype[Any], first_row: int, source: Source) -> Array:
+def _records(rows: Rows, dtype: np.dtype[np.void], first_row: int, source: Source) -> Array:
     records = np.empty(len(rows.inputs), dtype=dtype)
     with np.errstate(over="ignore"):
         for name, part in zip(Rows._fields, rows, strict=True):

@@ -46,7 +46,7 @@ class DaskRows(PartitionedRows):
         inputs: Columns that the feature map takes, in its order.
         targets: One column or several; none for new rows.
         weights: The column of row weights, which divide the row's noise variance.
-        counts: The column that says how many equal rows each row stands for.
+        counts: The column with the number of equal rows that each row stands for.
 
     Example:
         >>> import pandas
@@ -60,7 +60,7 @@ class DaskRows(PartitionedRows):
 
     def __init__(
         self,
-        frame: Any,
+        frame: dask.dataframe.DataFrame,
         inputs: Sequence[str],
         targets: str | Sequence[str] = (),
         *,
@@ -121,7 +121,9 @@ class DaskRows(PartitionedRows):
         rows._blocks = [dask.delayed(_array_block)(*chunks) for chunks in zip(*columns, strict=True)]
         return rows
 
-    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> Any:
+    def predict(
+        self, fitted: FittedGP, *, coverage: float = 0.9
+    ) -> dask.dataframe.DataFrame | dict[str, dask.array.Array]:
         """Predictions for all rows, made when Dask is asked for them.
 
         Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..data import ArraySource, Rows
@@ -35,10 +36,10 @@ ONE_PASS_TOLERANCE = 1e-10
 class Block(NamedTuple):
     """Some rows of a partition as arrays: what :class:`~finitegp.ArraySource` takes."""
 
-    inputs: Any
-    targets: Any = None
-    weights: Any = None
-    counts: Any = None
+    inputs: _Array
+    targets: _Array | None = None
+    weights: _Array | None = None
+    counts: _Array | None = None
 
 
 class PartialSum(NamedTuple):
@@ -110,7 +111,7 @@ class Columns:
                 "encode it with the engine first (casts, one-hot columns, parts of dates): feature maps take numbers.",
             )
 
-    def block(self, column: Any) -> Block:
+    def block(self, column: Callable[[str], ArrayLike]) -> Block:
         """Arrays out of a function from a name to the column's values."""
 
         def table(names: tuple[str, ...]) -> _Array:
@@ -170,7 +171,7 @@ def sum_blocks(
 
 
 class PartitionedRows(ABC):
-    """Rows that an engine holds in partitions. A subclass says how a sum over partitions is had, and predicts.
+    """Rows that an engine holds in partitions. A subclass sums over partitions, and predicts.
 
     Attributes:
         num_inputs: The number of input columns.
@@ -185,7 +186,7 @@ class PartitionedRows(ABC):
         """The sum over all partitions, in their order; each partial sum has ``num_bytes``."""
 
     @abstractmethod
-    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> Any:
+    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> object:
         """Predictions for all rows, made when the engine is asked for them."""
 
     def statistics(self, model: FeatureGP) -> FeatureStatistics:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,14 +46,14 @@ class SparkRows(PartitionedRows):
         inputs: Columns that the feature map takes, in its order.
         targets: One column or several; none for new rows.
         weights: The column of row weights, which divide the row's noise variance.
-        counts: The column that says how many equal rows each row stands for.
-        max_tasks: Partitions are joined (``coalesce``) until there are so many at most. By default, so many that their
+        counts: The column with the number of equal rows that each row stands for.
+        max_tasks: Partitions are joined (``coalesce``) until there are this many at most. By default, their
             partial sums are 512 MB: about 1000 for 256 features, 60 for 1024.
     """
 
     def __init__(
         self,
-        frame: Any,
+        frame: DataFrame,
         inputs: Sequence[str],
         targets: str | Sequence[str] = (),
         *,
@@ -85,7 +84,7 @@ class SparkRows(PartitionedRows):
         self._places = {name: f"c{number}" for number, name in enumerate(frame.columns)}
         self._numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
 
-    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> Any:
+    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> DataFrame:
         """Predictions for all rows, made when Spark is asked for them.
 
         Args:

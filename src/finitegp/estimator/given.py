@@ -35,7 +35,7 @@ ALGORITHMS = ("exact", "lagged", "scgd", "minimax", "bsgd")
 FEATURE_MAPS = ("mlp", "fourier")
 # With fewer rows, holding some out costs more than stopping early gains.
 _FEWEST_ROWS_TO_HOLD_OUT = 100
-# Features trained on few rows can reproduce them exactly, which says nothing about new rows: the noise deviation stays
+# Features trained on few rows can reproduce them exactly, which means nothing for new rows: the noise deviation stays
 # above a thousandth of the target's.
 _LEARNING_RATE = 1e-2  # of Adam with cosine decay
 _HIDDEN, _NOISE_HIDDEN, _BATCH_SIZE = (128, 128, 128), 64, 128
@@ -155,7 +155,7 @@ def refit_noise(inputs: Array, targets: Array, counts: Array | None, start: Scal
         fitted.append(model.condition(data))
     record = start.record | {"why": "features of the fit before", "rows": len(data)}
     record["seconds"] = time.perf_counter() - started
-    # What left-out rows said, they said of the standard deviations of the old noise.
+    # What was learned from left-out rows was about the standard deviations of the old noise.
     components = [replace(each, factor=1.0, degrees_of_freedom=math.inf) for each in start.components]
     return replace(
         start,

@@ -15,7 +15,7 @@ from ..formatting import parse_seconds
 from ..memory import parse_bytes
 from .given import ALGORITHMS, FEATURE_MAPS, GivenSettings
 
-# Up to so many rows Fourier features are fitted full-batch.
+# Up to this number of rows Fourier features are fitted full-batch.
 _MOST_ROWS_FOR_EXACT = 1500
 
 
@@ -38,7 +38,7 @@ def seed_of(random_state: RandomState) -> int:
 
 
 def check_parameters(regressor: Any) -> None:
-    """Name the first parameter that cannot be used, and say what to do."""
+    """Raise an error with the first parameter that cannot be used, and the remedy."""
     if not isinstance(regressor.feature_map, nn.Module) and regressor.feature_map not in ("auto", *FEATURE_MAPS):
         raise ValueError(
             f"feature_map must be one of {['auto', *FEATURE_MAPS]} or a torch nn.Module, but is "
@@ -115,7 +115,7 @@ def _check_combinations(regressor: Any) -> None:
 
 
 def given_settings(regressor: Any, rows: int, seed: int) -> GivenSettings:
-    """What was chosen, and what follows from it for so many rows."""
+    """What was chosen, and what follows from it for this number of rows."""
     feature_map, algorithm = regressor.feature_map, regressor.algorithm
     if _is_auto(feature_map):
         feature_map = "fourier" if algorithm == "exact" else "mlp"
@@ -145,7 +145,7 @@ def chosen_settings(regressor: Any, rows: int) -> dict[str, Any]:
     changes["validation_fraction"] = regressor.validation_fraction
     epochs = _chosen(regressor.epochs)
     if epochs is not None:
-        # So many epochs were asked for, whatever an effort's own steps.
+        # This number of epochs was asked for, whatever an effort's own steps.
         batch_size = changes["batch_size"] or EFFORTS[regressor.effort].batch_size
         changes["steps"] = changes["max_steps"] = max(1, epochs * -(-rows // batch_size))
     return {name: value for name, value in changes.items() if value is not None}

@@ -19,7 +19,7 @@ _SECONDS_BETWEEN_LINES = 2.0
 
 
 class Stages:
-    """How much of a piece of work is done, from what is told of its parts; it never falls.
+    """How much of a piece of work is done, from reports of its parts; it never falls.
 
     Args:
         shares: Names of stages in order, and about what part of the time each takes.
@@ -48,7 +48,7 @@ class Stages:
         self._show(self._start, name)
 
     def tell(self, part: str) -> None:
-        """A part of this stage is done; ``3 of 6`` in its name says how many there are."""
+        """A part of this stage is done; ``3 of 6`` in its name is the number of them."""
         counted = re.search(r"(\d+) of (\d+)", part)
         if counted:
             number, total = int(counted[1]), int(counted[2])
@@ -62,7 +62,7 @@ class Stages:
         self._show(self._start + self._inside * self._shares[self._name], f"{self._name}: {part}")
 
 
-# The stages that are shown at the moment, into which a fit inside tells what it has done.
+# The stages that are shown at the moment, to which a fit inside reports what it has done.
 _SHOWN: ContextVar[Stages | None] = ContextVar("shown stages", default=None)
 
 
@@ -133,7 +133,7 @@ def tell_expected(seconds: float) -> None:
 
 
 def time_left(elapsed: float, done: float) -> str:
-    """About how long the rest takes, if the share that is done says anything about it.
+    """About how long the rest takes, if the share that is done is large enough to know.
 
     Example:
         >>> time_left(30.0, 0.25), time_left(1.0, 0.01), time_left(300.0, 0.5)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ from .summary import training_summary
 
 Array = npt.NDArray[np.float64]
 
-# Sorting so many rows takes no time.
+# Sorting this number of rows takes no time.
 _MOST_TO_MERGE = 10_000
 
 
@@ -101,6 +101,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     fits_: list[ScaledGP]
     training_summary_: dict[str, Any]
     n_features_in_: int
+    feature_names_in_: npt.NDArray[np.object_]
 
     def __init__(
         self,
@@ -181,7 +182,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         self.training_summary_ = training_summary(fits, rows=len(inputs), total_weight=total, seconds=seconds)
         return self
 
-    def predict(self, X: ArrayLike, return_std: bool = False, return_cov: bool = False) -> Any:
+    @overload
+    def predict(self, X: ArrayLike) -> Array: ...
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
+    @overload
+    def predict(self, X: ArrayLike, *, return_cov: Literal[True]) -> tuple[Array, Array]: ...
+    @overload
+    def predict(self, X: ArrayLike, return_std: bool, return_cov: bool = ...) -> Array | tuple[Array, Array]: ...
+    def predict(self, X: ArrayLike, return_std: bool = False, return_cov: bool = False) -> Array | tuple[Array, Array]:
         """The mean prediction ``(rows,)`` or ``(rows, targets)``.
 
         Args:

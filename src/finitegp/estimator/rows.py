@@ -59,7 +59,7 @@ def check_in_place(inputs: Array, targets: Array | None = None, counts: Array | 
     return source
 
 
-def is_constant(targets: Any) -> bool:
+def is_constant(targets: Array) -> bool:
     """Whether all targets are equal; read in pieces, which may be in a file."""
     first = targets[:1]
     return all(bool((targets[start : start + _PIECE] == first).all()) for start in range(0, targets.shape[0], _PIECE))

@@ -1,9 +1,8 @@
-"""What a fitted estimator says of its training."""
+"""What a fitted estimator knows of its training."""
 
 from __future__ import annotations
 
 import platform
-from typing import Any
 
 import numpy as np
 import sklearn
@@ -12,7 +11,7 @@ import torch
 from ..scaled import ScaledGP
 
 
-def training_summary(fits: list[ScaledGP], *, rows: int, total_weight: float, seconds: float) -> dict[str, Any]:
+def training_summary(fits: list[ScaledGP], *, rows: int, total_weight: float, seconds: float) -> dict[str, object]:
     """Rows, seconds, versions and the record of each fit; everything in it is JSON."""
     return {
         "rows": rows,

@@ -67,7 +67,7 @@ class ComposedFeatures(nn.Module):
     Args:
         first: Maps ``(rows, input_dim)`` to ``(rows, k)``; any module.
         second: Maps ``(rows, k)`` to ``(rows, num_features)``; any module.
-        input_dim: Needed only if neither map says how many features there will be.
+        input_dim: Needed only if neither map declares how many features there will be.
 
     Example:
         A Gaussian kernel on the output of a network:
@@ -266,7 +266,7 @@ def _common_input_dim(maps: Sequence[nn.Module], input_dim: int | None) -> int |
 
 
 def _output_size(module: nn.Module, input_dim: int | None) -> int | None:
-    """The number of features, or None if neither the module says nor an input_dim allows to probe."""
+    """The number of features, or None if the module does not declare it and no input_dim allows to probe."""
     declared = _declared_size(module, "num_features")
     if declared is not None or input_dim is None:
         return declared

@@ -23,7 +23,7 @@ class SpectralFeatures(nn.Module, ABC):
     .. math:: \phi(x) = [a_i \cos(w_i' (x / l)),\ a_i \sin(w_i' (x / l))]_i, \qquad
         k(x, x') \approx \sum_i a_i^2 \cos(w_i' ((x - x') / l)).
 
-    A subclass sets ``frequencies`` ``(num_features / 2, input_dim)`` and says what the amplitudes are.
+    A subclass sets ``frequencies`` ``(num_features / 2, input_dim)`` and the amplitudes.
     """
 
     input_dim: int

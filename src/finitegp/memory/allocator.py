@@ -1,4 +1,4 @@
-"""The allocators of the C library and of Arrow, and the kernel, told to keep no more memory than is used."""
+"""The allocators of the C library and of Arrow, and the kernel, set to keep no more memory than is used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def return_freed_memory() -> bool:
     So huge pages are switched off for this process and those that it starts.
 
     Returns:
-        Whether the C library's allocator was told.
+        Whether the C library's allocator took the settings.
     """
     arrow = sys.modules.get("pyarrow")
     if arrow is not None:
@@ -38,6 +38,6 @@ def return_freed_memory() -> bool:
         return False  # another C library
     if hasattr(library, "prctl"):
         library.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    told = [mallopt(parameter, _THRESHOLD) for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_TOP_PAD)]
+    taken = [mallopt(parameter, _THRESHOLD) for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_TOP_PAD)]
     trim(0)
-    return all(told)
+    return all(taken)

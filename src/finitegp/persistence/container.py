@@ -67,7 +67,7 @@ class Contents(NamedTuple):
 
 
 def write_container(
-    path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Tensor], *, overwrite: bool = True
+    path: str | os.PathLike[str], header: Mapping[str, object], tensors: Mapping[str, Tensor], *, overwrite: bool = True
 ) -> None:
     """Write header and tensors into one file; an old file stays whole until the new one is complete, or for good."""
     stamped = {"format": FORMAT, "format_version": FORMAT_VERSION, **header}
@@ -97,7 +97,7 @@ def write_container(
 
 
 def read_container(path: str | os.PathLike[str], expected: str = "a model", form: str = FORMAT) -> Contents:
-    """Read a file that :func:`write_container` wrote; anything else is a ModelFileError that says what it is.
+    """Read a file that :func:`write_container` wrote; anything else is a ModelFileError that names what it is.
 
     Nothing is allocated that is larger than the file. ``expected`` is what errors call the file that should be there,
     and ``form`` the format that its header must name.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
@@ -39,7 +38,7 @@ def fixed_part_fingerprint(fit: ScaledGP, encoder: Mapping[str, object]) -> str:
     )
 
 
-def content_hash(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+def content_hash(header: Mapping[str, object], tensors: Mapping[str, Tensor]) -> str:
     """The SHA-256 of JSON and tensors, in an order of its own; the same on every machine."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True, allow_nan=False).encode())
     for name in sorted(tensors):

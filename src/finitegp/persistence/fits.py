@@ -99,7 +99,7 @@ def load_fit(
     return decode_fits(path, header, tensors, feature_map=feature_map, noise_model=noise_model)[0]
 
 
-def encode_fits(fits: Sequence[ScaledGP]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def encode_fits(fits: Sequence[ScaledGP]) -> tuple[dict[str, object], dict[str, Tensor]]:
     """Header entries and tensors of several fits, and the versions of what made them."""
     headers: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
@@ -262,7 +262,7 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
             raise ModelFileError(f"its variance outside of the training rows is not for {columns} columns")
     keeps_rows, copies, outliers = (header[name] for name in ("keeps_rows", "counts_copies_once", "outliers"))
     if not (isinstance(keeps_rows, bool) and isinstance(copies, bool) and isinstance(outliers, dict)):
-        raise ModelFileError("what it says of its training rows makes no sense")
+        raise ModelFileError("what it holds of its training rows makes no sense")
     return ScaledGP(
         tuple(components),
         inputs_scaler,
@@ -293,7 +293,7 @@ def _decode_gp(
         tensors = tensors | _sums_of_landmarks(model, tensors)
     statistics = decode_statistics(header["num_data"], tensors)
     posterior = WeightPosterior(statistics, positive_number("noise_variance", header["noise_variance"]))
-    chunk_size = header.get("chunk_size", 4096)  # files of older releases do not say
+    chunk_size = header.get("chunk_size", 4096)  # not in files of older releases
     if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or not 1 <= chunk_size <= _MAX_CHUNK:
         raise ModelFileError(f"its chunk_size is {str(chunk_size)[:60]!r} instead of a number of rows")
     return FittedGP(model, posterior, chunk_size=chunk_size), weights

@@ -50,7 +50,7 @@ _TORCH: dict[type[nn.Module], tuple[str, ...]] = {
 _CLASSES: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (*_OWN, *_TORCH)}
 
 
-def describe_module(module: nn.Module) -> dict[str, Any] | None:
+def describe_module(module: nn.Module) -> dict[str, object] | None:
     """What makes the module again, apart from its tensors, in types that JSON has; None if the class is not known.
 
     Example:

@@ -7,22 +7,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from ..errors import ModelFileError
+from ..scaled import ScaledGP
 from .container import read_container, write_container
 from .fits import decode_fits, encode_fits
 from .plain_json import plain_json
 from .record_kinds import PARAMETERS, TRAINING_SUMMARY, check_kinds
 
+
+class Regressor(Protocol):
+    """What files hold of an estimator."""
+
+    fits_: list[ScaledGP]
+    n_features_in_: int
+    feature_names_in_: npt.NDArray[np.object_]
+    training_summary_: dict[str, Any]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name."""
+
+
+RegressorT = TypeVar("RegressorT", bound=Regressor)
 _MODULE = "module of one's own"
 
 
-def save_regressor(regressor: Any, path: str | os.PathLike[str]) -> None:
+def save_regressor(regressor: Regressor, path: str | os.PathLike[str]) -> None:
     """Write a fitted :class:`~finitegp.GPRegressor` into one file; see :func:`.save_fit` for what is in it.
 
     A ``random_state`` that is a generator is saved as None, because it is code and state.
@@ -31,7 +47,9 @@ def save_regressor(regressor: Any, path: str | os.PathLike[str]) -> None:
     write_container(path, {"kind": "regressor", **header}, tensors)
 
 
-def load_regressor(kind: type[Any], path: str | os.PathLike[str], *, feature_map: nn.Module | None = None) -> Any:
+def load_regressor(
+    kind: type[RegressorT], path: str | os.PathLike[str], *, feature_map: nn.Module | None = None
+) -> RegressorT:
     """Read a regressor that :func:`save_regressor` wrote.
 
     Args:
@@ -54,7 +72,7 @@ def load_regressor(kind: type[Any], path: str | os.PathLike[str], *, feature_map
     return decode_regressor(kind, path, header, tensors, feature_map=feature_map)
 
 
-def encode_regressor(regressor: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def encode_regressor(regressor: Regressor) -> tuple[dict[str, object], dict[str, Tensor]]:
     """Header entries and tensors of a regressor."""
     header, tensors = encode_fits(regressor.fits_)
     names = getattr(regressor, "feature_names_in_", None)
@@ -70,13 +88,13 @@ def encode_regressor(regressor: Any) -> tuple[dict[str, Any], dict[str, Tensor]]
 
 
 def decode_regressor(
-    kind: type[Any],
+    kind: type[RegressorT],
     path: str | os.PathLike[str],
     header: dict[str, Any],
     tensors: dict[str, Tensor],
     *,
     feature_map: nn.Module | None = None,
-) -> Any:
+) -> RegressorT:
     """The regressor of a file."""
     fits = decode_fits(path, header, tensors, feature_map=feature_map)
     stored: Any = header.get("regressor")

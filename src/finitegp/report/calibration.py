@@ -15,7 +15,7 @@ _NOMINAL = np.append(np.arange(1, 20) / 20.0, 0.99)
 def measure_calibration(predicted: Predicted, targets: Array) -> Calibration:
     """Compare predictive distributions with what was observed.
 
-    The bands say where a calibrated model would lie with 95 % probability, each point by itself: counts are binomial,
+    The bands show where a calibrated model would lie with 95 % probability, each point by itself: counts are binomial,
     and the sum of squared normal scores of a group is chi-squared. The observed spread of a group is its predicted
     spread times the root mean square of its normal scores, so that one row of a heavy tail does not drown the others.
 

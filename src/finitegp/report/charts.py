@@ -297,7 +297,7 @@ def tick_labels(values: list[float]) -> list[str]:
 
 def _fixed(value: float, step: float) -> str:
     decimals = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
-    # 2.5 needs one decimal more than its step's power of ten says.
+    # 2.5 needs one decimal more than its step's power of ten has.
     if abs(round(step * 10**decimals) - step * 10**decimals) > 1e-6 * step * 10**decimals:
         decimals += 1
     return f"{value:,.{decimals}f}".replace("-", "−")

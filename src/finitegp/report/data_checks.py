@@ -54,7 +54,7 @@ def check_constant_columns(inputs: Array, names: Sequence[str]) -> Finding | Non
 
 
 def check_duplicate_columns(inputs: Array, names: Sequence[str]) -> Finding | None:
-    """Columns that say the same up to unit and origin; the two columns of a yes-no text are not meant.
+    """Columns that are the same up to unit and origin; the two columns of a yes-no text are not meant.
 
     Example:
         >>> values = np.random.default_rng(0).normal(size=(50, 2))
@@ -87,7 +87,7 @@ def check_telling_columns(inputs: Array, targets: Array, names: Sequence[str]) -
     """One column that alone nearly determines the target: known only afterwards, perhaps.
 
     Rows are sorted by the column, and each target is compared with the straight line between its two neighbours. If
-    nearly all lie next to it, the column tells the target, by whatever function. For targets that have nothing to do
+    nearly all lie next to it, the column reveals the target, by whatever function. For targets that have nothing to do
     with the column, the mean squared distance is 1.5 times their variance.
 
     Example:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +31,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: Any,
+    model: object,
     inputs: Array,
     targets: Array,
     *,

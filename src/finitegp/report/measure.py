@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +38,12 @@ _NOT_GIVEN = "The training rows were not given"
 
 @check_arguments
 def gather_contents(
-    model: Any,
+    model: object,
     held_out_inputs: ArrayLike,
     held_out_targets: ArrayLike,
     *,
-    training_inputs: Any = None,
-    training_targets: Any = None,
+    training_inputs: ArrayLike | None = None,
+    training_targets: ArrayLike | None = None,
     column_names: Sequence[str] | None = None,
     column_groups: Mapping[str, Sequence[str]] | None = None,
     target_name: str = "target",
@@ -94,7 +94,7 @@ def gather_contents(
     training: tuple[Array, Array] | None = None
     if (training_inputs is None) != (training_targets is None):
         raise ValueError("Give training_inputs and training_targets both, or neither.")
-    if training_inputs is not None:
+    if training_inputs is not None and training_targets is not None:
         training = _checked(training_inputs, training_targets, "training", names, target_index)
         if training[0].shape[1] != inputs.shape[1]:
             raise DataError(
@@ -172,7 +172,14 @@ def gather_contents(
     )
 
 
-def encoded_columns(encoder: TableEncoder) -> dict[str, Any]:
+class EncodedColumns(TypedDict):
+    """Arguments of :func:`gather_contents`."""
+
+    column_names: list[str]
+    column_groups: dict[str, list[str]]
+
+
+def encoded_columns(encoder: TableEncoder) -> EncodedColumns:
     """The arguments ``column_names`` and ``column_groups`` of :func:`gather_contents` for what an encoder makes.
 
     Example:
@@ -287,7 +294,7 @@ def _curves(record: Mapping[str, object], history: Sequence[Mapping[str, object]
             if len(pairs) >= 2:
                 epochs, values = zip(*pairs, strict=True)
                 curves.append(Curve(panel, str(name), list(epochs), list(values)))
-    # The loss of single batches says little where something better was measured.
+    # The loss of single batches means little where something better was measured.
     if any(curve.panel != _CURVE_NAMES["loss"] for curve in curves):
         curves = [curve for curve in curves if curve.panel != _CURVE_NAMES["loss"]]
     return curves

@@ -31,7 +31,7 @@ def check_dead_features(dead: int, num_features: int) -> Finding | None:
 
 
 def check_collapsed_features(effective_dimension: float, num_features: int) -> Finding | None:
-    """Many features that all say the same: the kernel has collapsed onto a direction or two.
+    """Many features that all mean the same: the kernel has collapsed onto a direction or two.
 
     Example:
         >>> check_collapsed_features(1.2, 128).severity, check_collapsed_features(60.0, 128)

@@ -202,8 +202,8 @@ def check_explained(r_squared: float | None) -> Finding | None:
     return Finding(
         "note",
         "Little is explained",
-        f"{percent(max(r_squared, 0.0))} of the held-out variance is explained: a single prediction says little more "
-        "than the mean.",
+        f"{percent(max(r_squared, 0.0))} of the held-out variance is explained: a single prediction is worth little "
+        "more than the mean.",
         "Use the intervals rather than the predictions, and look for inputs that bear on the target.",
     )
 

@@ -66,7 +66,7 @@ class Predicted(NamedTuple):
         return self.mean - deviations * self.std, self.mean + deviations * self.std
 
     def in_units(self, units: TargetUnits) -> Predicted:
-        """What this says of the target: its median, and half the width of its 68 % interval."""
+        """What this is on the scale of the target: its median, and half the width of its 68 % interval."""
         lower, upper = (units.inverse(end) for end in self.interval(0.6827))
         return Predicted(units.inverse(self.interval(1e-9)[0]), 0.5 * (upper - lower), modelled=(self, units))
 
@@ -125,7 +125,7 @@ class ReportedModel:
         return Predicted.of(self.gp.leave_one_out(inputs, self.units.forward(targets))).in_units(self.units)
 
 
-def as_reported_model(model: Any, target_index: int = 0) -> ReportedModel:
+def as_reported_model(model: object, target_index: int = 0) -> ReportedModel:
     """See a :class:`~finitegp.FittedGP`, a :class:`~finitegp.ScaledGP` or an estimator as a :class:`ReportedModel`.
 
     An estimator has ``predict(inputs, return_std=True)`` and, where its predictions come from ``fit_auto``, a list
@@ -159,7 +159,7 @@ def _unscaled(fitted: FittedGP) -> ScaledGP:
 
 def _gp(model: ScaledGP, kind: str, extra: dict[str, Any] | None = None) -> ReportedModel:
     mean, scale = (float(np.ravel(part)[0]) for part in (model.target_scaler.mean, model.target_scaler.scale))
-    # More than one target shares a posterior only if the estimator says so; the report then does without it.
+    # More than one target shares a posterior only if the estimator shares it; the report then does without it.
     gp = model if model.fitted.posterior.statistics.num_targets == 1 else None
     record = (extra or {}) | model.record
     return ReportedModel(lambda inputs: Predicted.of(model.predict(inputs)), gp, mean or None, scale, record, kind)

@@ -22,7 +22,7 @@ class CategoryColumn(FittedColumn):
 
     With few categories each has an output column that is one in its rows (``one-hot``). With many there are two numbers
     instead (``target mean``): the mean target of the category, shrunk towards that of all rows the more, the fewer and
-    noisier its rows are, and the logarithm of its frequency (of the count plus one), which says how far that mean is to
+    noisier its rows are, and the logarithm of its frequency (of the count plus one): how far that mean is to
     be trusted. Training rows get the mean over the other folds, so that it does not contain their own target. Where no
     targets are known, and in files of earlier versions, the first number is the rank by frequency (``rank``).
 

@@ -31,7 +31,7 @@ def fold_of(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 class CategoryMeans:
     """Sums of targets by category and fold.
 
-    A mean that contains a row's own target tells it, and a model learns to believe it: error bars become far too
+    A mean that contains a row's own target reveals it, and a model learns to believe it: error bars become far too
     narrow. Leaving out the row alone is no better, because what is missing from the sum is the target. So training rows
     get means over the other folds; new rows get those over all rows.
 

@@ -28,9 +28,9 @@ _FAMILY_WORDS = {
 }
 #: Words for true and false, in small letters.
 BOOLEAN_WORDS = (("true", "false"), ("yes", "no"), ("y", "n"), ("t", "f"))
-# Values that lie outside of the fit's by more than this share of its range are told.
+# Values that lie outside of the fit's by more than this share of its range are reported.
 _BEYOND = 0.1
-#: Rows without a value in a column are predicted with so many of its values at most.
+#: Rows without a value in a column are predicted with this number of its values at most.
 MOST_REPRESENTATIVES = 24
 
 
@@ -51,7 +51,7 @@ class Cells:
         missing: Which rows have no value.
         infinite: Which rows have an infinite one.
         unseen: Texts of categories that are new, with their counts.
-        folds: For training rows, the fold of each: categories are then encoded by what the other folds say.
+        folds: For training rows, the fold of each: categories are then encoded from the other folds.
     """
 
     values: npt.NDArray[Any]
@@ -74,7 +74,7 @@ class FittedColumn(ABC):
         name: In the table.
         kind: What it holds.
         encoding: How it is turned into numbers; ``missing or not`` if only its gaps carry information.
-        indicator: Whether there is an output column that says where values were missing.
+        indicator: Whether there is an output column that marks where values were missing.
         note: For the summary.
         gaps: Missing or infinite values in the fit.
         distinct: Different values in the fit; of more than 16 384 numbers or dates, those in a sample.
@@ -201,7 +201,7 @@ class NumberColumn(FittedColumn):
         return [self.name] if self.encoding == "number" else []
 
     def read(self, array: pa.Array) -> Cells:
-        """Numbers, booleans, or text that says them."""
+        """Numbers, booleans, or text that stands for them."""
         array = plain(array)
         found = family(array.type)
         if found in ("number", "boolean", "empty"):

@@ -254,7 +254,7 @@ def _check_delimiter(path: Path, names: list[str], delimiter: str) -> None:
 
 
 def _translated(path: Path, options: CsvOptions, error: Exception, rows_read: int) -> str:
-    """What Arrow says about a file, in words that help its owner."""
+    """Arrow's error about a file, in words that help its owner."""
     text = str(error).rstrip(".")
     if "Empty CSV file" in text:
         return f"{path} is empty: it has not even a header."

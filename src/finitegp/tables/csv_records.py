@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file is gzipped, whatever its name says."""
+    """Whether a file is gzipped, whatever its name."""
     with open(path, "rb") as opened:
         return opened.read(2) == _GZIP
 

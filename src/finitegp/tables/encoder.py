@@ -36,16 +36,16 @@ class TableEncoder:
       seconds), booleans and yes or no (one for true);
     - dates and times, also as ISO text, 20200112, 10.11.2021, Apr 14, 2020 or 2020-10: days since 1970, and sine and
       cosine of day of the year, weekday and time of day, each where it varies; times with a zone are taken in UTC. For
-      01/02/2020 some row must show whether the day comes first, or ``day_first`` say it;
+      01/02/2020 some row must show whether the day comes first, or ``day_first`` must be given;
     - categories: up to ``max_one_hot`` of them one-hot; more by their shrunk mean target and the logarithm of their
-      frequency (`CategoryColumn` says how), or by rank where no targets are given. Whole numbers in a column that is
+      frequency (see `CategoryColumn`), or by rank where no targets are given. Whole numbers in a column that is
       called a code or key are categories;
     - columns that are left out: constant ones, empty ones, row numbers and keys that differ in every row, identifiers
       (more than ``max_one_hot`` different texts that are different in at least nine rows of ten, or more than 100 000
       different ones), free text, and types such as lists.
 
     `transform` finds columns by name; their order does not matter, and their types may differ as long as the values can
-    be understood (integers for floats, text that says numbers).
+    be understood (integers for floats, text that stands for numbers).
 
     Missing values are null, NaN and empty text; infinities count as missing too. With ``missing="error"`` they are an
     error that lists them all. With ``"impute"`` the median, or the most frequent value, is put in, and each column that
@@ -55,7 +55,7 @@ class TableEncoder:
     Attributes:
         columns: The encoding of each column that the fit saw, in the order of the table.
         missing: ``"error"`` or ``"impute"``.
-        excluded: Columns that the fit was told to leave alone, such as the target.
+        excluded: Columns that the fit was to leave alone, such as the target.
         notes: What was decided on the way that a user should hear of, one sentence each.
 
     Example:

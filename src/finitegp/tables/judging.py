@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..report import ReportContents
     from .reporting import KnownRows
 
-# With fewer rows, a fifth of them says too little: all rows are judged, by cross-validation.
+# With fewer rows, a fifth of them is too few: all rows are judged, by cross-validation.
 FEWEST_TO_HOLD_OUT = 50
 _FEWEST_TO_JUDGE = 5
 _FOLDS = 5
@@ -103,7 +103,7 @@ class JudgedFit:
     other_scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def summary(self) -> dict[str, object]:
-        """What a model file says of the fit, in types that JSON has."""
+        """What a model file holds of the fit, in types that JSON has."""
         findings = [] if self.contents is None else self.contents.checkup.findings
         return {
             **self.model.summary_,

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, clone
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -63,7 +64,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
     """Exact Gaussian-process regression on a table with text, dates and gaps, with honest error bars.
 
     Tables are pandas or polars data frames, Arrow tables, mappings of names to columns, arrays, or files (CSV, Parquet,
-    Feather, Excel). Columns are found by name and turned into numbers as :class:`TableEncoder` says; rows without a
+    Feather, Excel). Columns are found by name and turned into numbers by :class:`TableEncoder`; rows without a
     target are left out and counted; a skewed target is modelled on another scale, while predictions, intervals and
     densities are in its own units. A scikit-learn estimator: it works in ``cross_val_score``, ``GridSearchCV``,
     ``Pipeline`` and ``permutation_importance``.
@@ -76,10 +77,10 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         date: Columns that hold dates.
         drop: Columns to leave out.
         only: The only columns to use; all by default.
-        weight: A column that says of how many equal rows each row is.
+        weight: The column with the number of equal rows that each row stands for.
         day_first: Whether 01/02/2020 is 1 February (True) or 2 January (False); by default some row must show it.
         decimal: ``"."`` or ``","`` before the decimals of numbers in text; by default it is found.
-        missing: ``"impute"`` puts the usual value into gaps of the inputs and tells the model where; ``"error"``
+        missing: ``"impute"`` puts the usual value into gaps of the inputs and marks where they were; ``"error"``
             refuses them.
         rows_without_target: ``"drop"`` leaves them out; ``"error"`` refuses them.
         max_one_hot: The most categories of a column that becomes one column for each.
@@ -193,7 +194,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
             notes.insert(0, f"The target is modelled on the scale {self.scale_.name!r}.")
         gaps = [f"{line.column} ({line.gaps})" for line in self.encoder_.summary() if line.gaps and line.outputs]
         if gaps:
-            notes.append(f"Gaps were filled with the usual value, and the model is told where: {listed(gaps)}.")
+            notes.append(f"Gaps were filled with the usual value, and a column marks where they were: {listed(gaps)}.")
         return notes
 
     @classmethod
@@ -260,7 +261,13 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         """The inputs of the regressor for a chunk, and what in it is new."""
         return EncodedRows(self.encoder_.transform(rows, report), report.unknown)
 
-    def predict(self, X: TableLike, return_std: bool = False) -> Any:
+    @overload
+    def predict(self, X: TableLike) -> Array: ...
+    @overload
+    def predict(self, X: TableLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
+    @overload
+    def predict(self, X: TableLike, return_std: bool) -> Array | tuple[Array, Array]: ...
+    def predict(self, X: TableLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         """The mean of a new observation, ``(rows,)``, and with ``return_std`` its standard deviation with noise."""
         predictor = self.predictor_
         parts = [predictor.moments(predictor.predict(rows)) for rows in self._encoded(X)]
@@ -513,7 +520,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
     # Files
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
-        """Write everything into one file, without pickle; training rows are in it only as ``keep_rows`` says.
+        """Write everything into one file, without pickle; training rows are in it only if ``keep_rows`` allows it.
 
         Args:
             path: The file.
@@ -553,7 +560,7 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         model._target_column = plain_target(parts.target, decimal=parts.decimal, unit=parts.unit)
         return model
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         """Tables have text and gaps."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True

@@ -106,7 +106,7 @@ def load_table_model(path: Path, *, feature_map: nn.Module | None = None) -> Sto
 
 
 def _style(stored: Any) -> tuple[str, str]:
-    """How targets are written; older files do not say, and mean as programs do."""
+    """How targets are written; in older files, which do not hold it, as programs write them."""
     if stored is None:
         return "", ""
     if (

@@ -42,7 +42,7 @@ class JudgedRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TablePredictor:
-    """Predictive distributions of rows: :meth:`predict` gives them, and the others say what they mean.
+    """Predictive distributions of rows: :meth:`predict` gives them, and the others read them.
 
     A row with a category that the fit did not see, or with a gap where it had none, is predicted with values that it
     did see put in: mean and variance are those of the mixture, and the standard deviation is never below that of any of

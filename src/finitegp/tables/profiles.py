@@ -24,9 +24,9 @@ from .text_values import NOT_A_MOMENT, moment_text
 from .written_dates import FOUND_STYLES, STYLES, whole_number_moments
 from .written_numbers import DECIMALS
 
-# Text of which so many values are different names its rows instead of describing them.
+# Text of which this share of values is different names its rows instead of describing them.
 _IDENTIFIER_SHARE = 0.9
-# Text of so many words, of which so many values are different, is written freely.
+# Text of this number of words, of which this share of values is different, is written freely.
 _FREE_WORDS, _FREE_SHARE = 4.0, 0.3
 _SHOWN_WORDS = 5
 # How many values stand for a column where a row has none.
@@ -40,7 +40,7 @@ class ColumnOptions:
     """What is known about a column before any of its values was seen.
 
     Attributes:
-        kind: ``"category"``, ``"number"`` or ``"date"`` if someone said so; None to find it.
+        kind: ``"category"``, ``"number"`` or ``"date"`` if it is given; None to find it.
         decimal: What stands before decimals in text, ``"."`` or ``","``; None to find it.
         day_first: Whether 1/2/2020 is 1 February (True) or 2 January (False); None to find it.
     """
@@ -156,7 +156,7 @@ class ColumnProfile:
 
     @staticmethod
     def _number_style(values: npt.NDArray[np.float64]) -> str:
-        """How dates are written as whole numbers, in a column that someone says holds dates."""
+        """How dates are written as whole numbers, in a column that is given as one of dates."""
         return "year" if np.nanmax(values, initial=0.0) < 10_000 else "yyyymmdd"
 
     def _add_text(self, texts: pa.Array, first_row: int, targets: npt.NDArray[np.float64] | None) -> None:
@@ -429,7 +429,7 @@ def _word_notes(words: WordCounter | None) -> list[str]:
     shown = [f"{shortened(word, 20)} ({count} times)" for word, count in ordered[:_SHOWN_WORDS]]
     if len(ordered) > _SHOWN_WORDS:
         shown.append(f"{len(ordered) - _SHOWN_WORDS} more words")
-    return [f"missing where it says {', '.join(shown)}"]
+    return [f"missing where it is {', '.join(shown)}"]
 
 
 def _gap_note(gaps: Gaps, usual: str) -> str:

@@ -57,13 +57,13 @@ class TableReader:
     CSV files are plain or gzipped and separated by commas, tabs, semicolons or bars; Parquet files are read in pieces
     too; ``.feather`` and ``.arrow`` files and the first sheets of ``.xlsx`` workbooks are read into memory.
 
-    Opening checks everything that can be checked without keeping rows: that the files are what their names say, have
+    Opening checks everything that can be checked without keeping rows: that files are what they are named, have
     rows, and agree in their columns and types. The order of columns may differ between files, and so may harmless
     details of types (32 or 64 bits, integers or floats); all chunks come with the schema of the whole.
 
     Types of CSV columns are guessed from the first block (a mebibyte) and then settled in one pass over the file at
-    opening: a column whose later values do not fit becomes text *as a whole*, in all files, and `notes` says because
-    of which value in which row. Such columns are not lost: `TableEncoder` reads numbers written as text and treats the
+    opening: a column whose later values do not fit becomes text *as a whole*, in all files, and `notes` has which value
+    in which row was the reason. Such columns are not lost: `TableEncoder` reads numbers written as text and treats the
     few values that are none as missing. A column that is numbers in one file and mostly other text in another is an
     error. In columns of numbers the usual words for missing values ("n/a", "-", "?", …) are read as missing.
 
@@ -212,7 +212,7 @@ class TableReader:
         return line_of_row(path, number, delimiter=options.delimiter_of(path), encoding=options.encoding)
 
     def _agree(self) -> Any:
-        """One type per column over all files; CSV files are told to read their columns so."""
+        """One type per column over all files; CSV files then read their columns so."""
         first = self._files[0]
         for file in self._files[1:]:
             for one, other in ((first, file), (file, first)):
@@ -282,7 +282,7 @@ def _expand(paths: Any) -> list[Path]:
         if path.is_dir():
             # Names that begin so are notes that other programs leave beside their Parquet files.
             inside = sorted(file for file in path.iterdir() if not file.name.startswith(("_", ".")))
-            # A link to a file that is not there is a part of the table that is missing: opening it says so.
+            # A link to a file that is not there is a part of the table that is missing: opening it fails.
             inside = [file for file in inside if file.is_file() or (file.is_symlink() and not file.exists())]
             parquet, text = (
                 [file for file in inside if file.name.lower().endswith(endings)]
@@ -324,7 +324,7 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _Fi
     named_parquet, named_memory = name.endswith(_PARQUET_ENDINGS), name.endswith(_MEMORY_ENDINGS)
     if not named_parquet and not named_memory and not name.endswith(_CSV_ENDINGS):
         raise DataError(
-            f"{path} does not say by its name what kind of table it is: save it as CSV or Parquet, with a name that "
+            f"The name of {path} does not show what kind of table it is: save it as CSV or Parquet, with a name that "
             f"ends in {', '.join(_CSV_ENDINGS + _PARQUET_ENDINGS + _MEMORY_ENDINGS)}."
         )
     try:
@@ -341,7 +341,7 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _Fi
         if named_parquet:
             found = None if found == "a Parquet file" else found or "something else"
         if found is not None:
-            raise DataError(f"{path} is not {'Parquet' if named_parquet else 'CSV'} as its name says, but {found}.")
+            raise DataError(f"{path} is not {'Parquet' if named_parquet else 'CSV'} as its name has it, but {found}.")
         file = ParquetFile(path, columns) if named_parquet else CsvFile.settle(path, options, columns)
     if not file.types:
         raise DataError(f"{path} has no columns.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,13 @@ Array = npt.NDArray[np.float64]
 
 
 @check_arguments
+class ReadingOptions(TypedDict):
+    """Arguments of `TableReader`."""
+
+    text: list[str]
+    decimal: str
+
+
 class TableReading(BaseEstimator):  # type: ignore[misc]
     """What :class:`TableRegressor` knows before it is fitted; its parameters are described there."""
 
@@ -123,12 +130,12 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         )
 
     @property
-    def reading_options(self) -> dict[str, Any]:
+    def reading_options(self) -> ReadingOptions:
         """How to read the model's tables from files: arguments of `TableReader`."""
         return {"text": list(self.categorical), "decimal": self.decimal or "."}
 
     def open(self, data: TableLike) -> TableRows | TableReader:
-        """A table or a file as the parameters say: in memory, or on disk where there is a memory budget."""
+        """A table or a file by the parameters: in memory, or on disk where there is a memory budget."""
         budget = (self.regressor or self).memory_budget
         if is_file(data):
             data = TableReader(data, **self.reading_options, **({} if budget is None else ON_DISK))
@@ -137,7 +144,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         return TableRows.read(data)
 
     def read(self, data: TableLike) -> TableRows:
-        """The rows of a table or a file in memory, read as the parameters say."""
+        """The rows of a table or a file in memory, read by the parameters."""
         return TableRows.read(TableReader(data, **self.reading_options) if is_file(data) else data)
 
     def training_rows(
@@ -245,7 +252,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             return rows, self._given_targets(y, rows)
         if self.target_ is None:
             raise DataError(
-                "The model does not know the name of its target:", "say which column it is.", code="unknown_target"
+                "The model does not know the name of its target:", "name the column.", code="unknown_target"
             )
         return rows, read_target(self._target_column, rows.column(self.target_), source=rows)
 
@@ -265,7 +272,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self.target_ is None:
             raise DataError(
-                "The model does not know the name of its target:", "say which column it is.", code="unknown_target"
+                "The model does not know the name of its target:", "name the column.", code="unknown_target"
             )
         table = TableReader(X, **self.reading_options) if is_file(X) else X
         source = locator_of(table)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .sketches import MomentSketch, NumberSketch, WordCounter
+from .sketches import CategoryCounter, MomentSketch, NumberSketch, WordCounter
 from .text_values import NOT_A_MOMENT, parse_numbers
 from .written_dates import read_moments
 from .written_numbers import read_numbers
@@ -36,7 +35,7 @@ class DistinctTexts:
         self.spelled = self.texts.to_pylist()
         self.filled: npt.NDArray[np.bool_] = ~blank(self.texts)
 
-    def count(self, chosen: npt.NDArray[np.bool_], counter: Any) -> None:
+    def count(self, chosen: npt.NDArray[np.bool_], counter: CategoryCounter | WordCounter) -> None:
         """Give those texts that are chosen, with their counts, to a counter."""
         which = np.flatnonzero(chosen).tolist()
         counter.add([self.spelled[number] for number in which], [self.counts[number] for number in which])

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 
 from ..arguments import check_arguments
 from ..lite.target_scale import COVERAGES
+from .arrow_values import TableLike
 from .scoring import quantile_crps
 
 
 @check_arguments
-def nlpd_scorer(model: Any, X: Any, y: Any) -> float:
+def nlpd_scorer(model: BaseEstimator, X: TableLike, y: ArrayLike) -> float:
     """The mean log predictive density, minus the NLPD, of a fitted `TableRegressor` or `GPRegressor`.
 
     Example:
@@ -28,21 +31,21 @@ def nlpd_scorer(model: Any, X: Any, y: Any) -> float:
 
 
 @check_arguments
-def crps_scorer(model: Any, X: Any, y: Any) -> float:
+def crps_scorer(model: BaseEstimator, X: TableLike, y: ArrayLike) -> float:
     """Minus the mean continuous ranked probability score, in the target's units."""
     lower, upper = _method(model, "predict_interval")(X, coverage=COVERAGES)
     return -float(quantile_crps(lower, upper, np.asarray(y, dtype=np.float64)).mean())
 
 
 @check_arguments
-def coverage_scorer(model: Any, X: Any, y: Any) -> float:
+def coverage_scorer(model: BaseEstimator, X: TableLike, y: ArrayLike) -> float:
     """Minus the distance of the share of targets in 90 % intervals from 90 %."""
     lower, upper = _method(model, "predict_interval")(X, coverage=0.9)
     targets = np.asarray(y, dtype=np.float64)
     return -abs(float(((lower <= targets) & (targets <= upper)).mean()) - 0.9)
 
 
-def _method(model: Any, name: str) -> Any:
+def _method(model: BaseEstimator, name: str) -> Any:
     if not hasattr(model, name):
         raise TypeError(f"model must be a TableRegressor or a GPRegressor, but is a {type(model).__name__}.")
     return getattr(model, name)

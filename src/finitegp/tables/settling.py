@@ -39,8 +39,8 @@ class EncodingOptions:
 
     def profiles(self, names: list[str]) -> dict[str, ColumnProfile]:
         """What is to be learned of each column."""
-        told = (("category", self.categorical), ("number", self.numeric), ("date", self.date))
-        kinds = {name: kind for kind, columns in told for name in columns}
+        given = (("category", self.categorical), ("number", self.numeric), ("date", self.date))
+        kinds = {name: kind for kind, columns in given for name in columns}
         for name in (*self.exclude, *kinds):
             if name not in names:
                 raise DataError(unknown_column(name, names))

@@ -18,7 +18,7 @@ MAX_CATEGORIES = 100_000
 # Of all categories of a column together: long texts are no categories.
 MAX_CATEGORY_BYTES = 1 << 24
 _MAX_WORDS = 1000
-# A value so many times the width of the middle half away from it is no value of a heavy tail.
+# A value this many times the width of the middle half away from it is no value of a heavy tail.
 _ABSURD = 1000.0
 _FEWEST_FOR_ABSURD = 8
 _MAX_WORD_LENGTH = 100
@@ -283,7 +283,7 @@ class WordCounter:
         return self.overflowed or len(self.unknown_words()) > FEW_SPELLINGS
 
     def are_few(self, others: int) -> bool:
-        """Whether a column with so many other values is one of these others, and the words mean that one is missing."""
+        """Whether a column with this number of other values is one of these, and the words mean that one is missing."""
         if others == 0 or self.overflowed:
             return False
         share = self.unknown / (others + self.unknown)

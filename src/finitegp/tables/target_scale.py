@@ -14,13 +14,13 @@ from ..lite.target_scale import SCALES, Scale
 from ..stages import open_stages
 
 Array = npt.NDArray[np.float64]
-# A value that so many of the targets have is an atom: no density describes it.
+# A value that this share of the targets has is an atom: no density describes it.
 ATOM_SHARE = 0.05
 _FOLDS = 4
 #: Rows that are enough to choose a scale by.
 ROWS_TO_CHOOSE_BY = 2000
 _FEWEST_ROWS = 40
-# Another scale than the target's own is taken if it is better by so many standard errors, and by so many nats.
+# Another scale than the target's own is taken if it is better by this number of standard errors, and of nats.
 _CLEAR_ERRORS, _CLEAR_NATS = 2.0, 0.01
 
 

@@ -36,7 +36,7 @@ MISSING_WORDS = frozenset(
     | {"null", "none", "nil", "(null)", "missing", "not available", "nat", "#value!", "#div/0!", "#ref!"}
 )
 
-# A column of text is one of numbers (or dates) if at most this share of its values, in at most so many spellings,
+# A column of text is one of numbers (or dates) if at most this share of its values, in at most this many spellings,
 # is something else; the something else is then missing values in words nobody has listed above.
 FEW_SHARE = 0.05
 FEW_SPELLINGS = 20
@@ -61,7 +61,7 @@ def is_missing_word(text: str) -> bool:
 
 
 def parse_numbers(texts: pa.Array) -> npt.NDArray[np.float64]:
-    """The numbers in an Arrow array of text; NaN where a text is not a number, infinite where it says so.
+    """The numbers in an Arrow array of text; NaN where a text is not a number, infinite where it means infinity.
 
     Example:
         >>> parse_numbers(pa.array(["1.5", " -2e3", "1,5", "inf", None])).tolist()

@@ -10,6 +10,8 @@ from torch import nn
 
 from finitegp import FeatureGP, GPRegressor, InputNoise, TableRegressor
 from finitegp.automatic import fit_auto
+from finitegp.automatic.boosting import fit_trees
+from finitegp.automatic.table import Table
 from finitegp.component import student_component
 from finitegp.data.scaling import Standardizer
 from finitegp.error_shape import GAUSSIAN, ErrorShape, TailedShape
@@ -135,6 +137,15 @@ def _outside(shape):
     return replace(fit, excess=ExcessVariance.fit(inputs, np.array([0.9, 0.2])))
 
 
+def _with_trees():
+    """With boosted trees that have a part in the mean, as large tables have them."""
+    fit = _outside(ErrorShape(5.0))
+    inputs, targets = rows(400, seed=2)
+    scaled_rows = Table(fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets))
+    trees = fit_trees(scaled_rows, scaled_rows, 12, seed=0)
+    return replace(fit, trees=replace(trees, weight=0.4))
+
+
 def _given(feature_map, **options):
     return GPRegressor(feature_map, algorithm="exact", epochs=3, random_state=0, **options).fit(*rows(60))
 
@@ -169,6 +180,7 @@ KINDS = {
     "every module": lambda: scaled(all_modules()),
     "noise from inputs": lambda: scaled(LinearFeatures(2), noise_model=noise(), shape=ErrorShape(4.0)),
     "two shapes of errors": lambda: _outside(TailedShape(ErrorShape(5.0), GAUSSIAN, share=0.1, ratio=6.0)),
+    "boosted trees": _with_trees,
     "noise from features": lambda: scaled(LinearFeatures(2), noise_model=noise("features", 3)),
     **{f"{kernel} on landmarks": lambda kernel=kernel: scaled(landmarks(kernel)) for kernel in ("rbf", "matern32")},
     "given network": lambda: _given(MLPFeatures(2, (16, 8), seed=0), noise="input"),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .extrapolation import MOST_CENTRES, PIECE
 from .features import PeriodicEmbedding
 from .features.landmarks import LandmarkFeatures
+from .lite.program import TREE_NUMBERS, TREES_AT_ONCE
 from .memory.byte_sizes import format_budget, format_bytes
 from .memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryBudgetError, MemoryPlan, find_plan
 from .model import FittedGP
@@ -30,6 +31,7 @@ class PredictionSetting:
         num_parameters: Of all feature maps and noise.
         numbers_per_row: In the GP that takes most, while it predicts a row.
         landmarks: Of each GP, or 0: the factor of their kernel matrix is kept.
+        has_trees: Whether boosted trees have a part in the mean.
         table_columns: Columns of the table, which go along into the output.
         table_rows: Rows of the table that are read at once.
         reading_bytes: What reading the table takes.
@@ -41,6 +43,7 @@ class PredictionSetting:
     num_parameters: int
     numbers_per_row: int
     landmarks: tuple[int, ...] = ()
+    has_trees: bool = False
     table_columns: int = 0
     table_rows: int = 0
     reading_bytes: int = 0
@@ -58,10 +61,12 @@ class PredictionSetting:
         parts = [(component.fitted, columns) for component in fit.components]
         if fit.spread is not None:
             parts.append((fit.spread.fitted, columns + 2))  # it also reads mean and variance
+        trees = 0 if fit.trees is None else sum(each.numel() for each in fit.trees.tensors().values())
         return cls(
             num_columns=columns,
             num_features=tuple(fitted.posterior.num_features for fitted, _ in parts),
-            num_parameters=sum(t.numel() for fitted, _ in parts for t in fitted.model.state_dict().values()),
+            num_parameters=trees + sum(t.numel() for fitted, _ in parts for t in fitted.model.state_dict().values()),
+            has_trees=trees > 0,
             numbers_per_row=max(_numbers_per_row(fitted, width) for fitted, width in parts),
             landmarks=tuple(
                 each.num_features
@@ -116,6 +121,8 @@ def memory_bill(s: PredictionSetting) -> Iterator[Item]:
     yield Item("prediction", "rows of the table and of the output", table)
     yield Item("prediction", "factors of the landmarks", 8 * sum(count**2 for count in s.landmarks))
     yield Item("prediction", "chunk in the model", 8 * s.chunk_size * (s.numbers_per_row + 8 * s.num_columns))
+    if s.has_trees:
+        yield Item("prediction", "rows in the trees", TREE_NUMBERS * 8 * TREES_AT_ONCE)
     yield Item("prediction", "distances to centres", 2 * 8 * PIECE * MOST_CENTRES)
 
 

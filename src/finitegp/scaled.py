@@ -24,6 +24,7 @@ from .extrapolation import ExcessVariance
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage, variance_of_student
 from .spread import SpreadModel
+from .trees import BoostedTrees
 
 Array = npt.NDArray[np.float64]
 
@@ -41,6 +42,7 @@ class ScaledGP:
         components: The GPs; their predictions mix.
         inputs_scaler: Scales inputs.
         target_scaler: Standardises the target.
+        trees: Boosted trees that have a part in the mean, or None.
         spread: A model of how the spread of errors depends on the row, or None.
         excess: A model of what is not known outside of the training rows, or None.
         conformal: Scores of left-out rows, or None.
@@ -54,6 +56,7 @@ class ScaledGP:
     components: tuple[Component, ...]
     inputs_scaler: Standardizer
     target_scaler: Standardizer
+    trees: BoostedTrees | None = None
     spread: SpreadModel | None = None
     excess: ExcessVariance | None = None
     conformal: ConformalScores | None = None
@@ -112,9 +115,7 @@ class ScaledGP:
         # At least one part, so that no rows are refused by who can name what is wrong.
         for start in range(0, max(_row_count(inputs), 1), size):
             scaled = self._scaled_inputs(rows[start : start + size])
-            predicted = [
-                component.fitted.predict(scaled, return_covariance=return_covariance) for component in self.components
-            ]
+            predicted = self._predicted(scaled, return_covariance=return_covariance)
             found = self._in_target_units(self._combine(scaled, predicted))
             wrong = ~(torch.isfinite(found.mean.reshape(len(scaled), -1)).all(dim=1) & torch.isfinite(found.variance))
             if bool(wrong.any()):
@@ -132,7 +133,8 @@ class ScaledGP:
         for start in range(0, max(len(found), 1), self.chunk_size):
             scaled = self._scaled_inputs(rows[start : start + self.chunk_size])
             means = [component.weight * component.fitted.predict_mean(scaled) for component in self.components]
-            found[start : start + self.chunk_size] = torch.stack(means).sum(dim=0)
+            mean = torch.stack(means).sum(dim=0)
+            found[start : start + self.chunk_size] = mean if self.trees is None else self.trees.blend(scaled, mean)
         return found * float(self.target_scaler.scale) + float(self.target_scaler.mean)
 
     def interval(
@@ -213,7 +215,8 @@ class ScaledGP:
             raise ValueError(f"seed must not be negative, but is {seed}.")
         random = np.random.default_rng(seed)
         scaled = self._scaled_inputs(inputs)
-        predicted = [component.fitted.predict(scaled) for component in self.components]
+        plain = [component.fitted.predict(scaled) for component in self.components]
+        predicted = self._with_trees(scaled, plain)
         together = self._combine(scaled, predicted)
         weights = [component.weight for component in self.components]
         mixture = together.mixture or _gaussian(together)
@@ -225,7 +228,7 @@ class ScaledGP:
         for index in np.unique(chosen):
             rows = np.flatnonzero(chosen == index)
             follows = int(index) if index < len(predicted) else int(np.argmax(weights[: len(predicted)]))
-            normal = self._normal_draws(scaled, follows, predicted[follows], len(rows), random)
+            normal = self._normal_draws(scaled, follows, plain[follows], len(rows), random)
             for row, values in zip(rows, normal, strict=True):
                 kinds = np.full(len(scaled), index if index < len(predicted) else len(mixture.weights) - 1)
                 tail = self.components[index].tail if index < len(predicted) else None
@@ -245,7 +248,8 @@ class ScaledGP:
             factors.append(component.variance_factors_without(torch.from_numpy(observed), inside, left_out))
             # A row's weight is how far it was trusted; a new observation there has the noise of any other.
             predicted.append(replace(left_out, noise_variance=inside.noise_variance))
-        return self._in_target_units(self._combine(scaled, predicted, np.stack(factors)))
+        blended = self._with_trees(scaled, predicted)
+        return self._in_target_units(self._combine(scaled, blended, np.stack(factors)))
 
     def update(self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None = None) -> ScaledGP:
         """The fit with more rows: exact posteriors of all rows, with features, noise and scaling kept.
@@ -303,6 +307,16 @@ class ScaledGP:
         pairs = zip(self.components, fitted, strict=True)
         changed = [replace(component, fitted=each, landmark_weights=None) for component, each in pairs]
         return replace(self, components=tuple(changed))
+
+    def _predicted(self, scaled: Array, *, return_covariance: bool = False) -> list[Prediction]:
+        """What each component predicts, the trees' part of the mean taken in."""
+        found = [each.fitted.predict(scaled, return_covariance=return_covariance) for each in self.components]
+        return self._with_trees(scaled, found)
+
+    def _with_trees(self, scaled: Array, predicted: list[Prediction]) -> list[Prediction]:
+        if self.trees is None:
+            return predicted
+        return [replace(each, mean=self.trees.blend(scaled, each.mean)) for each in predicted]
 
     def _scaled_inputs(self, inputs: ArrayLike) -> Array:
         # Farther out there is nothing more to know, and squares would overflow.

@@ -456,6 +456,7 @@ def _fit_large(
         (student_component(found.fitted, found.error_shape),),
         inputs_scaler,
         target_scaler,
+        trees=found.trees,
         excess=found.excess,
         conformal=ConformalScores.of(found.scores, "rows set aside"),
         record=record | found.record,

@@ -25,7 +25,7 @@ from ..noise import NoiseModel
 from ..posterior import WeightPosterior
 from ..predictive import Prediction
 from ..statistics import FeatureStatistics
-from .table import Array, Table
+from .table import Array, Index, Table
 
 # Of the two halves of the Fourier features, with all columns together weighted to one.
 _SHORT, _LONG = 0.5, 2.0
@@ -39,6 +39,8 @@ _SEARCH_ROWS = 2000
 # The noise has settled when the logarithm of the factor on it is below the first, or after the second number of rounds.
 _SETTLED, _SETTLING = 0.02, 3
 _ITERATIONS = 20
+# In nats, of all rows set aside: what a part of boosted trees in the mean must be worth.
+_GAIN_OF_TREES = 3.0
 # Factors on the variance of rows far from what was seen together, and what a larger one may cost in nats per row.
 _NEARNESS = (0.0, *(10.0 ** (0.5 * power) for power in range(-8, 1)))
 _PRICE_OF_NEARNESS = 0.003
@@ -154,6 +156,7 @@ class HeldOut:
         log_scale: ``(rows,)`` of the noise, or None.
         excess: ``(rows,)`` variance from columns outside of what was seen.
         beyond: ``(rows,)`` how far rows are from what was seen together, in squared units of the target.
+        trees: ``(rows,)`` what boosted trees predict, or None.
         chunk_size: Rows that are predicted at once.
     """
 
@@ -162,6 +165,7 @@ class HeldOut:
     log_scale: Tensor | None
     excess: Array
     beyond: Array
+    trees: Array | None = None
     chunk_size: int = 4096
 
     def with_nearness(self, factor: float) -> HeldOut:
@@ -178,6 +182,7 @@ class HeldOut:
             scale,
             self.excess[:count],
             self.beyond[:count],
+            None if self.trees is None else self.trees[:count],
             self.chunk_size,
         )
 
@@ -202,20 +207,34 @@ class LeftOut:
 
 
 class _Judged(NamedTuple):
-    """A prior on rows set aside: squared residuals, variances without the excess, and what fits these best."""
+    """A prior on rows set aside.
+
+    Attributes:
+        prior: The prior.
+        residuals: ``(rows,)`` of the GP.
+        towards: ``(rows,)`` how far trees are above the GP, or None.
+        variance: ``(rows,)`` without the excess.
+        fit: What fits these best.
+    """
 
     prior: Prior
-    squares: Array
+    residuals: Array
+    towards: Array | None
     variance: Array
     fit: _Fit
 
+    def squares(self, weight: float) -> Array:
+        """``(rows,)`` squared residuals of the mean in which trees have this weight."""
+        return np.square(self.residuals if self.towards is None else self.residuals - weight * self.towards)
+
 
 class _Fit(NamedTuple):
-    """The factor on variances and the shape of errors with the best density, and this: the negative log of it."""
+    """The factor on variances and the shape of errors with the best density, the negative log of it, and the trees."""
 
     factor: float
     shape: Shape
     density: float
+    tree_weight: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +245,7 @@ class Calibration:
         prior: Prior variances and noise.
         error_shape: Of predictive distributions.
         nearness: The factor on the variance of rows far from what was seen together.
+        tree_weight: Of boosted trees in the mean; zero if rows set aside gain too little by them.
         scores: ``(rows,)`` absolute normal scores of the rows set aside, each under a prior that the other half of
             them chose.
         record: The same and more, as JSON.
@@ -234,6 +254,7 @@ class Calibration:
     prior: Prior
     error_shape: Shape
     nearness: float
+    tree_weight: float
     scores: Array
     record: dict[str, object]
 
@@ -253,6 +274,9 @@ def calibrate(
     which is all but flat, aside) and variances are multiplied by T. So the pair (a, b) is searched, each with the
     factor and the shape of errors that have the best density; sums of rows are rescaled by block and never read again.
     The linear block is not shrunk.
+
+    Where there are boosted trees, each pair has them in the mean with the weight that gives the smallest squared error
+    in units of the predicted variances. They stay only if the rows set aside gain more than three nats by them in all.
 
     The rows set aside are few, and may be easier than others. Many more rows were left out by single networks, whose
     errors on both kinds of rows are compared: where the left-out ones are worse, error bars are widened by as much.
@@ -291,8 +315,15 @@ def calibrate(
         factor = whole.fit.factor
         if abs(math.log(factor)) < _SETTLED:
             break
-    held, squares = held_out.rows, whole.squares
-    nearness = _choose_nearness(whole, held_out, shapes)
+    held = held_out.rows
+    if whole.towards is not None:
+        plain = _fit(held, whole.squares(0.0), whole.variance, held_out.excess, shapes)
+        if (plain.density - whole.fit.density) * held.total < _GAIN_OF_TREES:
+            whole = whole._replace(towards=None, fit=plain)
+            judged = {place: each._replace(towards=None) for place, each in judged.items()}
+    weight = whole.fit.tree_weight
+    squares = whole.squares(weight)
+    nearness = _choose_nearness(whole, squares, held_out, shapes)
     held_out, few = held_out.with_nearness(nearness), few.with_nearness(nearness)
     whole = whole._replace(fit=_fit(held, squares, whole.variance, held_out.excess, shapes))
     factor, widened = whole.fit.factor, 1.0
@@ -311,6 +342,7 @@ def calibrate(
         prior=prior,
         error_shape=shape,
         nearness=nearness,
+        tree_weight=weight,
         scores=_cross_fitted(judged, few, widened, shape),
         record={
             "network_prior": prior.network * size,
@@ -319,6 +351,7 @@ def calibrate(
             "search": {"places": len(judged), "best": list(best)},
             "widened": widened,
             "nearness": nearness,
+            "tree_weight": weight,
             "degrees_of_freedom": shape.degrees_of_freedom,
             "tail": tail,
             "validation_nlpd": _density(held, squares, variance, shape),
@@ -338,9 +371,24 @@ def _judge(
         log_scale = None if held_out.log_scale is None else held_out.log_scale[part]
         parts.append(posterior.predict(held_out.features[part] * scales, log_scale))
     prediction = Prediction.concatenate(parts)
-    squares = (torch.from_numpy(held_out.rows.targets) - prediction.mean).square().numpy()
-    variance = prediction.variance.numpy()
-    return _Judged(prior, squares, variance, _fit(held_out.rows, squares, variance, held_out.excess, shapes))
+    residuals = held_out.rows.targets - prediction.mean.numpy()
+    towards = None if held_out.trees is None else held_out.trees - prediction.mean.numpy()
+    judged = _Judged(prior, residuals, towards, prediction.variance.numpy(), _Fit(1.0, GAUSSIAN, math.inf))
+    return judged._replace(fit=_fit_with_trees(judged, held_out.rows, held_out.excess, shapes))
+
+
+def _fit_with_trees(
+    judged: _Judged, rows: Table, excess: Array, shapes: Sequence[Shape], own: Index | None = None
+) -> _Fit:
+    """The best factor and shape, trees with the best weight in the mean; of some of the rows set aside, or of all."""
+    part = slice(None) if own is None else own
+    variance, weight = judged.variance[part], 0.0
+    if judged.towards is not None:
+        towards, trust = judged.towards[part], rows.shares() / (variance + excess)
+        weight = float(trust @ (judged.residuals[part] * towards) / max(float(trust @ towards**2), 1e-300))
+        weight = min(max(weight, 0.0), 1.0)
+    fit = _fit(rows, judged.squares(weight)[part], variance, excess, shapes)
+    return fit._replace(tree_weight=weight)
 
 
 def _fit(rows: Table, squares: Array, variance: Array, excess: Array, shapes: Sequence[Shape]) -> _Fit:
@@ -411,12 +459,12 @@ def _fit_tail(samples: Sequence[tuple[Array, Table]], main: ErrorShape, tail: Er
     return TailedShape(main, tail, share, math.sqrt(variances[1] / variances[0]))
 
 
-def _choose_nearness(whole: _Judged, held_out: HeldOut, shapes: Sequence[Shape]) -> float:
+def _choose_nearness(whole: _Judged, squares: Array, held_out: HeldOut, shapes: Sequence[Shape]) -> float:
     """The largest factor on distances that costs the rows set aside next to nothing: they are not outside."""
     found: dict[float, float] = {}
     for factor in _NEARNESS:
         excess = held_out.with_nearness(factor).excess
-        found[factor] = _fit(held_out.rows, whole.squares, whole.variance, excess, shapes).density
+        found[factor] = _fit(held_out.rows, squares, whole.variance, excess, shapes).density
     lowest = min(found.values())
     return max(factor for factor, density in found.items() if density <= lowest + _PRICE_OF_NEARNESS)
 
@@ -472,10 +520,9 @@ def _cross_fitted(judged: Mapping[tuple[float, float], _Judged], few: HeldOut, w
         if len(others) == 0:
             continue
         rows, excess = few.rows.take(others), few.excess[others]
-        found = [
-            (_fit(rows, each.squares[others], each.variance[others], excess, [shape]), each) for each in judged.values()
-        ]
+        found = [(_fit_with_trees(each, rows, excess, [shape], others), each) for each in judged.values()]
         fit, each = min(found, key=lambda both: both[0].density)
-        errors = np.sqrt(each.squares[own] / (fit.factor * widened * each.variance[own] + few.excess[own]))
+        squares = each.squares(fit.tree_weight)[own]
+        errors = np.sqrt(squares / (fit.factor * widened * each.variance[own] + few.excess[own]))
         scores[own] = -ndtri(np.maximum(fit.shape.cumulative(torch.from_numpy(-errors)).numpy(), 1e-300))
     return scores

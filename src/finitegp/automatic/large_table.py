@@ -17,6 +17,8 @@ from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
 from ..statistics import FeatureStatistics, RunningSums, sum_statistics
+from ..trees import BoostedTrees
+from .boosting import fit_trees
 from .ensemble import Ensemble, train_ensemble
 from .joined import HeldOut, LeftOut, calibrate, make_joined_model, with_prior
 from .lagged_training import count_steps
@@ -41,6 +43,7 @@ class LargeTableFit:
         fitted: The exact posterior given every row.
         excess: Variance outside of what was seen, to be added to the epistemic variance.
         error_shape: Of predictive distributions.
+        trees: Boosted trees that have a part in the mean, or None.
         scores: ``(rows,)`` absolute normal scores of rows that no model saw.
         record: What was chosen, and why, as JSON.
     """
@@ -48,6 +51,7 @@ class LargeTableFit:
     fitted: FittedGP
     excess: ExcessVariance
     error_shape: Shape
+    trees: BoostedTrees | None
     scores: Array
     record: dict[str, object]
 
@@ -119,6 +123,8 @@ def _fit(
     for network in ensemble.networks:
         ranks.copy_from_first(network.state_dict().values())
     stages.finish("networks", tell=False)
+    trees = fit_trees(training, validation, settings.trees, seed=seed) if settings.trees else None
+    stages.finish("trees")
     effects = total_effects(lambda rows: ensemble.predict(rows).mean(axis=0), training.inputs, rng)
     factors = left_out_factors(training.inputs, training.targets, effects, seed=seed)
     excess = ExcessVariance.fit(training.inputs, effects, validation.inputs, factors=factors, seed=seed)
@@ -128,7 +134,7 @@ def _fit(
     stages.finish("noise")
     num_fourier = count_fourier(training.inputs.shape[1], settings)
     model, blocks = make_joined_model(ensemble.feature_maps(), effects, num_fourier, noise, seed=seed)
-    held_out, held_out_sums = _look_at(model, validation, excess, settings.chunk_size)
+    held_out, held_out_sums = _look_at(model, validation, excess, trees, settings.chunk_size)
     sums = _sum_rows(model, everything, threads, ranks)
     stages.finish("exact pass")
     others = sums - held_out_sums
@@ -152,7 +158,8 @@ def _fit(
     record["extrapolation_factors"] = factors.tolist()
     record["stages"] = stages.seconds
     excess = replace(excess, nearness=calibration.nearness)
-    return LargeTableFit(fitted, excess, calibration.error_shape, calibration.scores, record)
+    trees = replace(trees, weight=calibration.tree_weight) if trees is not None and calibration.tree_weight else None
+    return LargeTableFit(fitted, excess, calibration.error_shape, trees, calibration.scores, record)
 
 
 def trains_in_processes(rows: int, settings: AutoSettings) -> bool:
@@ -212,7 +219,7 @@ def _find_noise(
 
 @torch.no_grad()
 def _look_at(
-    model: FeatureGP, rows: Table, excess: ExcessVariance, chunk_size: int
+    model: FeatureGP, rows: Table, excess: ExcessVariance, trees: BoostedTrees | None, chunk_size: int
 ) -> tuple[HeldOut, FeatureStatistics]:
     """Rows set aside as the model sees them, and their sums."""
     features = torch.empty(len(rows), model.count_features(rows.inputs.shape[1]), dtype=torch.float64)
@@ -226,7 +233,8 @@ def _look_at(
     sums = FeatureStatistics.from_batch(features, torch.from_numpy(rows.targets), log_scale, counts=counts)
     columns = excess.by_column(rows.inputs).sum(dim=1).numpy()
     beyond = excess.beyond_centres(rows.inputs).numpy()
-    return HeldOut(rows, features, log_scale, columns, beyond, chunk_size), sums
+    predicted = None if trees is None else trees.predict(rows.inputs)
+    return HeldOut(rows, features, log_scale, columns, beyond, predicted, chunk_size), sums
 
 
 @torch.no_grad()

@@ -13,7 +13,9 @@ from itertools import pairwise
 
 from ..extrapolation import CHEAP_FREQUENCIES, CLUSTERED_ROWS, MODELS, MOST_CENTRES, PIECE, TESTED_ROWS
 from ..linalg import GRAM_BLOCK_ROWS
+from ..lite.program import TREE_NUMBERS, TREES_AT_ONCE
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, Part, find_plan
+from .boosting import DEPTH, LEAVES
 from .ensemble import LARGEST_GROUP, embedding_shape, fold_size
 from .lagged_training import BLOCK
 from .large_table import SHARES, count_fourier, count_validation
@@ -85,7 +87,7 @@ class LargeTableSetting:
 
     def changes(self) -> list[str]:
         """The names of settings that a budget has changed."""
-        names = ("members", "hidden", "fourier_features", "max_sample", "max_validation_rows", "chunk_size")
+        names = ("trees", "members", "hidden", "fourier_features", "max_sample", "max_validation_rows", "chunk_size")
         return [name for name in names if getattr(self.settings, name) != getattr(self.wanted, name)]
 
 
@@ -116,6 +118,9 @@ def _candidates(wanted: LargeTableSetting) -> Iterator[LargeTableSetting]:
 
 def _models(settings: AutoSettings) -> Iterator[AutoSettings]:
     yield settings
+    if settings.trees:
+        settings = replace(settings, trees=0)
+        yield settings
     fourier = settings.fourier_features
     while fourier >= 128:
         fourier = fourier // 8 * 4
@@ -148,6 +153,8 @@ def memory_bill(fit: LargeTableSetting) -> Iterator[Item]:
     yield Item("always", "sample", fit.sample * 8 * (fit.columns + (2 if fit.counted else 1)))
     yield from _sampling(fit)
     yield from _training(fit)
+    if fit.settings.trees:
+        yield from _trees(fit)
     yield from _extrapolation(fit)
     if fit.settings.input_noise:
         yield from _noise(fit)
@@ -199,6 +206,22 @@ def _training(fit: LargeTableSetting) -> Iterator[Item]:
     # Also while eigenvectors are found.
     yield Item("training: sums", "features of a member and sums", groups * (4 * chunk * width + block))
     yield Item("training: sums", "matrices", groups * (group + 6) * 8 * width**2)
+
+
+def _trees(fit: LargeTableSetting) -> Iterator[Item]:
+    rows, held_out = fit.sample - count_validation(fit.sample, fit.settings), count_validation(fit.sample, fit.settings)
+    yield _networks("trees", fit)
+    yield _folds("trees", fit)
+    # As they are binned: a byte each, and a copy with columns side by side; gradients, predictions, orders of rows.
+    yield Item("trees", "binned rows", rows * (2 * fit.columns + 48) + 16 * held_out)
+    # Of each node that waits: 255 bins of a column, three numbers each.
+    yield Item("trees", "histograms", (LEAVES + 2) * fit.columns * 256 * 24)
+    yield Item("trees", "trees", tree_bytes(fit.settings.trees) + 4 * 1024 * fit.settings.trees)
+
+
+def tree_bytes(trees: int) -> int:
+    """Of complete trees: columns, thresholds and leaves."""
+    return 3 * 8 * (1 << DEPTH) * trees
 
 
 def _extrapolation(fit: LargeTableSetting) -> Iterator[Item]:
@@ -283,6 +306,8 @@ def _calibration(fit: LargeTableSetting) -> Iterator[Item]:
 def _prediction(fit: LargeTableSetting) -> Iterator[Item]:
     chunk = fit.settings.chunk_size
     yield from _model("prediction", fit, 1)
+    if fit.settings.trees:
+        yield Item("prediction", "trees", tree_bytes(fit.settings.trees) + TREE_NUMBERS * 8 * TREES_AT_ONCE)
     yield Item("prediction", "posterior", 2 * _matrix(fit))
     numbers = max(_numbers_per_row(fit), 4 * fit.num_features) + 8 * fit.columns
     yield Item("prediction", "chunk in the features", 8 * chunk * numbers)

@@ -28,6 +28,8 @@ _THREADS_LOSE, _PROCESSES_LOSE, _START = 1.5, 1.1, 3.0
 _EVALUATIONS, _REFIT_EVALUATIONS = 90, 15
 # Cubes of the number of rows, in multiplications, that a kernel's posterior takes with its features and sums.
 _CUBES_PER_KERNEL, _CUBES_PER_JUDGEMENT = 6.0, 1.5
+# Of boosted trees: for each, and for each value that it looks at.
+_SECONDS_PER_TREE, _SECONDS_PER_BIN = 8e-4, 3e-9
 # Priors that calibration looks at.
 _PLACES = 25
 _TIMED_STEPS = 6
@@ -144,6 +146,7 @@ def _of_networks(work: Work, speed: float) -> float:
     features = settings.members * settings.hidden[-1] + count_fourier(work.columns, settings) + work.columns + 1
     row = timed[1] / settings.batch_size * settings.members + 0.7 * features**2 / speed
     calibration = _PLACES * (0.7 * features**3 + aside * features**2) / speed
+    calibration += settings.trees * (_SECONDS_PER_TREE + _SECONDS_PER_BIN * training * work.columns)
     start = _START if processes else 0.0
     return start + networks + 1.3 * lose * noise + work.rows * row / (threads / 1.2) + calibration + 1.0
 

@@ -27,6 +27,7 @@ class AutoSettings:
         weight_decays: Decoupled, of all parameters. Two networks are trained with each, and the one under which all
             networks together err least, on rows set aside, is that of all others.
         max_sample: Rows that features are learned from; the exact pass takes in every row.
+        trees: The most gradient-boosted trees, which have a part in the mean if left-out rows gain by it; 0 for none.
         fourier_features: Random Fourier features beside the networks.
         input_noise: Whether the noise depends on the input.
         noise_networks: Networks for the noise.
@@ -51,6 +52,7 @@ class AutoSettings:
     learning_rate: float = 7e-3
     weight_decays: tuple[float, ...] = (0.03, 0.3)
     max_sample: int = 100_000
+    trees: int = 600
     fourier_features: int = 512
     input_noise: bool = True
     noise_networks: int = 4
@@ -77,6 +79,8 @@ class AutoSettings:
         for name in ("members", "noise_networks"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name} must be at least 2, but is {getattr(self, name)}: folds show the noise.")
+        if self.trees < 0:
+            raise ValueError(f"trees must not be negative, but is {self.trees}.")
         if not self.weight_decays:
             raise ValueError("weight_decays must hold at least one value.")
         if self.fourier_features < 4 or self.fourier_features % 4:
@@ -108,6 +112,7 @@ EFFORTS: dict[str, AutoSettings] = {
         weight_decays=(0.1,),
         steps=1000,
         max_steps=1200,
+        trees=200,
         fourier_features=256,
         noise_networks=2,
         noise_steps=300,
@@ -121,6 +126,7 @@ EFFORTS: dict[str, AutoSettings] = {
         weight_decays=(0.01, 0.1, 0.3, 1.0),
         steps=5000,
         max_steps=25_000,
+        trees=1000,
         noise_steps=1500,
     ),
 }

@@ -219,6 +219,13 @@ class _Printer:
             inner = f"for (j = 0; j < i; j++) t -= w[{start} + j] * {packed}[k++];"
             statement = f"{{ t = {pointer}[i]; {inner} {last} = t * {packed}[k++]; }}"
             return ["k = 0;", f"for (i = 0; i < {value.width}; i++) {statement}"]
+        if value.op == "trees":
+            count, nodes = value.arrays[0].shape
+            looked_at, thresholds, leaves = map(self.array, value.arrays)
+            step = f"k = 2 * k + 1 + ({pointer}[{looked_at}[i * {nodes} + k]] > {thresholds}[i * {nodes} + k]);"
+            leaf = f"t += {leaves}[i * {nodes + 1} + k - {nodes}];"
+            loop = self._loop(count, "i", f"{{ k = 0; while (k < {nodes}) {step} {leaf} }}")
+            return [f"t = {self.literal(0.0)};", loop, f"{at('0')} = t;"]
         places, columns = self.array(value.arrays[0]), given.width
         inner = self._loop(columns, "j", f"{{ u = {pointer}[j] - {places}[i * {columns} + j]; t += u * u; }}")
         return [self._loop(value.width, "i", f"{{ t = {self.literal(0.0)}; {inner} {at('i')} = t; }}")]
@@ -270,6 +277,8 @@ class _Printer:
             self.operations += value.width * (value.width + 1)
         elif value.op == "distances":
             self.operations += 3 * value.arrays[0].size
+        elif value.op == "trees":
+            self.operations += 3 * len(value.arrays[0]) * (value.arrays[0].shape[1] + 1).bit_length()
         elif value.op in ("sum", "least"):
             self.operations += inputs
         elif value.op in _ELEMENTWISE:

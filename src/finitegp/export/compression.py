@@ -60,7 +60,8 @@ def compressed(model: LiteModel, bytes_of: Callable[[LiteModel], int], limit: in
             "Features can be left out of a model with one target and one GP, but this one mixes several or has several "
             "targets: export it without a limit of bytes, or fit a given feature map, such as feature_map='fourier'."
         )
-    fit = model.fits[0]
+    # Without trees, which take hundreds of kilobytes; the GP predicts by itself.
+    fit = replace(model.fits[0], header={k: each for k, each in model.fits[0].header.items() if k != "trees"})
     whole = fit.gps[0]
     blocks, _ = whole.parts(Value("input", fit.columns))
     widths = [block.raw.width for block in blocks]

@@ -247,6 +247,25 @@ class _Printer:
             start += size
         return found
 
+    def _trees(self, value: Value, given: str) -> str:
+        """All trees a level at a time."""
+        columns, thresholds, _ = value.arrays
+        count, nodes = columns.shape
+        flat = [self.array(each.reshape(-1)) for each in value.arrays]
+        ones, first = self.whole([1]), self.array(nodes * np.arange(count)[None])
+        values = self.add("Gather", given, self.array(columns[:, 0].copy()), axis=1)
+        borders, place = self.array(thresholds[:, 0][None].copy()), ""
+        for level in range((nodes + 1).bit_length() - 1):
+            if level:
+                at = self.add("Add", place, first)
+                values = self.add("GatherElements", given, self.add("Gather", flat[0], at), axis=1)
+                borders = self.add("Gather", flat[1], at)
+            larger = self.add("Cast", self.add("Greater", values, borders), to=self.onnx.TensorProto.INT64)
+            below = self.add("Add", self.add("Add", place, place), ones) if level else ones
+            place = self.add("Add", larger, below)
+        last = self.add("Add", place, self.array(((nodes + 1) * np.arange(count) - nodes)[None]))
+        return self.add("ReduceSum", self.add("Gather", flat[2], last), ones)
+
     def _distances(self, value: Value, given: str) -> str:
         (places,) = value.arrays
         own = self.add("ReduceSum", self.add("Mul", given, given), self.whole([1]))

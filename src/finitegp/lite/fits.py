@@ -21,6 +21,7 @@ from .program import (
     affine,
     apply,
     beside,
+    boosted,
     clipped,
     constant,
     evaluate,
@@ -46,10 +47,11 @@ _ROWS = 512
 _GP = {"feature_map", "noise", "noise_variance", "num_data", "chunk_size"}
 _KNOWN = {
     "fit": {"components", "record", "keeps_rows", "counts_copies_once", "outliers", "inputs_scaler", "target_scaler"}
-    | {"conformal", "spread", "excess"},
+    | {"conformal", "spread", "excess", "trees"},
     "component": _GP | {"name", "weight", "factor", "degrees_of_freedom", "scale_degrees", "tail"},
     "spread": {"shift", "unit", "strength", "factor", "degrees_of_freedom", "share", "limits", "gp"},
     "excess": {"threshold", "nearness"},
+    "trees": {"weight"},
 }
 _SUMS = ("gram", "projected_targets", "target_sum_of_squares", "log_scale_sum")
 
@@ -225,6 +227,8 @@ class Fit:
         own = np.array([number for number, _ in self._tails()], dtype=np.int64)
         wide = np.array([float(tail[1]) ** 2 for _, tail in self._tails()])
         predicted = [gp.predict(x) for gp in self.gps]
+        if "trees" in self.header:
+            predicted = [(self._with_trees(x, mean), unknown, noise) for mean, unknown, noise in predicted]
         means, unknown, noises = (beside(list(each)) for each in zip(*predicted, strict=True))
         squares, spreads = factors * (unknown + noises), factors * self._error_variances()
         shares = np.array([float(each["weight"]) for each in components])
@@ -263,6 +267,13 @@ class Fit:
             "means": means * scale + shift,
             "scales": apply("sqrt", squares) * scale,
         }
+
+    def _with_trees(self, x: Value, mean: Value) -> Value:
+        """The mean in which boosted trees have a part."""
+        arrays = inside(self.arrays, "trees.")
+        columns = arrays["columns"].astype(np.int64)
+        found = boosted(x, columns, arrays["thresholds"], arrays["leaves"])
+        return mean + float(self.header["trees"]["weight"]) * (found - mean)
 
     def _tails(self) -> list[tuple[int, Any]]:
         """Components of whose errors a share is larger than the others: share, factor on the scale, freedom."""
@@ -398,7 +409,7 @@ def read_fit(header: Mapping[str, Any], stored: Mapping[str, npt.NDArray[np.gene
     if "components" not in header:
         header, arrays = _second_version(header, arrays)
     parts = [("component", each) for each in header["components"]]
-    parts += [("fit", header), *((name, header[name]) for name in ("spread", "excess") if name in header)]
+    parts += [("fit", header), *((name, header[name]) for name in ("spread", "excess", "trees") if name in header)]
     for part, entries in parts:
         if unknown := sorted(set(entries) - _KNOWN[part]):
             raise LiteError(f"its {part} holds {unknown[0]!r}, which is not known here: use a newer release")
@@ -410,6 +421,8 @@ def read_fit(header: Mapping[str, Any], stored: Mapping[str, npt.NDArray[np.gene
         _read_gp(entry, inside(arrays, f"components.{number}."), columns)
         for number, entry in enumerate(header["components"])
     ]
+    if "trees" in header:
+        _check_trees(header["trees"]["weight"], inside(arrays, "trees."), columns)
     spread = header.get("spread")
     return Fit(
         header,
@@ -417,6 +430,15 @@ def read_fit(header: Mapping[str, Any], stored: Mapping[str, npt.NDArray[np.gene
         tuple(gps),
         None if spread is None else _read_gp(spread["gp"], inside(arrays, "spread."), columns + 2),
     )
+
+
+def _check_trees(weight: object, arrays: Arrays, inputs: int) -> None:
+    columns, thresholds, leaves = (arrays[name] for name in ("columns", "thresholds", "leaves"))
+    nodes = columns.shape[1] if columns.ndim == 2 and len(columns) else 0
+    good = isinstance(weight, float) and 0.0 < weight <= 1.0 and 0 < nodes < 1024 and not nodes & (nodes + 1)
+    good = good and thresholds.shape == columns.shape and leaves.shape == (len(columns), nodes + 1)
+    if not good or columns.min() < 0 or columns.max() >= inputs or np.any(columns != np.floor(columns)):
+        raise LiteError("its trees make no sense")
 
 
 def _second_version(header: Any, arrays: Arrays) -> tuple[Any, Arrays]:

@@ -17,6 +17,10 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 #: Rows of a triangle that are solved at once.
 BLOCK = 16
+#: Pairs of a row and a tree that are followed at once.
+TREES_AT_ONCE = 32_768
+#: Numbers in memory for each of them.
+TREE_NUMBERS = 6
 
 
 class LiteError(ValueError):
@@ -185,6 +189,11 @@ def least(value: Value, group: int = 0) -> Value:
     return Value("least", value.width // (group or value.width), (value,), group=group or value.width)
 
 
+def boosted(value: Value, columns: npt.NDArray[np.int64], thresholds: Array, leaves: Array) -> Value:
+    """The sum of complete binary trees: see :func:`sum_trees`."""
+    return Value("trees", 1, (value,), (columns, thresholds, leaves))
+
+
 def ordered(outputs: Iterable[Value]) -> list[Value]:
     """All values that some depend on, each after what it depends on."""
     found: dict[int, Value] = {}
@@ -278,6 +287,35 @@ def _solve(_: Value, given: list[Numbers], arrays: list[Numbers]) -> Numbers:
     return found
 
 
+def sum_trees(inputs: Numbers, columns: npt.NDArray[np.int64], thresholds: Numbers, leaves: Numbers) -> Numbers:
+    """``(rows,)`` sums over complete binary trees.
+
+    Args:
+        inputs: ``(rows, columns)``.
+        columns: ``(trees, nodes)`` which column each inner node looks at; the children of node ``i`` are ``2 i + 1``
+            and ``2 i + 2``.
+        thresholds: ``(trees, nodes)``: a row whose value is larger goes to the second child.
+        leaves: ``(trees, nodes + 1)`` values, from left to right.
+
+    Example:
+        >>> sum_trees(np.array([[0.0], [2.0]]), np.zeros((1, 1), np.int64), np.ones((1, 1)), np.array([[3.0, 4.0]]))
+        array([3., 4.])
+    """
+    count, nodes = columns.shape
+    first_node, first_leaf = nodes * np.arange(count), (nodes + 1) * np.arange(count) - nodes
+    size = max(1, TREES_AT_ONCE // count)
+    parts = []
+    for start in range(0, len(inputs), size):
+        rows = inputs[start : start + size]
+        place = np.zeros((len(rows), count), np.int64)
+        while place.size and place[0, 0] < nodes:
+            at = first_node + place
+            larger = np.take_along_axis(rows, columns.ravel()[at], axis=1) > thresholds.ravel()[at]
+            place = 2 * place + 1 + larger
+        parts.append(leaves.ravel()[first_leaf + place].sum(axis=1))
+    return np.concatenate(parts) if parts else np.zeros(0, inputs.dtype)
+
+
 def _grouped(value: Value, x: Numbers) -> Numbers:
     return x.reshape(len(x), value.width, value.group)
 
@@ -313,5 +351,6 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "take": lambda _, given, arrays: given[0][:, arrays[0]],
     "sum": lambda value, given, arrays: _grouped(value, given[0]).sum(axis=2),
+    "trees": lambda _, given, arrays: sum_trees(given[0], *arrays)[:, None],
     "least": lambda value, given, arrays: _grouped(value, given[0]).min(axis=2),
 }

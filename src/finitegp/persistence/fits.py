@@ -31,6 +31,7 @@ from ..posterior import WeightPosterior
 from ..scaled import ScaledGP
 from ..spread import SpreadModel
 from ..statistics import FeatureStatistics
+from ..trees import BoostedTrees
 from .container import read_container, write_container
 from .modules import build_module, check_grids, describe_module, load_tensors
 from .plain_json import plain_json
@@ -176,6 +177,9 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
             tensors[f"{role}.{name}"] = torch.tensor(np.asarray(getattr(scaler, name), np.float64))
     if fit.conformal is not None:
         header["conformal"] = fit.conformal.to_json()
+    if fit.trees is not None:
+        header["trees"] = {"weight": fit.trees.weight}
+        tensors |= {f"trees.{name}": tensor for name, tensor in fit.trees.tensors().items()}
     if fit.spread is not None:
         header["spread"], mine = _encode_spread(fit.spread, columns)
         tensors |= {f"spread.{name}": tensor for name, tensor in mine.items()}
@@ -260,6 +264,9 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
         excess = ExcessVariance.from_tensors(header["excess"], _with_prefix(tensors, "excess."))
         if len(excess.effects) != columns:
             raise ModelFileError(f"its variance outside of the training rows is not for {columns} columns")
+    trees = None
+    if "trees" in header:
+        trees = BoostedTrees.from_tensors(header["trees"]["weight"], _with_prefix(tensors, "trees."), columns)
     keeps_rows, copies, outliers = (header[name] for name in ("keeps_rows", "counts_copies_once", "outliers"))
     if not (isinstance(keeps_rows, bool) and isinstance(copies, bool) and isinstance(outliers, dict)):
         raise ModelFileError("what it holds of its training rows makes no sense")
@@ -267,6 +274,7 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
         tuple(components),
         inputs_scaler,
         target_scaler,
+        trees=trees,
         spread=None if spread is None else _decode_spread(spread, _with_prefix(tensors, "spread."), columns),
         excess=excess,
         conformal=None if scores is None else ConformalScores.from_json(scores),

@@ -1,0 +1,75 @@
+"""``BoostedTrees``: gradient-boosted trees that have a part in the mean of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .errors import ModelFileError
+from .lite.program import sum_trees
+
+Array = npt.NDArray[np.float64]
+# No scaled input is larger: where a tree ends early, all rows go left below.
+NEVER = 1e9
+_MOST_NODES = 1023
+
+
+@dataclass(frozen=True, eq=False)
+class BoostedTrees:
+    """A sum of complete binary trees on scaled inputs, and its share in the mean of a fit.
+
+    Features of networks are smooth, and trees are not: on tables with steps the mean of both is better than each. The
+    posterior knows nothing of them: rows that come or go change the GP alone.
+
+    Attributes:
+        columns: ``(trees, nodes)``; see :func:`~finitegp.lite.program.sum_trees`.
+        thresholds: ``(trees, nodes)``.
+        leaves: ``(trees, nodes + 1)``, in units of the scaled target.
+        weight: Of the trees in the mean; the GP has the rest.
+    """
+
+    columns: npt.NDArray[np.int64]
+    thresholds: Array
+    leaves: Array
+    weight: float = 1.0
+
+    def predict(self, inputs: Array) -> Array:
+        """``(rows,)`` the sum of all trees."""
+        found: Array = sum_trees(inputs, self.columns, self.thresholds, self.leaves)
+        return found
+
+    def blend(self, inputs: Array, mean: Tensor) -> Tensor:
+        """The mean of trees and GP, given that of the GP."""
+        return mean + self.weight * (torch.from_numpy(self.predict(inputs)) - mean)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a file holds of it besides the weight."""
+        parts = (self.columns, self.thresholds, self.leaves)
+        return {
+            name: torch.from_numpy(each) for name, each in zip(("columns", "thresholds", "leaves"), parts, strict=True)
+        }
+
+    @classmethod
+    def from_tensors(cls, weight: object, tensors: Mapping[str, Tensor], columns: int) -> BoostedTrees:
+        """What :meth:`tensors` gave, checked.
+
+        Raises:
+            ModelFileError: If it makes no sense for inputs of this many columns.
+        """
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 < weight <= 1.0:
+            raise ModelFileError("the weight of its trees makes no sense")
+        places, thresholds, leaves = (tensors[name] for name in ("columns", "thresholds", "leaves"))
+        nodes = places.shape[1] if places.ndim == 2 else 0
+        good = places.dtype == torch.int64 and thresholds.dtype == leaves.dtype == torch.float64
+        good = good and 0 < nodes <= _MOST_NODES and (nodes & (nodes + 1)) == 0 and len(places) > 0
+        good = good and thresholds.shape == places.shape and leaves.shape == (len(places), nodes + 1)
+        if not good or int(places.min()) < 0 or int(places.max()) >= columns:
+            raise ModelFileError("its trees make no sense")
+        if not bool(torch.isfinite(thresholds).all() and torch.isfinite(leaves).all()):
+            raise ModelFileError("its trees hold what is no number")
+        return cls(places.numpy(), thresholds.numpy(), leaves.numpy(), float(weight))

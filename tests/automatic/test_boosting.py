@@ -1,0 +1,140 @@
+"""Boosted trees beside the networks: taken from scikit-learn whole, used where left-out rows gain, kept in files."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+from finitegp.automatic import fit_auto
+from finitegp.automatic.boosting import DEPTH, LEAVES, fit_trees
+from finitegp.automatic.table import Table
+from finitegp.errors import ModelFileError
+from finitegp.lite.program import sum_trees
+from finitegp.trees import BoostedTrees
+
+QUICK = {"small_rows": 100, "most_rows_for_both": 0, "members": 2, "hidden": [16, 16], "steps": 80, "max_steps": 80}
+QUICK |= {"fourier_features": 16, "noise_steps": 30, "trees": 60}
+
+
+def steps(count, seed=0):
+    """A function with steps in all directions, which smooth features cannot follow."""
+    random = np.random.default_rng(seed)
+    inputs = random.uniform(-2.0, 2.0, size=(count, 3))
+    levels = 3.0 * (inputs[:, 0] > 0.3) * (inputs[:, 1] < 0.8) - 2.0 * (inputs[:, 2] > -0.5)
+    return inputs, levels + 0.1 * random.normal(size=count)
+
+
+def test_sum_of_trees_follows_each_row_to_its_leaf():
+    random = np.random.default_rng(0)
+    columns, thresholds = random.integers(0, 3, size=(5, 7)), random.normal(size=(5, 7))
+    leaves, inputs = random.normal(size=(5, 8)), random.normal(size=(40, 3))
+
+    def by_hand(row):
+        total = 0.0
+        for tree in range(5):
+            node = 0
+            while node < 7:
+                node = 2 * node + (2 if row[columns[tree, node]] > thresholds[tree, node] else 1)
+            total += leaves[tree, node - 7]
+        return total
+
+    np.testing.assert_allclose(sum_trees(inputs, columns, thresholds, leaves), [by_hand(row) for row in inputs])
+    assert sum_trees(inputs[:0], columns, thresholds, leaves).shape == (0,)
+
+
+def test_trees_are_those_of_scikit_learn():
+    inputs, targets = steps(500)
+    held_out = Table(*steps(200, seed=1))
+    found = fit_trees(Table(inputs, targets), held_out, 40, seed=3)
+    assert found is not None, "scikit-learn keeps its trees in another form"
+    same = HistGradientBoostingRegressor(
+        learning_rate=0.1,
+        max_iter=len(found.leaves),
+        max_leaf_nodes=LEAVES,
+        max_depth=DEPTH,
+        max_features=0.5,
+        early_stopping=False,
+        random_state=3,
+    ).fit(inputs, targets)
+    np.testing.assert_allclose(found.predict(held_out.inputs), same.predict(held_out.inputs), rtol=1e-9, atol=1e-9)
+
+
+def test_rows_set_aside_choose_how_many():
+    random = np.random.default_rng(0)
+    inputs, noise = random.normal(size=(300, 2)), random.normal(size=300)
+    held_out = Table(random.normal(size=(300, 2)), random.normal(size=300))
+    few = fit_trees(Table(inputs, noise), held_out, 100, seed=0)
+    many = fit_trees(Table(*steps(500)), Table(*steps(300, seed=1)), 100, seed=0)
+    assert few is not None
+    assert many is not None
+    assert len(few.leaves) < 10 < len(many.leaves)
+
+
+@pytest.fixture(scope="module")
+def fits():
+    rows = steps(1500)
+    return fit_auto(*rows, settings=QUICK), fit_auto(*rows, settings=QUICK | {"trees": 0})
+
+
+class TestFit:
+    def test_they_help_where_there_are_steps(self, fits):
+        blended, plain = fits
+        inputs, targets = steps(500, seed=5)
+        assert blended.trees is not None
+        assert 0.3 < blended.record["tree_weight"] <= 1.0
+        assert plain.trees is None
+
+        def nlpd(fit):
+            return -float(fit.log_density(inputs, targets).mean())
+
+        assert nlpd(blended) < nlpd(plain) - 0.3
+
+    def test_everything_agrees_on_the_mean(self, fits):
+        fit = fits[0]
+        inputs = steps(40, seed=6)[0]
+        mean = fit.predict(inputs).mean
+        torch.testing.assert_close(fit.predict_mean(inputs), mean, rtol=1e-9, atol=1e-9)
+        draws = fit.sample(inputs, 4000, seed=1)
+        error = (draws.mean(dim=0) - mean) / (fit.predict(inputs).std / 4000**0.5)
+        assert float(error.abs().max()) < 5.0
+        gp = replace(fit, trees=None).predict(inputs).mean
+        scaled = fit.inputs_scaler.transform(inputs)
+        trees = fit.trees.predict(scaled) * fit.target_scaler.scale + fit.target_scaler.mean
+        weight = fit.trees.weight
+        np.testing.assert_allclose(mean.numpy(), weight * trees + (1.0 - weight) * gp.numpy(), rtol=1e-9)
+
+    def test_rows_that_come_and_go_change_the_gp_alone(self, fits):
+        fit = fits[0]
+        inputs, targets = steps(50, seed=7)
+        back = fit.update(inputs, targets).forget(inputs, targets)
+        torch.testing.assert_close(back.predict(inputs).mean, fit.predict(inputs).mean, rtol=1e-6, atol=1e-6)
+        assert fit.update(inputs, targets).trees is fit.trees
+
+    def test_none_where_rows_do_not_gain(self):
+        random = np.random.default_rng(0)
+        inputs = random.normal(size=(1500, 2))
+        fit = fit_auto(inputs, inputs @ [1.0, -2.0] + 0.3 * random.normal(size=1500), settings=QUICK)
+        assert fit.trees is None
+        assert fit.record["tree_weight"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("columns", lambda each: each + 3),
+        ("columns", lambda each: each.double()),
+        ("thresholds", lambda each: each[:, :-1]),
+        ("leaves", lambda each: each * torch.nan),
+        ("leaves", lambda each: each[:1]),
+    ],
+)
+def test_trees_of_a_file_are_checked(name, change):
+    trees = BoostedTrees(np.zeros((2, 3), np.int64), np.zeros((2, 3)), np.zeros((2, 4)))
+    good = trees.tensors()
+    assert BoostedTrees.from_tensors(0.5, good, 3).weight == 0.5
+    with pytest.raises(ModelFileError, match="trees"):
+        BoostedTrees.from_tensors(0.5, good | {name: change(good[name])}, 3)
+    with pytest.raises(ModelFileError, match="weight"):
+        BoostedTrees.from_tensors(1.5, good, 3)

@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from export_models import QUICK
 from saved_fits import MAPS, NOISES, assert_same_predictions, make_fit, make_rows
 from torch import nn
 
@@ -22,16 +23,6 @@ from finitegp.noise import InputNoise
 from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import read_container, write_container
 from finitegp.persistence.modules import describe_module
-
-QUICK = {
-    "small_rows": 100,
-    "most_rows_for_both": 0,
-    "members": 2,
-    "hidden": [16, 16],
-    "steps": 60,
-    "fourier_features": 16,
-    "noise_steps": 20,
-}
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -76,7 +76,7 @@ def exact_pass(data: Any) -> Work:
 
     def work(ranks: Ranks) -> float:
         started = time.perf_counter()
-        model.nlml(data, ranks=ranks)
+        model.nlml(ranks.shard(data))
         return time.perf_counter() - started
 
     return work

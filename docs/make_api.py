@@ -115,6 +115,11 @@ def make_page() -> str:
         "",
         "Written by `docs/make_api.py` from the docstrings; do not edit. The examples are executed in the tests.",
         "",
+        "Types that many signatures share: `ArrayLike` is NumPy's, with torch's tensors and data frames of numbers;",
+        "`Data` is a source, arrays `(inputs, targets[, weights[, counts]])`, or an iterable of such chunks;",
+        "`TableLike` is a data frame, an Arrow table, an array, columns by name, names of files, or chunks of these;",
+        "`RandomState` is a whole number, NumPy's `RandomState` or None; `Exportable` is a fitted model or its file.",
+        "",
     ]
     body: list[str] = []
     for section, names in _resolved().items():

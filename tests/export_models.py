@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from saved_fits import make_rows as rows
 from torch import nn
 
 from finitegp import FeatureGP, GPRegressor, InputNoise, TableRegressor
@@ -50,12 +51,6 @@ class Kept:
     fitted: Any
     new: Any
     later: tuple[Any, Any]
-
-
-def rows(count, seed=0, columns=2):
-    random = np.random.default_rng(seed)
-    inputs = random.normal(size=(count, columns)) * 3 + 1
-    return inputs, 50 + 10 * np.sin(inputs[:, 0]) + random.normal(size=count)
 
 
 def table(count, seed=0):

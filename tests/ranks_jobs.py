@@ -135,14 +135,14 @@ def exact_passes(ranks, directory):
     found = {}
     for name, source in open_sources(directory).items():
         model = make_model()
-        found[f"{name} statistics"] = model.statistics(source, ranks=ranks).flatten()
-        small_noise = make_model(noise_variance=1e-9).likelihood(source, ranks=ranks)
-        found[f"{name} nlml"] = torch.tensor([model.nlml(source, ranks=ranks), small_noise.nlml], dtype=torch.float64)
-        fitted = make_noisy_model().condition(source, optimize_noise=True, ranks=ranks)
+        found[f"{name} statistics"] = model.statistics(ranks.shard(source)).flatten()
+        small_noise = make_model(noise_variance=1e-9).likelihood(ranks.shard(source))
+        found[f"{name} nlml"] = torch.tensor([model.nlml(ranks.shard(source)), small_noise.nlml], dtype=torch.float64)
+        fitted = make_noisy_model().condition(ranks.shard(source), optimize_noise=True)
         found[f"{name} weights"] = fitted.posterior.weight_mean
         found[f"{name} noise"] = torch.tensor(fitted.model.noise_variance, dtype=torch.float64)
         noisy = make_noisy_model()
-        exact_gradient(noisy, source, ranks=ranks)
+        exact_gradient(noisy, ranks.shard(source))
         found |= {f"{name} gradient {label}": p.grad for label, p in noisy.named_parameters() if p.grad is not None}
     return found
 
@@ -253,7 +253,7 @@ def failures(ranks):
     said = {}
     data = torch.arange(101.0)[:, None], torch.arange(101.0)
     try:
-        FeatureGP(Broken(), 0.1).nlml(data, ranks=ranks)
+        FeatureGP(Broken(), 0.1).nlml(ranks.shard(data))
     except (FeatureMapError, LostRankError) as error:
         said["exact pass"] = f"{type(error).__name__}: {error}"
     try:

@@ -25,8 +25,9 @@ from finitegp.algorithms import BSGD, Lagged
 from finitegp.algorithms.base import Algorithm
 from finitegp.automatic import EFFORTS
 from finitegp.callbacks import BiasMeter
-from finitegp.data import Share, as_source
+from finitegp.data import ScaledSource, Scaling, Share, as_source
 from finitegp.data.sampling import Sampler
+from finitegp.data.sums import COMPLETE
 from finitegp.distributed import ALONE, Ranks, join_ranks
 from finitegp.schedules import make_optimizer
 from finitegp.tables.model import TableRegressor
@@ -175,6 +176,17 @@ def test_threads_of_gloo_do_not_interrupt_the_one_that_computes(results):
     for said in results.said:
         assert said["policies"][0] == os.SCHED_OTHER
         assert os.SCHED_BATCH in said["policies"]
+
+
+def test_a_shard_is_the_same_rows_with_other_sums():
+    """The source that is given stays as it was, and sources around a shard share it."""
+    source, ranks = as_source(ranks_jobs.make_data()), Ranks(1, 2)
+    shard = ranks.shard(source)
+    assert shard.sums is ranks
+    assert source.sums is COMPLETE
+    assert shard.with_chunks(7).sums is ranks
+    assert ScaledSource(shard, Scaling.measure(source)).sums is ranks
+    assert sum(len(rows.inputs) for rows in shard) == source.num_data
 
 
 def test_alone_without_torchrun():

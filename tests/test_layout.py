@@ -55,6 +55,19 @@ def test_imports_make_no_circle(roots):
     assert not above, f"among these modules there is a circle of imports: {sorted(above)}"
 
 
+def test_the_model_knows_rows_and_no_processes():
+    """What several processes add up is a matter of the source that the rows come from."""
+    paths = modules(PACKAGE)
+    seen, left = set(), ["finitegp.model"]
+    while left:
+        name = left.pop()
+        seen.add(name)
+        found = {full if full in paths else stem for stem, full in imported(name, paths[name])}
+        left += sorted((found & paths.keys()) - seen)
+    assert "finitegp.data.sources" in seen
+    assert "finitegp.distributed" not in seen
+
+
 def test_the_package_imports_nothing_that_is_not_installed_with_it():
     for name, path in modules(PACKAGE).items():
         roots = {stem.partition(".")[0] for stem, _ in imported(name, path)}

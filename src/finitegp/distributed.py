@@ -6,6 +6,7 @@ statistics of exact passes and gradients of batches are added up over ranks, and
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -26,8 +27,10 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from .arguments import check_arguments
-from .data.sources import Data, Share
+from .data.iterables import as_source
+from .data.sources import Data, Source
 from .data.spool import Progress, SpooledSource, open_spool, spool, spool_temporarily
+from .data.sums import Share, Sums
 from .errors import DataError, LostRankError
 from .statistics import FeatureStatistics, sum_statistics
 
@@ -44,7 +47,7 @@ _WATCHED = 0.003
 _DONE, _WORKING, _FAILED = range(3)
 
 
-class Ranks:
+class Ranks(Sums):
     """The processes of one run: which of them this is, and how they add up what each of them has.
 
     Made by :func:`join_ranks`; ``Ranks()`` is one process alone, for which every method does the least. All ranks have
@@ -84,6 +87,12 @@ class Ranks:
         if not torch.cuda.is_available():
             return torch.device("cpu")
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+
+    def shard(self, data: Data) -> Source:
+        """The same rows, of which exact passes read this rank's share; all ranks get the sums over all rows."""
+        source = copy.copy(as_source(data))
+        source.sums = self
+        return source
 
     def sum_statistics(self, parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
         """The sum of all parts of all ranks, of which this rank may have none; each is made while it is added.

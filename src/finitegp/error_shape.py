@@ -39,11 +39,6 @@ class ErrorShape:
             raise ValueError(f"degrees_of_freedom must be above 2 and finite, or None for the Gaussian, not {value}.")
 
     @property
-    def is_gaussian(self) -> bool:
-        """Whether it is the Gaussian."""
-        return self.degrees_of_freedom is None
-
-    @property
     def name(self) -> str:
         """What it is called in sentences."""
         if self.degrees_of_freedom is None:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from .arguments import check_arguments
 from .data import ArraySource, Rows, as_source
-from .data.sources import WHOLE, Data, Share
-from .distributed import ALONE, Ranks
+from .data.sources import Data, Source
+from .data.sums import WHOLE, Share
 from .errors import DataError, FeatureMapError
 from .features import count_features
 from .features.landmarks import combine_features, landmark_parts, landmarks_of, residual_variance
@@ -219,12 +219,12 @@ class FeatureGP(nn.Module):
         return copy.deepcopy(self).to(torch.float64).eval()
 
     @torch.no_grad()
-    def statistics(self, data: Data, *, ranks: Ranks = ALONE) -> FeatureStatistics:
+    def statistics(self, data: Data) -> FeatureStatistics:
         """The row sums of the data in one pass, in memory that does not depend on the number of rows.
 
-        Each of several ``ranks`` reads its share of the rows; all of them get the sums over all rows.
+        Of rows that several processes share (:meth:`.Ranks.shard`), each reads its share; all get the sums over all.
         """
-        return self.exact_copy()._sums_of_all(data, ranks)
+        return self.exact_copy()._sums_of_all(as_source(data))
 
     def partial_statistics(self, data: Data, *, share: Share = WHOLE) -> Iterator[FeatureStatistics]:
         """The row sums of each chunk in turn, in the model's own float type (:meth:`statistics` uses float64)."""
@@ -244,10 +244,10 @@ class FeatureGP(nn.Module):
                 beat()
         return sums
 
-    def _sums_of_all(self, data: Data, ranks: Ranks) -> FeatureStatistics:
-        with ranks.working() as beat:
-            own = self.sum_rows(data, share=ranks.share, beat=beat)
-        return ranks.sum_statistics(() if own.is_empty else (own.total(),))
+    def _sums_of_all(self, source: Source) -> FeatureStatistics:
+        with source.sums.working() as beat:
+            own = self.sum_rows(source, share=source.sums.share, beat=beat)
+        return source.sums.sum_statistics(() if own.is_empty else (own.total(),))
 
     def _add_rows(self, sums: RunningSums, rows: Rows) -> None:
         features, log_scale = self.checked_forward(rows)
@@ -257,22 +257,21 @@ class FeatureGP(nn.Module):
             raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
 
     @torch.no_grad()
-    def likelihood(self, data: Data, *, ranks: Ranks = ALONE) -> MarginalLikelihood:
+    def likelihood(self, data: Data) -> MarginalLikelihood:
         """The exact negative log marginal likelihood of the data with its named terms.
 
-        One pass over the rows, and a second one where the noise is so small that the first would cancel. Each of
-        several ``ranks`` reads its share of the rows.
+        One pass over the rows, and a second one where the noise is so small that the first would cancel.
 
         Raises:
             NumericalError: If even two passes in float64 cannot give four digits.
         """
         exact = self.exact_copy()
         source = as_source(data)
-        statistics = exact._sums_of_all(source, ranks)
+        statistics = exact._sums_of_all(source)
         noise_variance = exact.noise_variance
         # A module may cast to a coarser type inside; then the value is only as good as its features.
         coarse = exact.feature_dtype if exact.feature_dtype is not None else torch.float64
-        rounding = ranks.largest(0.0 if coarse == torch.float64 else torch.finfo(coarse).eps)
+        rounding = source.sums.largest(0.0 if coarse == torch.float64 else torch.finfo(coarse).eps)
         value = negative_log_marginal_likelihood(
             statistics, noise_variance, feature_rounding=rounding, tolerance=math.inf
         )
@@ -280,8 +279,8 @@ class FeatureGP(nn.Module):
             return value
         weights = WeightPosterior(statistics, noise_variance).weight_mean
         residual_squares = 0.0
-        with ranks.working() as beat:
-            for rows in source.part(ranks.share):
+        with source.sums.working() as beat:
+            for rows in source.part(source.sums.share):
                 features, log_scale = exact.checked_forward(rows)
                 residuals = features.to(torch.float64) @ weights - rows.observed.to(features.device)
                 if log_scale is not None:
@@ -291,7 +290,7 @@ class FeatureGP(nn.Module):
                 residual_squares += float(residuals.square().sum())
                 del rows, features, log_scale  # not kept while the next chunk passes
                 beat()
-        residual_squares = ranks.add_number(residual_squares)
+        residual_squares = source.sums.add_number(residual_squares)
         return negative_log_marginal_likelihood(
             statistics,
             noise_variance,
@@ -299,26 +298,25 @@ class FeatureGP(nn.Module):
             feature_rounding=rounding,
         )
 
-    def nlml(self, data: Data, *, ranks: Ranks = ALONE) -> float:
+    def nlml(self, data: Data) -> float:
         """The exact negative log marginal likelihood per row."""
-        return self.likelihood(data, ranks=ranks).nlml
+        return self.likelihood(data).nlml
 
-    def optimize_noise(self, data: Data, *, optimize_output_scale: bool = False, ranks: Ranks = ALONE) -> NoiseOptimum:
+    def optimize_noise(self, data: Data, *, optimize_output_scale: bool = False) -> NoiseOptimum:
         """Set the noise variance (and output scale) to its exact optimum for the present features, in one pass."""
-        optimum = optimal_noise(self.statistics(data, ranks=ranks), optimize_output_scale=optimize_output_scale)
+        optimum = optimal_noise(self.statistics(data), optimize_output_scale=optimize_output_scale)
         self.noise.set_variance(optimum.noise_variance)
         if optimize_output_scale:
             self.set_output_scale(self.output_scale * optimum.output_scale)
         return optimum
 
-    def condition(self, data: Data, *, optimize_noise: bool = False, ranks: Ranks = ALONE) -> FittedGP:
+    def condition(self, data: Data, *, optimize_noise: bool = False) -> FittedGP:
         """The exact posterior given the data: one pass. Later changes of this model do not reach the result.
 
-        ``optimize_noise`` first sets the noise variance as :meth:`optimize_noise` does, within the same pass. Each of
-        several ``ranks`` reads its share of the rows; all of them get the posterior of all rows.
+        ``optimize_noise`` first sets the noise variance as :meth:`optimize_noise` does, within the same pass.
         """
         exact = self.exact_copy().requires_grad_(False)
-        statistics = exact._sums_of_all(data, ranks)
+        statistics = exact._sums_of_all(as_source(data))
         if optimize_noise:
             for model in (self, exact):
                 model.noise.set_variance(optimal_noise(statistics).noise_variance)

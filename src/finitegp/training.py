@@ -178,7 +178,7 @@ def train(
         if restore_best and run.best is not None and not run.diverged:
             algorithm.load_state_dict(run.best.state)
         elif not run.diverged:
-            algorithm.finish(sampler.data)
+            algorithm.finish(ranks.shard(sampler.data))
     finally:
         run.seconds = time.perf_counter() - started
         for callback in callbacks:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_algorithms import assert_same_gradients, gradients_of
+from algorithm_problems import assert_same_gradients, gradients_of
 
 from finitegp import BSGD, SCGD, DataError, FeatureGP, InputNoise, Lagged, Minimax, PaperMinimax, train
 from finitegp.data import Rows, spool

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from test_algorithms import check_algorithm
+from algorithm_problems import check_algorithm
 from torch import nn
 
 from finitegp import FeatureGP

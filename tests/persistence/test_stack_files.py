@@ -27,11 +27,6 @@ def contents(tmp_path_factory):
     return header, tensors
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "changed.finitegp"
-
-
 def test_as_it_is_it_loads(contents, path):
     write_container(path, *contents)
     load_fit(path)

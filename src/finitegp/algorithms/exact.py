@@ -12,7 +12,6 @@ from torch import Tensor
 from ..arguments import check_arguments
 from ..data import Rows, Source, as_source
 from ..data.sources import Data
-from ..distributed import ALONE, Ranks
 from ..likelihood import (
     MarginalLikelihood,
     log_noise_gradient,
@@ -40,15 +39,15 @@ class ExactGradient:
 
 
 @check_arguments
-def exact_gradient(model: FeatureGP, data: Data, *, ranks: Ranks = ALONE) -> ExactGradient:
+def exact_gradient(model: FeatureGP, data: Data) -> ExactGradient:
     r"""Set ``.grad`` of every parameter to the exact gradient of the **total** NLML.
 
     Pass one sums the statistics and solves :math:`w = F^{-1}c`, :math:`P = F^{-1}`. Pass two pushes
     :math:`(Zw - y)w'/s + ZP` back through the feature map, chunk by chunk. The result equals automatic
     differentiation of the dense formula. The model runs in its own float type and in evaluation mode, so that both
     passes see the same function; use a float64 model for gradients of full accuracy. Fewer rows than features are
-    solved through an n x n matrix instead. Each of several ``ranks`` reads its share of the rows in both passes; all of
-    them get the whole gradient.
+    solved through an n x n matrix instead. Of rows that several processes share, each reads its share in both passes;
+    all of them get the whole gradient.
 
     Example:
         >>> model = FeatureGP(torch.nn.Linear(2, 3), noise_variance=0.5).double()
@@ -62,30 +61,31 @@ def exact_gradient(model: FeatureGP, data: Data, *, ranks: Ranks = ALONE) -> Exa
     try:
         likelihood = _few_rows_gradient(model, source)
         if likelihood is None:
-            likelihood = _two_pass_gradient(model, source, ranks)
+            likelihood = _two_pass_gradient(model, source)
     finally:
         model.train(was_training)
     squares = [float(p.grad.double().square().sum()) for p in model.parameters() if p.grad is not None]
     return ExactGradient(likelihood=likelihood, gradient_norm=math.sqrt(math.fsum(squares)))
 
 
-def _two_pass_gradient(model: FeatureGP, source: Source, ranks: Ranks) -> MarginalLikelihood:
+def _two_pass_gradient(model: FeatureGP, source: Source) -> MarginalLikelihood:
+    sums = source.sums
     with torch.no_grad():
-        statistics = ranks.sum_statistics(model.partial_statistics(source, share=ranks.share))
+        statistics = sums.sum_statistics(model.partial_statistics(source, share=sums.share))
     noise_variance = model.noise_variance
     factor = regularized_gram_factor(statistics, noise_variance)
     weights = factor.solve(statistics.projected_targets)
     inverse_gram = factor.inverse()
     model.zero_grad(set_to_none=True)
     residual_squares = 0.0
-    with ranks.working() as beat:
-        for rows in source.part(ranks.share):
+    with sums.working() as beat:
+        for rows in source.part(sums.share):
             features, log_scale = model.checked_forward(rows)
             whitened = features.detach() @ inverse_gram.to(features)
             residual_squares += _push(rows, features, log_scale, weights, whitened, noise_variance)
             beat()
-    residual_squares = ranks.add_number(residual_squares)
-    ranks.add_gradients(list(model.parameters()))
+    residual_squares = sums.add_number(residual_squares)
+    sums.add_gradients(list(model.parameters()))
     _set_noise_gradient(model, residual_squares, float(inverse_gram.trace()), statistics.num_data, weights)
     return negative_log_marginal_likelihood(
         statistics, noise_variance, residual_sum_of_squares=residual_squares, tolerance=math.inf
@@ -192,7 +192,7 @@ class Exact(Algorithm):
 
     def gradient(self, batch: Rows | None = None) -> BatchGradient:
         """The exact gradient of the NLML per row; ``batch`` is not used."""
-        found = exact_gradient(self.model, self.source, ranks=self.ranks)
+        found = exact_gradient(self.model, self.ranks.shard(self.source))
         for parameter in self.model.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(self.num_data)

@@ -163,7 +163,7 @@ class Lagged(Algorithm):
     def finish(self, data: Data) -> None:
         """Set the noise to its exact optimum: residuals of weights that lag behind the features are too large."""
         if self.noise_update == "closed_form" and self.model.noise.log_variance.requires_grad:
-            found = self.model.optimize_noise(data, ranks=self.ranks).noise_variance
+            found = self.model.optimize_noise(data).noise_variance
             self.model.noise.set_variance(max(found, math.exp(self.minimum_log_noise)))
 
     def pending_state(self) -> dict[str, Tensor]:

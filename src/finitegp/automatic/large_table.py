@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..data import ArraySource, Source
-from ..data.sources import Share
+from ..data.sums import Share
 from ..distributed import ALONE, Ranks
 from ..error_shape import Shape
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
@@ -242,7 +242,7 @@ def _sum_rows(model: FeatureGP, everything: Source, threads: int, ranks: Ranks) 
     """One pass over everything; rows in memory are read in shares by several threads."""
     # Shares of what is read in order would each read all rows; and one thread reports progress to the ranks.
     if not everything.can_take or ranks.world_size > 1:
-        return model.statistics(everything, ranks=ranks)
+        return model.statistics(ranks.shard(everything))
     exact = model.exact_copy()
 
     def read(number: int) -> RunningSums:

@@ -34,7 +34,7 @@ class ExactNLML(Callback):
         if run.epoch % self.every and run.epoch != run.epochs:
             run.metrics.pop("nlml", None)
             return
-        value = run.algorithm.model.nlml(run.sampler.data, ranks=run.ranks) + self.offset
+        value = run.algorithm.model.nlml(run.ranks.shard(run.sampler.data)) + self.offset
         run.metrics["nlml"] = value
         if self.keep_best:
             run.record_best("nlml", value)
@@ -67,7 +67,7 @@ class Validation(Callback):
             run.metrics.pop("validation_nlpd", None)
             run.metrics.pop("validation_rmse", None)
             return
-        fitted = run.algorithm.model.condition(run.sampler.data, ranks=run.ranks)
+        fitted = run.algorithm.model.condition(run.ranks.shard(run.sampler.data))
         density, squares, count = 0.0, 0.0, 0
         for rows in self.source:
             prediction = fitted.predict(rows.inputs)

@@ -15,7 +15,8 @@ from torch import Tensor
 from ..arguments import check_arguments
 from ..errors import DataError
 from .row_files import Index, RecordField, RowFile, check_numbers, open_npy, read_together, unmapped
-from .sources import WHOLE, Measure, Rows, Share, Source, check_chunk_size, check_rows
+from .sources import Measure, Rows, Source, check_chunk_size, check_rows
+from .sums import WHOLE, Share
 
 # An array in memory, or the rows of a file.
 RowValues = ArrayLike | RowFile | RecordField

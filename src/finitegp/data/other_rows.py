@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from .row_files import Index
-from .sources import Rows, Share, Source, WrappedSource
+from .sources import Rows, Source, WrappedSource
+from .sums import Share
 
 
 class OtherRows(WrappedSource):

@@ -14,8 +14,9 @@ from ..errors import DataError
 from .iterables import as_source
 from .permutation import SPLITMIX64_STEP, RandomPermutation, splitmix64
 from .row_files import Index
-from .sources import WHOLE, Data, Rows, Share, Source
+from .sources import Data, Rows, Source
 from .spool import spool_temporarily
+from .sums import WHOLE, Share
 
 # Batches read at once: large enough that indexing costs nothing per step, small enough to stay in cache.
 GATHERED_BATCHES = 32

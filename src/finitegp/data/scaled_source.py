@@ -13,7 +13,8 @@ from ..errors import DataError
 from .iterables import as_source
 from .row_files import Index
 from .scaling import Moments, Standardizer
-from .sources import Data, Rows, Share, WrappedSource
+from .sources import Data, Rows, WrappedSource
+from .sums import Share
 
 
 @check_arguments

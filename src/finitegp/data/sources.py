@@ -1,4 +1,4 @@
-"""``Rows``, ``Share`` and ``Source``: anything that yields chunks of rows, with every value checked."""
+"""``Rows`` and ``Source``: anything that yields chunks of rows, with every value checked."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ..errors import DataError
 from .naming import Locator, row_label
 from .row_files import Index
 from .scaling import Moments
+from .sums import COMPLETE, WHOLE, Share, Sums
 
 # How many parts rows may have: inputs and targets, then weights, then counts.
 NUMBERS_OF_PARTS = (2, 3, 4)
@@ -56,30 +57,6 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Share:
-    """One of ``count`` shares of any number of rows, in order, that differ by at most one row.
-
-    Attributes:
-        index: Which share, from 0.
-        count: The number of shares.
-
-    Example:
-        >>> [list(range(5))[Share(index, 3).cut(5)] for index in range(3)]
-        [[0], [1, 2], [3, 4]]
-    """
-
-    index: int = 0
-    count: int = 1
-
-    def cut(self, rows: int) -> slice:
-        """The numbers of this share's rows; there may be none."""
-        return slice(rows * self.index // self.count, rows * (self.index + 1) // self.count)
-
-
-WHOLE = Share()
-
-
-@dataclass(frozen=True)
 class Measure:
     """Row sums that drawing batches from a source needs.
 
@@ -112,6 +89,7 @@ class Source(ABC):
         can_reread: Whether a second pass is possible.
         can_take: Whether :meth:`take` reads rows by number.
         fits_memory: Whether training may hold all rows in memory; otherwise they stay on disk.
+        sums: What exact passes sum over: all rows, or the share of this process (:meth:`.Ranks.shard`).
     """
 
     num_data: int | None = None
@@ -123,6 +101,7 @@ class Source(ABC):
     can_reread: bool = True
     can_take: bool = False
     fits_memory: bool = False
+    sums: Sums = COMPLETE
 
     @abstractmethod
     def __iter__(self) -> Iterator[Rows]:
@@ -190,7 +169,7 @@ class WrappedSource(Source):
     def __init__(self, source: Source) -> None:
         self._source = source
         self.column_names, self.chunk_size = source.column_names, source.chunk_size
-        self.reading_bytes = source.reading_bytes
+        self.reading_bytes, self.sums = source.reading_bytes, source.sums
         self.can_reread, self.can_take, self.fits_memory = source.can_reread, source.can_take, source.fits_memory
 
     # These may become known in a pass.

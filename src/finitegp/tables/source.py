@@ -15,7 +15,8 @@ import torch
 
 from ..arguments import check_arguments
 from ..data.naming import listed, unknown_column
-from ..data.sources import WHOLE, Rows, Share, Source, check_chunk_size, check_rows
+from ..data.sources import Rows, Source, check_chunk_size, check_rows
+from ..data.sums import WHOLE, Share
 from ..errors import DataError
 from .arrow_values import family, number_values, plain
 from .encoder import TableEncoder

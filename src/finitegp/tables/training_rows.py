@@ -14,7 +14,8 @@ import torch
 
 from ..data.naming import LineLocator, locator_of, row_label
 from ..data.scaling import Moments
-from ..data.sources import WHOLE, Rows, Share, Source, check_chunk_size, check_rows
+from ..data.sources import Rows, Source, check_chunk_size, check_rows
+from ..data.sums import WHOLE, Share
 from ..errors import DataError
 from .encoder import TableEncoder
 from .reader import TableReader

@@ -368,7 +368,7 @@ def test_noise_and_nothing_else_is_found_out():
 
 def test_the_window_is_judged_from_the_record_of_a_fit_of_the_first_version():
     """Whose networks were trained with ``Lagged``; those of the present default are not."""
-    stored = load_fit(Path(__file__).parent / "files" / "networks-1.finitegp")
+    stored = load_fit(Path(__file__).parents[1] / "files" / "networks-1.finitegp")
     random = np.random.default_rng(0)
     inputs = random.normal(size=(100, 2)) * 3 + 1
     targets = 50 + 10 * np.sin(inputs[:, 0]) + random.normal(size=100)

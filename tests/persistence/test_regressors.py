@@ -31,11 +31,6 @@ def make_regressor(feature_map=None, **parameters):
     return GPRegressor(feature_map or LinearFeatures(2), algorithm="exact", **parameters)
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "price.finitegp"
-
-
 @pytest.fixture(scope="module")
 def fitted():
     return make_regressor().fit(*make_rows())
@@ -192,7 +187,7 @@ def test_a_network_that_is_not_the_one_saved_is_refused(path):
         GPRegressor.load(path, feature_map=MLPFeatures(2, (5,)))
 
 
-FILES = sorted((Path(__file__).parent / "files").glob("*.finitegp"))
+FILES = sorted((Path(__file__).parents[1] / "files").glob("*.finitegp"))
 
 
 @pytest.mark.parametrize("stored", FILES, ids=lambda file: file.stem)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import json
 import os
 import re
 import shlex
@@ -15,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from command_runs import run, run_json, runner
 from conftest import write_shop_table
 from pyarrow import csv
-from typer.testing import CliRunner
 
 from finitegp import DataError
 from finitegp.cli import app
@@ -26,26 +25,11 @@ from finitegp.tables import reporting
 from finitegp.tables.model import TableRegressor
 from finitegp.tables.reader import TableReader
 
-runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"})
-
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*arguments):
-    result = runner.invoke(app, [str(each) for each in arguments])
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result
-
-
-def run_json(*arguments):
-    """The result for scripts: standard output must be one JSON object and nothing else."""
-    result = run(*arguments, "--json")
-    assert result.stderr == ""
-    return json.loads(result.stdout)
 
 
 def test_fit_writes_model_and_report_and_shows_columns_and_scores(shop):
@@ -292,7 +276,7 @@ def test_the_commands_of_the_documentation_run(here, quick_effort, monkeypatch):
     header, *rows = bundled.splitlines(keepends=True)
     for number, name in enumerate(("diamonds.csv", "new.csv", "later.csv", "north.csv", "south.csv")):
         (here / name).write_text(header + "".join(rows[number::400][:130]))
-    text = (Path(__file__).resolve().parents[1] / "docs" / "command-line.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "command-line.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     described = {"fit", "predict", "evaluate", "report", "update", "info", "statistics", "merge"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from site_tables import COUNTS, make_model, make_sites, make_table
+from site_tables import COUNTS, make_model, make_table
 
 from finitegp import GPRegressor
 from finitegp.errors import ModelFileError
@@ -20,16 +20,6 @@ from finitegp.persistence.container import FORMAT_VERSION, read_container, write
 from finitegp.persistence.row_sums import encode_statistics
 from finitegp.sites import SiteStatistics
 from finitegp.tables.model import TableRegressor
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
-
-
-@pytest.fixture(scope="module")
-def sites(model):
-    return make_sites(model)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +152,7 @@ def test_a_signed_file_without_a_description(path):
             SiteStatistics.load(path)
 
 
-STORED = sorted((Path(__file__).parent / "files").glob("*.statistics"))
+STORED = sorted((Path(__file__).parents[1] / "files").glob("*.statistics"))
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda file: file.stem)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_runs import fail, run, run_json
 from conftest import write_shop_table
-from typer.testing import CliRunner
 
-from finitegp.cli import app
 from finitegp.tables.model import TableRegressor
 from finitegp.tables.reader import TableReader
 
-runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 NAMES = ("north", "south", "west")
 
 
@@ -35,30 +32,6 @@ def model(here, shop):
     for name in NAMES:
         run("statistics", "price.finitegp", f"{name}.csv", "-o", f"{name}.statistics")
     return here / "price.finitegp"
-
-
-def run(*arguments):
-    result = runner.invoke(app, [str(each) for each in arguments])
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result
-
-
-def run_json(*arguments):
-    result = run(*arguments, "--json")
-    assert result.stderr == ""
-    return json.loads(result.stdout)
-
-
-def fail(*arguments, code=1):
-    """The message of a failed command, after checking that it is one line and no traceback."""
-    result = runner.invoke(app, [str(each) for each in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
-    assert "Traceback" not in result.output
-    if code == 1:
-        assert result.stderr.startswith("Error: ")
-        assert result.stderr.count("\n") == 1
-    return result.stderr
 
 
 def mean_of(path, table="north.csv"):
@@ -113,7 +86,7 @@ def test_info_shows_a_site(model):
 
 
 def test_info_of_a_site_of_the_first_release_and_of_a_damaged_one(model, here):
-    old = run_json("info", Path(__file__).parent / "files" / "site-1.statistics")
+    old = run_json("info", Path(__file__).parents[1] / "files" / "site-1.statistics")
     assert old["columns"] == []
     assert old["fingerprint"] != run_json("info", "north.statistics")["fingerprint"]
     (here / "n.statistics").write_bytes((here / "north.statistics").read_bytes()[:-9])
@@ -246,7 +219,7 @@ def test_help_says_what_happens_to_the_rows_of_the_model():
 
 
 def test_the_commands_of_the_page_run(model, here):
-    text = (Path(__file__).resolve().parents[1] / "docs" / "merging.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "merging.md").read_text()
     lines = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).splitlines()
     assert len(lines) == 4
     write_shop_table(here / "bench.csv", 50, seed=3)

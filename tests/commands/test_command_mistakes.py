@@ -8,13 +8,12 @@ import os
 import numpy as np
 import pandas
 import pytest
-from typer.testing import CliRunner
+from command_runs import fail, runner
 
 from finitegp import GPRegressor
 from finitegp.cli import app
 from finitegp.features import LinearFeatures
 
-runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 HEADER = "width,colour,sold,price\n"
 ROWS = "".join(
     f"{1 + 0.1 * n},{'red' if n % 3 else 'blue'},2024-01-{1 + n % 28:02d},{5 + 0.3 * n}\n" for n in range(20)
@@ -29,17 +28,7 @@ def here(tmp_path, monkeypatch):
 
 
 def run(*arguments, code=1):
-    """The message of a failed command, after checking that it is one line and no traceback."""
-    result = runner.invoke(app, [str(each) for each in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
-    assert "Traceback" not in result.output
-    if code == 1:
-        errors = [line for line in result.stderr.splitlines() if not line.startswith("Note: ")]
-        assert len(errors) == 1, result.stderr
-        assert errors[0].startswith("Error: ")
-        return errors[0]
-    return " ".join(result.stderr.replace("│", " ").split())
+    return fail(*arguments, code=code, notes=True)
 
 
 def fit(contents, *more, name="t.csv", target="price"):

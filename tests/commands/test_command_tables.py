@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_runs import run, run_json
 from conftest import write_shop_table
 from pyarrow import csv, feather
 from typer.testing import CliRunner
@@ -19,8 +20,6 @@ from finitegp.commands.console import columns_table, verdict
 from finitegp.tables.csv_records import line_of_row, read_records
 from finitegp.tables.reader import TableReader
 from finitegp.tables.summaries import ColumnSummary
-
-runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 
 NASTY = (
     'zip,big,price2,flag,when,"quoted, name",text,width,colour,sold\r\n'
@@ -35,16 +34,6 @@ NASTY = (
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*arguments, code=0, **options):
-    result = runner.invoke(app, [str(each) for each in arguments], **options)
-    assert result.exit_code == code, (result.output, result.exception)
-    return result
-
-
-def run_json(*arguments):
-    return json.loads(run(*arguments, "--json").stdout)
 
 
 def fit(*more):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from reference import DenseGP
-from site_tables import COUNTS, make_model, make_sites, make_table
+from site_tables import COUNTS, make_model, make_table
 
 from finitegp import DataError, GPRegressor
 from finitegp.component import student_component
@@ -23,16 +23,6 @@ from finitegp.sites import SiteStatistics
 from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.model import TableRegressor
 from finitegp.tables.reader import TableReader
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
-
-
-@pytest.fixture(scope="module")
-def sites(model):
-    return make_sites(model)
 
 
 def pooled(*tables):

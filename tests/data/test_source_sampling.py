@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from algorithm_problems import NUM_DATA, assert_same_gradients, exact_quantities, gradients_of, tiny_problem
 from scipy.stats import chisquare
-from test_algorithms import NUM_DATA, assert_same_gradients, exact_quantities, gradients_of, tiny_problem
 
 from finitegp import SCGD, DataError, FeatureGP, Lagged, exact_gradient, train
 from finitegp.callbacks import Checkpoint
@@ -27,7 +27,7 @@ from finitegp.tables.source import TableSource
 
 # Seeds are fixed, so these tests give the same result in every run; a uniform sampler fails one in ten thousand seeds.
 LIKELY = 1e-4
-ROOT = Path(__file__).resolve().parents[1]  # where `benchmarks` is
+ROOT = Path(__file__).resolve().parents[2]  # where `benchmarks` is
 
 
 def sorted_table(directory, rows, files=3):

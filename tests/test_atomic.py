@@ -1,0 +1,115 @@
+"""Files that are written whole or not at all, whoever else writes, and whatever signal comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from finitegp import DataError
+from finitegp.atomic import complete_or_absent
+from finitegp.errors import ModelFileError
+from finitegp.persistence import load_fit
+
+
+def test_links_keep_pointing_at_the_file(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with complete_or_absent(tmp_path / "link") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ModelFileError, match="is a device or pipe"):
+        load_fit(tmp_path / "pipe")
+
+
+def test_places_where_no_file_can_be(tmp_path):
+    with pytest.raises(DataError, match=r"is a directory"), complete_or_absent(tmp_path):
+        pass
+    with pytest.raises(DataError, match=r"There is no directory .*create it"), complete_or_absent(tmp_path / "a" / "b"):
+        pass
+
+
+def test_without_permission_the_first_of_two_writers_keeps_the_place(tmp_path):
+    path = tmp_path / "file"
+
+    def race():
+        with complete_or_absent(path, overwrite=False) as slow:
+            slow.write_text("second")
+            with complete_or_absent(path, overwrite=False) as quick:
+                quick.write_text("first")
+
+    with pytest.raises(FileExistsError, match=r"file exists already: .*set overwrite=True"):
+        race()
+    assert path.read_text() == "first"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    with complete_or_absent(path) as temporary:
+        temporary.write_text("third")
+    assert path.read_text() == "third"
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_exactly_one_of_many_writers_at_once_succeeds(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError("no links here")))
+    path, barrier, outcomes = tmp_path / "file", threading.Barrier(8), []
+
+    def write(number):
+        try:
+            with complete_or_absent(path, overwrite=False) as temporary:
+                temporary.write_text(str(number))
+                barrier.wait()
+            outcomes.append(number)
+        except FileExistsError:
+            pass
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 1
+    assert path.read_text() == str(outcomes[0])
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_no_temporary_file_and_ends_the_process(tmp_path, sent):
+    (tmp_path / "mine.part").write_text("of somebody else")
+    program = (
+        "import sys, time\n"
+        "from finitegp.atomic import complete_or_absent\n"
+        "with complete_or_absent(sys.argv[1]) as one, complete_or_absent(sys.argv[1] + '2') as other:\n"
+        "    one.write_text('half')\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "file")], **options)
+    assert process.stdout.readline() == b"ready\n"
+    assert len(list(tmp_path.iterdir())) == 3
+    process.send_signal(sent)
+    assert process.wait(timeout=60) == -sent
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.part"]
+
+
+def test_handlers_of_signals_are_as_before(tmp_path):
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with complete_or_absent(tmp_path / "file"):
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def mine(*_):
+        pass
+
+    signal.signal(signal.SIGTERM, mine)
+    try:
+        with complete_or_absent(tmp_path / "file"):
+            assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import __version__
+from ..arguments import check_arguments
 from ..atomic import complete_or_absent
 from ..errors import DataError
 from ..lite import LiteModel
@@ -50,6 +51,7 @@ class CExport(NamedTuple):
     rounding: float
 
 
+@check_arguments
 def export_c(
     model: Any,
     path: str | os.PathLike[str],

@@ -34,7 +34,7 @@ def parts(fixtures: Fixtures, scale: float, seed: int) -> list[tuple[str, Callab
 
     return [
         ("damaged and crafted files", lambda: files.file_cases(fixtures, some(3600), seed)),
-        ("files through lite", lambda: lite_files.lite_cases(fixtures, some(1200), seed)),
+        ("files through lite", lambda: lite_files.lite_cases(fixtures, some(800), seed)),
         ("odd arguments", lambda: arguments.argument_cases(fixtures, some(1800), seed)),
         ("fuzzed tables", lambda: tables.table_cases(fixtures, some(700), some(24), seed)),
         ("kills", lambda: processes.kill_cases(fixtures, some(110), seed)),

@@ -31,8 +31,9 @@ def lite_cases(fixtures: Fixtures, count: int, seed: int) -> Iterator[Case]:
     for name in ("table-2", "regressor-2", "networks-2", "student-1", "kernel-2"):
         kinds.append((name, stored / f"{name}.finitegp", json.loads((stored / f"{name}.json").read_text())["inputs"]))
     for name, path, given in kinds:
+        use = _user(path, given)
         for case in range(max(2, count // (len(kinds) + 2))):
-            yield changed_case(f"lite, {name}", path, _user(path, given), f"{seed}-lite-{name}-{case}")
+            yield changed_case(f"lite, {name}", path, use, f"{seed}-lite-{name}-{case}")
     for case in range(max(2, 2 * count // (len(kinds) + 2))):
         scale, path = list(fixtures.scaled.items())[case % len(fixtures.scaled)]
         key = f"{seed}-scale-{case}"

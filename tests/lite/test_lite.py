@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from export_models import KINDS, file_of, intervals, kept, library
+from export_models import KINDS, OLD_SCIPY, file_of, intervals, kept, library
 from torch import nn
 
 import finitegp.lite
@@ -35,6 +35,7 @@ def close(found, expected, rtol=1e-10):
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-12)
 
 
+@OLD_SCIPY
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_predictions_are_the_librarys(kind, directory):

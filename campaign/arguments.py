@@ -110,7 +110,7 @@ def _call(
         own = any(not _is_finite(ODD_VALUES[each]) for each in odd.values()) and not any(
             word in name for word in ("predict", "sample", "interval")
         )
-        if name != "Prediction" and not own:
+        if name not in ("Prediction", "Prediction.in_units") and not own:
             _check_result(found)
         return HARMLESS
 

@@ -18,7 +18,7 @@ import finitegp.commands.fit  # what commands import when they run is imported h
 import finitegp.report
 import finitegp.tables.judging
 
-from . import arguments, files, names, processes, tables
+from . import arguments, files, lite_files, names, processes, tables
 from .fixtures import Fixtures, make_fixtures
 from .outcomes import OUTCOMES, Case, Tally, run_cases
 
@@ -34,11 +34,13 @@ def parts(fixtures: Fixtures, scale: float, seed: int) -> list[tuple[str, Callab
 
     return [
         ("damaged and crafted files", lambda: files.file_cases(fixtures, some(3600), seed)),
+        ("files through lite", lambda: lite_files.lite_cases(fixtures, some(800), seed)),
         ("odd arguments", lambda: arguments.argument_cases(fixtures, some(1800), seed)),
         ("fuzzed tables", lambda: tables.table_cases(fixtures, some(700), some(24), seed)),
-        ("kills", lambda: processes.kill_cases(fixtures, some(90), seed)),
+        ("kills", lambda: processes.kill_cases(fixtures, some(110), seed)),
         ("kills at the start", lambda: processes.start_cases(fixtures, some(8, 0), seed)),
         ("kills and resumed runs", lambda: processes.resume_cases(fixtures, some(40), seed)),
+        ("kills and resumed fits", lambda: processes.resumed_fit_cases(fixtures, some(24), seed)),
         ("disk full", lambda: processes.full_disk_cases(fixtures, some(5))),
         ("several writers", lambda: processes.writer_cases(fixtures, some(15))),
         ("hostile names", lambda: names.name_cases(fixtures)),

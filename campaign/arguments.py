@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 import finitegp
+import finitegp.export
+import finitegp.lite
 
 from .files import _scratch
 from .fixtures import Fixtures, training_rows
@@ -24,7 +26,9 @@ ODD_VALUES: list[Any] = [
     *(torch.zeros(()), torch.zeros(20, 2), torch.full((20,), torch.inf), Path("/no/such/place"), range(3), lambda: 0),
 ]
 # Not called: they start or join other processes, or give memory back to the system.
-_NOT_CALLED = {"join_ranks", "return_freed_memory"}
+# Named tuples of results, and objects that `load` makes, check nothing.
+_NOT_CALLED = {"join_ranks", "return_freed_memory", "export CExport", "export OnnxExport"}
+_NOT_CALLED |= {"lite LitePrediction"}
 # As much work as was asked for is no hang: these are not given astronomic numbers.
 _WORK = {"epochs", "steps", "max_steps", "num_samples", "max_iterations"}
 _ASTRONOMIC = [number for number, value in enumerate(ODD_VALUES) if type(value) is int and value > 2**62]
@@ -34,8 +38,10 @@ def argument_cases(fixtures: Fixtures, count: int, seed: int) -> Iterator[Case]:
     """Calls in which one argument, rarely two, is odd and the others are as they should be."""
     plausible = _Plausible(fixtures)
     targets: list[tuple[str, Callable[[], Callable[..., Any]], inspect.Signature]] = []
-    for name in finitegp.__all__:
-        public = getattr(finitegp, name)
+    publics = {name: getattr(finitegp, name) for name in finitegp.__all__}
+    for module in (finitegp.lite, finitegp.export):
+        publics |= {f"{module.__name__.split('.')[1]} {name}": getattr(module, name) for name in module.__all__}
+    for name, public in publics.items():
         if name in _NOT_CALLED or (inspect.isclass(public) and issubclass(public, BaseException)):
             continue
         targets.append((name, lambda public=public: public, inspect.signature(public)))
@@ -95,13 +101,16 @@ def _call(
         elif name.endswith("Features"):
             with torch.no_grad():
                 found = found.double()(torch.zeros(3, 2, dtype=torch.float64))
+        elif name == "resumable":
+            with found:
+                pass
         elif inspect.isgenerator(found):
             found = list(found)[:5]
         # Densities of infinite targets, or shifts by NaN, are the caller's own; predictions are ours.
         own = any(not _is_finite(ODD_VALUES[each]) for each in odd.values()) and not any(
             word in name for word in ("predict", "sample", "interval")
         )
-        if name != "Prediction" and not own:
+        if name not in ("Prediction", "Prediction.in_units") and not own:
             _check_result(found)
         return HARMLESS
 
@@ -119,6 +128,8 @@ def _check_result(found: Any) -> None:
     """Predictions are finite."""
     if isinstance(found, finitegp.Prediction):
         found = [found.mean, found.variance]
+    if isinstance(found, finitegp.lite.LitePrediction):
+        found = [found.mean, found.std]
     if isinstance(found, torch.Tensor | np.ndarray):
         found = [found]
     if not isinstance(found, list | tuple):
@@ -228,6 +239,13 @@ class _Plausible:
             "factor": lambda: 2.0,
             "seed": lambda: 0,
         }
+        if name.startswith(("lite", "export")):
+            values |= {
+                "rows": lambda: {key: new[key] for key in "abc"},
+                "targets": lambda: [0.0, 1.0],
+                "model": lambda: fixtures.numbers,
+                "other": lambda: finitegp.lite.load(fixtures.model),
+            }
         made = values.get(parameter)
         return None if made is None else made()
 
@@ -246,6 +264,7 @@ class _Plausible:
             "WeightPosterior": lambda: self._feature_gp().condition((self._inputs, self._targets)).posterior,
             "FeatureStatistics": self._statistics,
             "Prediction": lambda: self._feature_gp().condition((self._inputs, self._targets)).predict(self._inputs),
+            "lite LiteModel": lambda: finitegp.lite.load(fixtures.model),
             "ArraySource": lambda: finitegp.ArraySource(self._inputs, self._targets),
             "Lagged": self._algorithm,
         }
@@ -282,6 +301,7 @@ class _Plausible:
 
     def _path(self, name: str) -> Path:
         known = {"TableRegressor.load": self._fixtures.model, "SiteStatistics.load": self._fixtures.statistics}
+        known["lite load"] = self._fixtures.model
         return known.get(name, _scratch() / "new-file")
 
     def _npy(self, name: str, values: Any) -> Path:

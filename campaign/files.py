@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .fixtures import Fixtures, train_some
+from .fixtures import Fixtures, fit_few, train_some
 from .outcomes import HARMLESS, Case, WrongError
 
 #: What may stand in JSON where something else is expected; the first three become numbers that JSON does not have.
@@ -39,6 +39,7 @@ def file_cases(fixtures: Fixtures, count: int, seed: int) -> Iterator[Case]:
         ("model without rows", fixtures.sums, _model_user(fixtures), 4),
         ("statistics", fixtures.statistics, _statistics_user(fixtures), 4),
         ("checkpoint", fixtures.checkpoint, _checkpoint_user(fixtures), 5),
+        ("checkpoint of a fit", fixtures.fit_checkpoint, _fit_checkpoint_user(), 2),
         ("spool", fixtures.spool / "manifest.json", _spool_user(fixtures), 2),
     ]
     stored = Path(__file__).parent.parent / "tests" / "files"
@@ -48,12 +49,13 @@ def file_cases(fixtures: Fixtures, count: int, seed: int) -> Iterator[Case]:
     for name, path, use, weight in kinds:
         number = max(2, count * weight // total)
         for case in range(number):
-            yield _case(name, path, use, f"{seed}-{name}-{case}")
+            yield changed_case(name, path, use, f"{seed}-{name}-{case}")
     for name, text in _bombs():
         yield Case(f"bomb {name}", _bomb(fixtures, text))
 
 
-def _case(name: str, path: Path, use: Callable[[Path, bool], str], key: str) -> Case:
+def changed_case(name: str, path: Path, use: Callable[[Path, bool], str], key: str) -> Case:
+    """A file that is changed, and then used."""
     chance = random.Random(key)
     if path.suffix == ".json":
         mutation = chance.choice([_damage, _odd_manifest])
@@ -405,6 +407,21 @@ def _checkpoint_user(fixtures: Fixtures) -> Callable[[Path, bool], str]:
         _checked(weights, "a weight")
         if plainly_damaged and not bool((weights == expected).all()):
             raise WrongError("damage changed the run")
+        return HARMLESS
+
+    return use
+
+
+def _fit_checkpoint_user() -> Callable[[Path, bool], str]:
+    from finitegp import resumable
+
+    expected = fit_few()
+
+    def use(path: Path, plainly_damaged: bool) -> str:
+        with resumable(path):
+            found = _checked(fit_few(), "a prediction")
+        if plainly_damaged and not bool((found == expected).all()):
+            raise WrongError("damage changed the fit")
         return HARMLESS
 
     return use

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ class Fixtures:
         statistics: Of the new rows.
         checkpoint: Of a training run, half way.
         spool: A directory.
+        numbers: A model of the columns of numbers alone, which can be exported.
+        scaled: Models of a positive target by the scale that it is modelled on.
+        fit_checkpoint: Of a small automatic fit, with all of its stages.
     """
 
     folder: Path
@@ -33,14 +37,18 @@ class Fixtures:
     statistics: Path
     checkpoint: Path
     spool: Path
+    numbers: Path
+    scaled: dict[str, Path]
+    fit_checkpoint: Path
 
 
-def write_table(path: Path, rows: int, seed: int) -> Path:
+def write_table(path: Path, rows: int, seed: int, *, positive: bool = False) -> Path:
     """Two columns of numbers, one of text, and a target."""
     generator = np.random.default_rng(seed)
     first, second = generator.normal(size=(2, rows)).round(4)
     letters = generator.choice(["u", "v", "w"], rows)
     target = (np.sin(first) + 0.5 * second + (letters == "u") + 0.1 * generator.normal(size=rows)).round(4)
+    target = np.exp(target) if positive else target
     lines = [f"{a},{b},{c},{y}" for a, b, c, y in zip(first, second, letters, target, strict=True)]
     path.write_text("\n".join(["a,b,c,y", *lines]) + "\n")
     return path
@@ -48,7 +56,7 @@ def write_table(path: Path, rows: int, seed: int) -> Path:
 
 def make_fixtures(folder: Path) -> Fixtures:
     """Make all of them; takes a few seconds, because two models are fitted."""
-    from finitegp import TableRegressor, spool
+    from finitegp import TableRegressor, resumable, spool
 
     torch.set_num_threads(1)
     table, new = write_table(folder / "table.csv", 60, 0), write_table(folder / "new.csv", 12, 1)
@@ -57,14 +65,48 @@ def make_fixtures(folder: Path) -> Fixtures:
         table,
         new,
         *(folder / name for name in ("model.finitegp", "sums.finitegp", "new.statistics", "run.checkpoint", "spool")),
+        folder / "numbers.finitegp",
+        {scale: folder / f"{scale}.finitegp" for scale in ("log", "square root", "yeo-johnson")},
+        folder / "fit.checkpoint",
     )
-    for path, keep_rows in ((fixtures.model, True), (fixtures.sums, False)):
-        model = TableRegressor(effort="low", keep_rows=keep_rows, target_scale="identity", random_state=0)
-        model.fit(table, target="y").save(path)
+    options: dict[str, Any] = {"effort": "low", "target_scale": "identity", "random_state": 0}
+    for path, more in (
+        (fixtures.model, {}),
+        (fixtures.sums, {"keep_rows": False}),
+        (fixtures.numbers, {"drop": ["c"]}),
+    ):
+        TableRegressor(**options | more).fit(table, target="y").save(path)
+    positive = write_table(folder / "positive.csv", 60, 0, positive=True)
+    for scale, path in fixtures.scaled.items():
+        TableRegressor(**options | {"target_scale": scale, "keep_rows": False}).fit(positive, target="y").save(path)
+    with contextlib.suppress(KeyboardInterrupt), resumable(fixtures.fit_checkpoint):
+        fit_few()
+        raise KeyboardInterrupt
     TableRegressor.load(fixtures.sums).statistics(new).save(fixtures.statistics)
     train_some(fixtures.checkpoint, epochs=2)
     spool(training_rows(), fixtures.spool)
     return fixtures
+
+
+def fit_some(checkpoint: Path | None = None) -> Any:
+    """Kernels and a few networks fitted to a table, in a resumable block if there is a path; returns predictions."""
+    from finitegp import resumable
+    from finitegp.automatic import fit_auto
+
+    inputs = np.random.default_rng(0).normal(size=(300, 2))
+    settings = {"small_rows": 100, "most_rows_for_both": 400, "weight_decays": (0.1, 0.3), "learning_rows": 60}
+    settings |= {"members": 3, "steps": 80, "max_steps": 80, "noise_steps": 40}
+    with contextlib.nullcontext() if checkpoint is None else resumable(checkpoint):
+        fit = fit_auto(inputs, np.sin(inputs[:, 0]) + 0.1 * inputs[:, 1], effort="low", settings=settings)
+        return fit.predict(inputs[:20]).mean
+
+
+def fit_few() -> Any:
+    """Kernels fitted to a few rows, which takes a fraction of a second; returns predictions."""
+    from finitegp.automatic import fit_auto
+
+    inputs, targets = training_rows()
+    return fit_auto(inputs, targets, effort="low").predict(inputs).mean
 
 
 def training_rows() -> tuple[Any, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import csv
 import html.parser
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import numpy as np
 from .files import _scratch, parsed, signed
 from .fixtures import Fixtures
 from .outcomes import HARMLESS, Case, WrongError, command, of_command
+from .processes import HAS_ONNX
 
 NAMES = [
     *("<script>alert(1)</script>", '" onmouseover="alert(1)', "' onload='x", "</title><script>x</script>"),
@@ -23,6 +26,7 @@ NAMES = [
         "&lt;b&gt;",
         "<svg/onload=alert(1)>",
     ),
+    *("*/ int x = ; /*", "/*", "??/", "\u4e00\u4e00/", "back\\", "*\u4e00/"),
     *("]]><!--", "=cmd|' /C calc'!A0", "L" * 100_000, "a,b", 'q"q"', "nl\nx", "[bold]m[/bold]", "{{7*7}}", "${7*7}"),
     *(
         "\x1b]0;owned\x07\x1b[2J\x1b[31mRED",
@@ -47,6 +51,9 @@ def name_cases(fixtures: Fixtures) -> Iterator[Case]:
         yield Case(f"predict, {label}", _in_terminal(fixtures, name, ["predict"]))
         yield Case(f"evaluate, {label}", _in_terminal(fixtures, name, ["evaluate"]))
         yield Case(f"report, {label}", _in_report(name))
+        yield Case(f"C header, {label}", _in_c(fixtures, name))
+        if HAS_ONNX:
+            yield Case(f"ONNX graph, {label}", _in_onnx(fixtures, name))
         if name.isprintable() and 0 < len(name.strip()) < 1000:
             yield Case(f"table, {label}", _in_tables(fixtures, name, number))
 
@@ -108,6 +115,55 @@ def _in_report(name: str) -> Callable[[], str]:
         if any(letter in text for letter in "\x1b\x9b\u202e\u2066\0") or "L" * 2000 in text:
             raise WrongError("the name stands there raw")
         return HARMLESS
+
+    return attempt
+
+
+def _renamed(fixtures: Fixtures, name: str) -> Path:
+    """A model of numbers whose first column and target have this name."""
+    outer, header, body = parsed(fixtures.numbers.read_bytes())
+    header = copy.deepcopy(header)
+    header["table"]["encoder"]["columns"][0]["name"] = name
+    header["table"]["target"] = name + "y"
+    path = _scratch() / "named.finitegp"
+    path.write_bytes(signed(outer, header, body))
+    return path
+
+
+def _in_c(fixtures: Fixtures, name: str) -> Callable[[], str]:
+    def attempt() -> str:
+        folder = _scratch()
+        model = _renamed(fixtures, name)
+        found = command("export", model, "--c", "named.h", "--double", "--force", folder=folder)
+        outcome = of_command(found)
+        text = (folder / "named.h").read_bytes()
+        if not text.isascii() or any(byte < 32 and byte != 10 for byte in text) or b"L" * 2000 in text:
+            raise WrongError("the name stands there raw")
+        compiler = shutil.which("gcc")
+        if compiler is not None:
+            program = '#include "named.h"\nint main(void) { double x[MODEL_COLUMNS] = {0}, m, e, n, s;\n'
+            program += "model_predict(x, &m, &e, &n, &s); return s > 0 ? 0 : 1; }\n"
+            (folder / "named.c").write_text(program)
+            flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+            built = subprocess.run(
+                [compiler, *flags, "named.c", "-lm", "-o", "named"], cwd=folder, capture_output=True, check=False
+            )
+            if built.returncode or subprocess.run([folder / "named"], check=False).returncode:
+                raise WrongError(f"the header does not compile: {built.stderr.decode(errors='replace')[:200]}")
+        return outcome
+
+    return attempt
+
+
+def _in_onnx(fixtures: Fixtures, name: str) -> Callable[[], str]:
+    def attempt() -> str:
+        import onnx
+
+        folder = _scratch()
+        model = _renamed(fixtures, name)
+        outcome = of_command(command("export", model, "-o", "named.onnx", "--force", folder=folder))
+        onnx.checker.check_model(str(folder / "named.onnx"))
+        return outcome
 
     return attempt
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import resource
@@ -12,15 +13,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from .files import _scratch
-from .fixtures import Fixtures, train_some, training_rows
+from .fixtures import Fixtures, fit_some, train_some, training_rows
 from .outcomes import HANG, HARMLESS, Case, Command, WrongError, command, of_command
 
 _OLD = b"what was there before\n" * 50
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _LIMITS = (0, 100, 1_000, 5_000, 15_000)
 _PATIENCE = 60.0
+HAS_ONNX = importlib.util.find_spec("onnx") is not None
 
 
 def commands(fixtures: Fixtures) -> dict[str, tuple[list[str], str]]:
@@ -38,6 +43,8 @@ def commands(fixtures: Fixtures) -> dict[str, tuple[list[str], str]]:
         "predict": (["predict", model, new, "-o", "out.csv"], "out.csv"),
         "predict to Parquet": (["predict", model, new, "-o", "out.parquet"], "out.parquet"),
         "predict to gzip": (["predict", model, new, "-o", "out.csv.gz"], "out.csv.gz"),
+        "export to C": (["export", str(fixtures.numbers), "--double", "--c", "out.h"], "out.h"),
+        **({"export to ONNX": (["export", str(fixtures.numbers), "-o", "out.onnx"], "out.onnx")} if HAS_ONNX else {}),
     }
 
 
@@ -57,6 +64,15 @@ def is_whole(path: Path) -> bool:
             SiteStatistics.load(path)
         elif path.suffix == ".parquet":
             return bool(pq.read_table(path).num_rows == 12)
+        elif path.suffix == ".onnx":
+            import onnx
+
+            try:
+                onnx.checker.check_model(str(path))
+            except (onnx.checker.ValidationError, ValueError):  # what protobuf raises is a ValueError
+                return False
+        elif path.suffix == ".h":
+            return path.read_text().endswith("\n#endif\n")
         elif path.suffix == ".html":
             return path.read_text().rstrip().endswith("</html>")
         else:
@@ -216,6 +232,74 @@ def resume_cases(fixtures: Fixtures, count: int, seed: int) -> Iterator[Case]:
 
     for number in range(count):
         yield Case(f"kill and resume {number}", make(f"{seed}-resume-{number}"))
+
+
+def resumed_fit_cases(fixtures: Fixtures, count: int, seed: int) -> Iterator[Case]:
+    """Automatic fits that are killed up to four times and resumed end as if nothing had happened, to the bit."""
+    folder = fixtures.folder / "unbroken"
+    folder.mkdir()
+    table = commands(fixtures)["fit"][0]
+    started = time.monotonic()
+    if command(*table, folder=folder).code != 0:
+        raise RuntimeError("the fit failed")
+    of_table = time.monotonic() - started, _predicted(folder / "out.finitegp", fixtures.new)
+    started = time.monotonic()
+    networks = fit_some()
+    of_networks = time.monotonic() - started, networks
+
+    def run_command(place: Path) -> int:
+        return Command([*table, "--resume"], place).pid
+
+    def run_python(place: Path) -> int:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                np.save(place / "found.npy", fit_some(place / "run.checkpoint").numpy())
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return pid
+
+    for number in range(count):
+        key = f"{seed}-fit-{number}"
+        if number % 2:
+            found = lambda place: _predicted(place / "out.finitegp", fixtures.new)  # noqa: E731
+            yield Case(f"kill and resume finitegp fit {number}", _resumed(key, run_command, found, *of_table))
+        else:
+            found = lambda place: np.load(place / "found.npy")  # noqa: E731
+            yield Case(f"kill and resume a fit {number}", _resumed(key, run_python, found, *of_networks))
+
+
+def _resumed(
+    key: str, start: Callable[[Path], int], result: Callable[[Path], Any], seconds: float, expected: Any
+) -> Callable[[], str]:
+    def attempt() -> str:
+        chance = random.Random(key)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        place = _fresh("resumed")
+        for _ in range(chance.randrange(1, 5)):
+            pid = start(place)
+            time.sleep(chance.random() * seconds)
+            os.kill(pid, chance.choice(_SIGNALS))
+            if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0:
+                break
+        else:
+            if os.waitpid(start(place), 0)[1] != 0:
+                raise WrongError("the resumed fit failed")
+        if not np.array_equal(result(place), expected):
+            raise WrongError("the resumed fit is another one")
+        left = [each.name for each in place.iterdir() if each.name.endswith(".checkpoint")]
+        if left:
+            raise WrongError(f"{left[0]} stays")
+        return HARMLESS
+
+    return attempt
+
+
+def _predicted(model: Path, rows: Path) -> Any:
+    from finitegp import TableRegressor
+
+    return TableRegressor.load(model).predict(rows)
 
 
 def full_disk_cases(fixtures: Fixtures, limits: int) -> Iterator[Case]:

@@ -11,13 +11,24 @@ from itertools import islice
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from campaign.__main__ import as_table, parts
 from campaign.files import parsed, signed
 from campaign.fixtures import make_fixtures, training_rows
 from campaign.outcomes import HARMLESS, OUTCOMES, Case, WrongError, judged, run_cases
-from finitegp import GPRegressor, SiteStatistics, TableReader, TableRegressor, open_spool, spool, train
+from finitegp import (
+    ArraySource,
+    FeatureStatistics,
+    GPRegressor,
+    SiteStatistics,
+    TableReader,
+    TableRegressor,
+    open_spool,
+    spool,
+    train,
+)
 from finitegp.atomic import complete_or_absent
 from finitegp.cli import app
 from finitegp.errors import DataError, ModelFileError
@@ -270,6 +281,16 @@ def test_c7_what_is_wrong_with_an_argument_is_said_with_its_name():
     for argument in ({"callbacks": [1]}, {"resume": 3}, {"batch_size": "many"}, {"epochs": None}):
         with pytest.raises(TypeError, match=f"{next(iter(argument))} must be "):
             train(algorithm, optimizer, (inputs, targets), **{"epochs": 1} | argument)
+    for batches in ([], (), set()):
+        with pytest.raises(DataError, match="batches must be a sequence of at least one"):
+            algorithm.step(batches, optimizer)
+    with pytest.raises(DataError, match="indices must be an array"):
+        ArraySource(inputs, targets).take([1])
+    with pytest.raises(DataError, match="values must have shape"):
+        FeatureStatistics.from_batch(torch.ones(3, 2), torch.ones(3)).unflatten(torch.zeros(20, 2))
+    encoder = TableRegressor(effort="low").fit(inputs, targets).encoder_
+    first, again = (encoder.transform_training(inputs, first_row=number) for number in (3, np.int64(3)))
+    assert np.array_equal(first, again)
 
 
 # The campaign

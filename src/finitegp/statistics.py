@@ -176,7 +176,10 @@ class FeatureStatistics:
 
     def unflatten(self, values: Tensor) -> FeatureStatistics:
         """Statistics of this shape out of what :meth:`flatten` gave."""
-        pieces = iter(torch.split(values, [*(tensor.numel() for tensor in self._tensors()), 1]))
+        sizes = [*(tensor.numel() for tensor in self._tensors()), 1]
+        if values.shape != (sum(sizes),):
+            raise DataError(f"values must have shape ({sum(sizes)},), but have {tuple(values.shape)}.")
+        pieces = iter(torch.split(values, sizes))
         return self._map(lambda tensor: next(pieces).view(tensor.shape), float(values[-1]))
 
     def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

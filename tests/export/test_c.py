@@ -4,6 +4,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from typer.testing import CliRunner
 
 from finitegp import DataError, GPRegressor
 from finitegp.cli import app
+from finitegp.errors import ArgumentError
 from finitegp.export import export_c
+from finitegp.export.c_header import _plain
 from finitegp.features import ConcatenatedFeatures, FourierFeatures, LandmarkFeatures, LinearFeatures, MLPFeatures
 from finitegp.lite.program import Value, evaluate
 from finitegp.scaled import ScaledGP
@@ -201,3 +204,18 @@ def test_the_command(tmp_path):
     assert "of NLPD on the given rows lost" in result.output
     assert CliRunner().invoke(app, arguments).exit_code == 1  # it is there already
     assert isinstance(kept("Fourier").fitted.fits_[0], ScaledGP)
+
+
+@pytest.mark.parametrize("name", ["*/ int x = ; /*", "/*", "??/", "\u4e00\u4e00/", "back\\", "nl\nx", "L" * 1000])
+def test_names_of_strangers_stay_inside_of_comments(name):
+    plain = _plain(name)
+    assert not any(part in plain for part in ("*/", "/*", "??", "\n"))
+    assert len(plain) <= 210
+    assert not plain.endswith("\\")
+
+
+def test_what_is_no_model_is_refused_by_name(tmp_path):
+    with pytest.raises(DataError, match=r"^model must be a model file"):
+        export_c(3, tmp_path / "model.h")
+    with pytest.raises(ArgumentError, match=r"^path must be"):
+        export_c(Path(__file__).parents[1] / "files" / "networks-2.finitegp", 3)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from export_models import KINDS, file_of, intervals, kept, library
+from export_models import KINDS, OLD_SCIPY, file_of, intervals, kept, library
 from torch import nn
 
 import finitegp.lite
@@ -35,6 +35,7 @@ def close(found, expected, rtol=1e-10):
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-12)
 
 
+@OLD_SCIPY
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_predictions_are_the_librarys(kind, directory):
@@ -283,3 +284,63 @@ def test_the_wheel_is_made_of_these_files():
     assert f'version = "{finitegp.__version__}"' in text
     (place,) = re.findall(r'^"(\S+)" = "finitegp_lite"$', text, re.MULTILINE)
     assert (ROOT / "lite" / place).resolve() == Path(finitegp.lite.__file__).resolve().parent
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("inputs_scaler.mean", lambda tensor: tensor[:, None]),
+        ("inputs_scaler.scale", lambda tensor: -tensor),
+        ("target_scaler.mean", lambda tensor: None),
+        ("target_scaler.mean", lambda tensor: tensor[None]),
+        ("target_scaler.scale", lambda tensor: tensor * 1e200),
+        ("excess.effects", lambda tensor: None),
+        ("excess.centres", lambda tensor: tensor.reshape(-1)),
+        ("excess.units", lambda tensor: -tensor),
+    ],
+)
+def test_arrays_that_make_no_model_are_refused_on_loading(name, change, tmp_path):
+    from finitegp.persistence.container import read_container, write_container
+
+    path = tmp_path / "crafted.finitegp"
+    header, tensors = read_container(Path(__file__).parents[1] / "files" / "networks-2.finitegp")
+    changed = {f"fits.0.{name}": change(tensors[f"fits.0.{name}"])}
+    write_container(path, header, {key: each for key, each in (tensors | changed).items() if each is not None})
+    with pytest.raises(LiteError, match="cannot be used"):
+        load(path)
+
+
+def test_numbers_of_a_header_that_make_no_model_are_refused_on_loading(tmp_path):
+    from finitegp.persistence.container import read_container, write_container
+
+    path = tmp_path / "crafted.finitegp"
+    for name, entry, key, value in (
+        ("networks-2", "excess", "nearness", ""),
+        ("kernel-2", "spread", "factor", 1e300),
+    ):
+        header, tensors = read_container(Path(__file__).parents[1] / "files" / f"{name}.finitegp")
+        header["fits"][0][entry][key] = value
+        write_container(path, header, tensors)
+        with pytest.raises(LiteError, match="cannot be used"):
+            load(path)
+
+
+def test_odd_arguments_are_refused_by_name():
+    path = Path(__file__).parents[1] / "files" / "networks-2.finitegp"
+    model = load(path)
+    rows = json.loads(path.with_suffix(".json").read_text())["inputs"]
+    targets = np.zeros(len(rows))
+    for call, name in (
+        (lambda: load(3), "path"),
+        (lambda: load("a\0b"), "path"),
+        (lambda: model.save(None), "path"),
+        (lambda: model.merge(None), "other"),
+        (lambda: model.predict("x"), "rows"),
+        (lambda: model.update(rows, "x"), "targets"),
+        (lambda: model.update(rows, targets, counts="x"), "counts"),
+        (lambda: model.update(rows, targets, counts=[1.0]), "counts"),
+        (lambda: model.update(rows, targets, counts=-np.ones(len(rows))), "counts"),
+        (lambda: load(path.parent / "table-2.finitegp").predict({"cut": 1}), "Column 'cut'"),
+    ):
+        with pytest.raises(LiteError, match=f"^{name} must"):
+            call()

@@ -218,7 +218,7 @@ def test_types_convert_where_values_can_be_understood():
     ways = {
         "x": [
             pa.array([1, 0], pa.uint8()),
-            pa.array([1.0, 0.0], pa.float16()),
+            pa.array(np.array([1.0, 0.0], np.float16)),
             pa.array([True, False]),
             pa.array([decimal.Decimal("1.00"), decimal.Decimal(0)]),
             pa.array(["1", " 0.0"]),

@@ -1,5 +1,7 @@
 """Sizes of pages read from the headers of Parquet files, against sizes that follow from how the files were written."""
 
+import inspect
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +13,8 @@ ROWS = 400_000
 
 
 def written(path, table, **options):
+    if not options.keys() <= inspect.signature(pq.write_table).parameters.keys():
+        pytest.skip("this release of pyarrow cannot write pages of a given number of rows")
     pq.write_table(table, path, **({"compression": "none", "row_group_size": ROWS} | options))
     metadata = pq.read_metadata(path)
     return open_page_bytes(path, metadata), metadata.row_group(0)

@@ -188,6 +188,8 @@ class Algorithm(nn.Module, ABC):
 
     def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
         """One step with ``batches_per_step`` batches; returns the loss of the first."""
+        if not isinstance(batches, Sequence) or len(batches) == 0:
+            raise DataError(f"batches must be a sequence of at least one batch, but is {batches!r:.60}.")
         optimizer.zero_grad()
         found = self.shared_gradient(batches[0])
         optimizer.step()

@@ -165,7 +165,7 @@ class RecordField:
 
 def check_numbers(indices: Index, num_rows: int) -> None:
     """An error if there is no row of one of these numbers."""
-    if np.asarray(indices).dtype.kind not in "iu" or np.ndim(indices) != 1:
+    if not hasattr(indices, "shape") or np.asarray(indices).dtype.kind not in "iu" or np.ndim(indices) != 1:
         raise DataError("indices must be an array of whole numbers, the numbers of rows.")
     wrong = indices[(indices < 0) | (indices >= num_rows)]
     if len(wrong):

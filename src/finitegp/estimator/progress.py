@@ -104,7 +104,10 @@ def _bar(label: str, console: Console) -> Iterator[Callable[[float, str], None]]
         TextColumn("{task.fields[left]}{task.fields[part]}"),
     )
     started = time.monotonic()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    if not console.is_terminal:  # where earlier releases of rich print an empty line, also of a bar that is disabled
+        yield lambda done, part: None
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(label, total=1.0, part="", left="")
 
         def show(done: float, part: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import __version__
+from ..arguments import check_arguments
 from ..atomic import complete_or_absent
 from ..errors import DataError
 from ..lite import LiteModel
@@ -52,6 +53,7 @@ class CExport(NamedTuple):
     rounding: float
 
 
+@check_arguments
 def export_c(
     model: Exportable,
     path: str | os.PathLike[str],

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
+from ..formatting import cut
 from ..lite.program import FUNCTIONS, Value, ordered
 
 _BINARY = {
@@ -29,6 +30,8 @@ _PER_LINE = 8
 # Types of whole numbers, with the largest that each has everywhere, and its bytes.
 _WHOLE = ((255, "unsigned char", 1), (65_535, "unsigned short", 2), (2**31 - 1, "unsigned long", 8))
 _LONGEST_FORMULA = 25
+# Characters of a name in a comment.
+_LONGEST_NAME = 200
 
 
 class CHeader(NamedTuple):
@@ -100,8 +103,9 @@ static inline void {name}_predict(const {name}_real *x, {arguments})
 
 
 def _plain(text: str) -> str:
-    """Text that cannot end a comment."""
-    return re.sub(r"[^\x20-\x7e]", "?", text.replace("*/", "* /").replace("/*", "/ *"))
+    """Text that can neither end a comment nor hold a trigraph, and is not endless."""
+    text = re.sub(r"[^\x20-\x7e]|[?]", "_", cut(text, _LONGEST_NAME))
+    return text.replace("*/", "* /").replace("/*", "/ *").rstrip("\\ ")
 
 
 class _Printer:

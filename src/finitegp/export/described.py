@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from ..errors import DataError
 from ..lite import LiteError, LiteModel, load
 from ..lite.program import Value, apply
+from ..scaled import ScaledGP
 
 if TYPE_CHECKING:
     from ..scaled import ScaledGP
@@ -34,6 +35,11 @@ def described(model: Exportable) -> LiteModel:
             return model
         if isinstance(model, str | os.PathLike):
             return load(model)
+        if not hasattr(model, "save") and not isinstance(model, ScaledGP):
+            raise DataError(
+                "model must be a model file, a fitted GPRegressor or TableRegressor, or a ScaledGP, but is "
+                f"{model!r:.60}."
+            )
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "model.finitegp"
             if hasattr(model, "save"):

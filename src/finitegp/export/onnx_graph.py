@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
+from ..arguments import check_arguments
 from ..atomic import complete_or_absent
 from ..errors import DataError
 from ..lite.program import BLOCK, Value, beside, ordered
@@ -43,6 +44,7 @@ class OnnxExport(NamedTuple):
     real: str
 
 
+@check_arguments
 def to_onnx(
     model: Exportable,
     path: str | os.PathLike[str],

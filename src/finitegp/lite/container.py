@@ -38,7 +38,7 @@ def read_file(path: str | os.PathLike[str]) -> Contents:
     Sizes, types and places of all arrays and the checksum of every byte are checked first, the arrays then are views of
     the bytes that were read: nothing is made that is larger than the file, and nothing is unpickled.
     """
-    place = Path(path)
+    place = checked_path(path)
     if not place.is_file():
         raise LiteError(f"{place} is no file.")
     try:
@@ -94,12 +94,23 @@ def write_file(
         np.ascontiguousarray(arrays[name], arrays[name].dtype.newbyteorder("<")).tobytes() for name in ordered
     )
     digest = hashlib.sha256(head + body).hexdigest()
-    temporary = Path(f"{os.fspath(path)}.{os.getpid()}.part")
+    path = checked_path(path)
+    temporary = Path(f"{path}.{os.getpid()}.part")
     try:
         temporary.write_bytes(head.replace(NO_DIGEST.encode(), digest.encode(), 1) + body)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def checked_path(path: Any) -> Path:
+    """The name of a file; anything else is a LiteError."""
+    try:
+        if b"\0" not in os.fsencode(path) and not isinstance(path, bytes):
+            return Path(path)
+    except (TypeError, UnicodeEncodeError):
+        pass
+    raise LiteError(f"path must be the name of a file, but is {path!r:.60}.")
 
 
 def _check_header(path: Path, metadata: Any) -> dict[str, Any]:

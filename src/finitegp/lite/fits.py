@@ -42,6 +42,8 @@ _Stored = TypeVar("_Stored", bound=npt.NDArray[np.generic])
 # Of scaled inputs, of distances outside of what was seen, and of coordinates that distances to centres are taken in.
 _FARTHEST, _SLOWING, _CLIP = 1e8, 10.0, 4.0
 _PROBE_TOLERANCE = 1e-6
+# Of numbers whose squares are computed.
+_LARGEST = 1e150
 _ROWS = 512
 # What each part of a file may hold; anything else may change predictions in a way that is not known here.
 _GP = {"feature_map", "noise", "noise_variance", "num_data", "chunk_size"}
@@ -417,6 +419,18 @@ def read_fit(header: Mapping[str, Any], stored: Mapping[str, npt.NDArray[np.gene
         if not np.isfinite(array).all() and not name.startswith("inputs_scaler.scale"):
             raise LiteError(f"its array {name!r} has values that are not finite")
     columns = len(arrays["inputs_scaler.scale"])
+    for name, shape in (("inputs_scaler.", (columns,)), ("target_scaler.", ())):
+        mean, scale = arrays[f"{name}mean"], arrays[f"{name}scale"]
+        if (
+            mean.shape != shape
+            or scale.shape != shape
+            or not np.all((np.abs(mean) < _LARGEST) & (scale > 1.0 / _LARGEST))
+        ):
+            raise LiteError(f"its {name[:-1]} makes no sense")
+    if not float(arrays["target_scaler.scale"]) < _LARGEST:
+        raise LiteError("its target_scaler makes no sense")
+    if "excess" in header:
+        _check_excess(inside(arrays, "excess."), columns)
     gps = [
         _read_gp(entry, inside(arrays, f"components.{number}."), columns)
         for number, entry in enumerate(header["components"])
@@ -439,6 +453,20 @@ def _check_trees(weight: object, arrays: Arrays, inputs: int) -> None:
     good = good and thresholds.shape == columns.shape and leaves.shape == (len(columns), nodes + 1)
     if not good or columns.min() < 0 or columns.max() >= inputs or np.any(columns != np.floor(columns)):
         raise LiteError("its trees make no sense")
+
+
+def _check_excess(arrays: Arrays, columns: int) -> None:
+    runs, centres = arrays["run_starts"].shape[-1], len(arrays["centres"])
+    shapes = {
+        **{"run_starts": (columns, runs), "run_ends": (columns, runs), "effects": (columns,), "units": (columns,)},
+        **{"factors": (columns, 2), "centres": (centres, columns)},
+    }
+    if runs == 0 or centres == 0 or any(arrays[name].shape != shape for name, shape in shapes.items()):
+        raise LiteError("its variance outside of the training rows has arrays whose shapes do not fit")
+    if not all(bool(np.all(arrays[name] >= 0.0)) for name in ("effects", "factors")) or not np.all(
+        arrays["units"] > 0.0
+    ):
+        raise LiteError("its variance outside of the training rows makes no sense")
 
 
 def _second_version(header: Any, arrays: Arrays) -> tuple[Any, Arrays]:

@@ -171,6 +171,8 @@ class LiteModel:
 
     def merge(self, other: LiteModel) -> LiteModel:
         """The model with the rows of both, which must stem from one fit."""
+        if not isinstance(other, LiteModel):
+            raise LiteError(f"other must be a LiteModel, but is {other!r:.60}.")
         if len(self.fits) != len(other.fits) or self.header.get("table") != other.header.get("table"):
             raise LiteError("Only models that stem from one fit can be merged, but their targets or tables differ.")
         pairs = zip(self.fits, other.fits, strict=True)
@@ -178,14 +180,16 @@ class LiteModel:
 
     def _changed(self, rows: Table | ArrayLike, targets: ArrayLike, counts: ArrayLike | None, sign: float) -> LiteModel:
         inputs, _ = self.inputs(rows)
-        values = np.asarray(targets, dtype=np.float64)
+        values = _numbers("targets", targets)
         values = values.reshape(len(inputs), -1) if values.size == len(inputs) * len(self.fits) else values
         if values.shape != (len(inputs), len(self.fits)):
             raise LiteError(f"targets must be {len(inputs)} rows of {len(self.fits)}, but have shape {values.shape}.")
         scaled = self.scale.forward(values)
         if not np.isfinite(scaled).all():
             raise LiteError("A target is missing, infinite, or impossible on the scale of the model: correct the row.")
-        times = None if counts is None else np.asarray(counts, dtype=np.float64).reshape(len(inputs))
+        times = None if counts is None else _numbers("counts", counts).reshape(-1)
+        if times is not None and (len(times) != len(inputs) or not np.all((times > 0.0) & np.isfinite(times))):
+            raise LiteError(f"counts must be {len(inputs)} positive numbers.")
         fits = [fit.change(inputs, scaled[:, number], times, sign) for number, fit in enumerate(self.fits)]
         return replace(self, fits=tuple(fits))
 
@@ -210,8 +214,8 @@ class LiteModel:
             absent = [name for name in self.column_names if name not in table]
             if absent:
                 raise LiteError(f"There is no column {absent[0]!r}; there are {', '.join(map(repr, table))}.")
-            rows = np.column_stack([np.asarray(table[name], dtype=np.float64) for name in self.column_names])
-        inputs = np.asarray(rows, dtype=np.float64)
+            rows = np.column_stack([_numbers(f"Column {name!r}", table[name]) for name in self.column_names])
+        inputs = _numbers("rows", rows)
         columns = self.fits[0].columns
         if inputs.ndim != 2 or inputs.shape[1] != columns or len(inputs) == 0:
             raise LiteError(f"rows must be at least one row of {columns} numbers, but have shape {inputs.shape}.")
@@ -247,6 +251,8 @@ def read_model(name: str, header: Mapping[str, Any], arrays: Mapping[str, npt.ND
         table = header.get("table") or {}
         encoder = Encoder.read(table["encoder"]) if header.get("kind") == "table" else None
         scale = Scale.from_dict(table.get("target_scale"))
+        for fit in fits:
+            predict_fit(fit, fit.arrays["inputs_scaler.mean"][None])  # what is missing or too large shows here
         names = (header.get("regressor") or {}).get("feature_names_in")
         if encoder is not None:
             names = [column["name"] for column in encoder.used]
@@ -267,6 +273,13 @@ def predict_fit(fit: Fit, inputs: Array) -> _Rows:
     if wrong.any():
         raise LiteError(f"The prediction for row {int(np.argmax(wrong))} is no number: its inputs lie too far out.")
     return _Rows(fit, mean, epistemic, noise, fit.mixture(found))
+
+
+def _numbers(name: str, values: Any) -> Array:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise LiteError(f"{name} must be numbers, but is {values!r:.60}.") from None
 
 
 def _join(parts: Sequence[Array]) -> Array:

@@ -40,10 +40,12 @@ def read_table(rows: Table | npt.ArrayLike) -> dict[str, Sequence[object] | npt.
     if not names:
         raise LiteError("The model takes tables: pass a mapping of names to columns, or a data frame.")
     found = {str(name): columns[name] for name in names}
-    return {name: each if isinstance(each, np.ndarray) else _plain(each) for name, each in found.items()}
+    return {name: each if isinstance(each, np.ndarray) else _plain(name, each) for name, each in found.items()}
 
 
-def _plain(column: Any) -> Sequence[object] | npt.NDArray[np.generic]:
+def _plain(name: str, column: Any) -> Sequence[object] | npt.NDArray[np.generic]:
+    if isinstance(column, str) or not (hasattr(column, "to_numpy") or hasattr(column, "__iter__")):
+        raise LiteError(f"Column {name!r} must hold one value per row, but is {column!r:.60}.")
     return column.to_numpy() if hasattr(column, "to_numpy") else list(column)
 
 

@@ -67,6 +67,8 @@ def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
         yield from record_batches(data.detach().cpu().numpy())
     elif hasattr(data, "__arrow_c_stream__"):
         yield from record_batches(pa.table(data))
+    elif hasattr(data, "to_arrow"):  # polars before it had a stream
+        yield from record_batches(data.to_arrow())
     elif isinstance(data, str | os.PathLike):
         raise DataError(f"The table is the name of a file: open it with TableReader({str(data)!r}) first.")
     elif isinstance(data, Iterable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -202,7 +203,7 @@ class TableEncoder:
             numbers: Number of each row there, if they are not neighbours.
         """
         if numbers is None:
-            return self._transform(data, report, first_row)
+            return self._transform(data, report, operator.index(first_row))
         return self._transform(data, report, _one_per_row("numbers", numbers, np.int64))
 
     def _transform(

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from finitegp import DataError
 from finitegp.metrics import score
 from finitegp.tables.scoring import COVERAGES, SCORED_COVERAGES, ScoredRows
-from finitegp.tables.target_scale import SCALES, TargetScale, atom, choose_scale
+from finitegp.tables.target_scale import SCALES, TargetScale, choose_scale
 
 
 @pytest.mark.parametrize("name", SCALES)
@@ -51,13 +51,6 @@ def test_the_scale_on_which_errors_are_alike_is_chosen(name, make):
     scale, densities = choose_scale(inputs, targets)
     assert scale.name == name
     assert max(densities, key=densities.get) == name or name == "identity"
-
-
-def test_atoms_are_found_and_coarse_scales_are_none():
-    random = np.random.default_rng(0)
-    assert atom(np.append(np.zeros(50), random.lognormal(size=200))) == (0.0, 0.2)
-    assert atom(random.integers(0, 10, 1000).astype(float)) is None
-    assert atom(random.normal(size=100)) is None
 
 
 def test_scores_from_quantiles_are_those_in_closed_form():

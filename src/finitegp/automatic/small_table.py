@@ -17,6 +17,7 @@ from ..kernel_gp import BOUNDS, Array, KernelForm, KernelGP, KernelPosterior, Ke
 from ..predictive import StudentMixture
 from ..spread import SpreadModel
 from ..stages import LARGEST, Stages, open_stages
+from .atoms import dithered
 from .copies_and_outliers import Groups, are_copies, equal_rows, gross_outliers
 from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel
 from .stacking import choose_shape, fit_spread, stacking_weights
@@ -105,7 +106,7 @@ def fit_small_table(
             notes |= {"outliers": int((noise_scales > 1.0).sum())} if unit != 1.0 else {}
             rows = replace(rows, targets=(rows.targets - shift) / unit, noise_scales=noise_scales)
         with ThreadPoolExecutor(threads) as pool:
-            stack = _Stack(inputs, rows, groups, learning_rows, seed, pool, progress, stages)
+            stack = _Stack(inputs, rows, dithered(rows, seed), groups, learning_rows, seed, pool, progress, stages)
             parameters = stack.learn()
             components, spread, left_out = stack.fit(parameters, input_noise=input_noise, keep_rows=keep_rows)
     scores, nlpd = np.zeros(0), None
@@ -119,10 +120,15 @@ def fit_small_table(
 
 @dataclass(frozen=True, eq=False)
 class _Stack:
-    """Kernels on the same rows, and what is known of them."""
+    """Kernels on the same rows, and what is known of them.
+
+    What densities decide of kernels is learned from ``dithered``: hyperparameters, shapes and weights. Posteriors are
+    those of ``rows``.
+    """
 
     inputs: Array
     rows: KernelRows
+    dithered: KernelRows
     groups: Groups
     learning_rows: int
     seed: int
@@ -140,7 +146,7 @@ class _Stack:
         num_rows, num_columns = self.rows.inputs.shape
         names = [name for name in FORMS if num_rows >= _FEWEST_FOR_FOLDS or "column" not in name]
         starts = (1.0, 0.3, 0.1, 3.0) + ((0.03, 0.01) if num_columns <= 2 else ())
-        rows = self.rows.take(self.learning)
+        rows = self.dithered.take(self.learning)
 
         def learn(number: int) -> Array:
             return fit_from_several_starts(FORMS[names[number]], rows, starts, seed=self.seed)
@@ -171,14 +177,14 @@ class _Stack:
         else:
             judges = np.arange(len(self.inputs))
             means, scales = self._refit_in_folds(parameters, folds)
-        rows = self.rows.take(judges)
+        rows, errors = self.rows.take(judges), self.dithered.take(judges)
         shapes = [
-            choose_shape((rows.targets - mean) / scale, most, rows.counts)
+            choose_shape((errors.targets - mean) / scale, most, rows.counts)
             for mean, scale in zip(means, scales, strict=True)
         ]
         factors, freedoms = np.array(shapes).T
         loose = StudentMixture(np.ones(len(means)), means, scales * factors[:, None], freedoms[:, None])
-        weights = stacking_weights(loose.component_log_densities(rows.targets), rows.counts)
+        weights = stacking_weights(loose.component_log_densities(errors.targets), rows.counts)
         # What hardly counts is not worth its time and memory, and one row of prior is no reason to believe in a kernel:
         # where others are nearly without error it would move the mean by more than their error.
         least = max(_LEAST_WEIGHT, _LEAST_ROWS / (rows.total + len(means)))
@@ -240,12 +246,12 @@ class _Stack:
 
     def _refit_in_folds(self, parameters: Mapping[str, Array], folds: int) -> tuple[Array, Array]:
         """``(kernels, rows)`` means and scales of rows that neither hyperparameters nor posterior have seen."""
-        rows, names = self.rows, list(parameters)
+        names = list(parameters)
         assigned = self._folds(folds)
 
         def leave_out(job: tuple[str, int]) -> tuple[Array, Array]:
             name, fold = job
-            return _leave_out(rows, assigned == fold, FORMS[name], parameters[name], self.learning_rows, self.seed)
+            return self._leave_out(assigned == fold, FORMS[name], parameters[name])
 
         def compute(missing: list[int]) -> Iterator[Array]:
             found = self.pool.map(leave_out, [(name, fold) for fold in missing for name in names])
@@ -253,12 +259,23 @@ class _Stack:
                 yield np.stack([np.stack(next(found), axis=0) for _ in names], axis=1)
 
         shapes = [(2, len(names), int((assigned == fold).sum())) for fold in range(folds)]
-        means, scales = np.zeros((2, len(names), len(rows.targets)))
+        means, scales = np.zeros((2, len(names), len(self.inputs)))
         lowest = np.array([-LARGEST, 1.0 / LARGEST])[:, None, None]  # scales are positive
         stages = self.stages.arrays([f"fold {fold}" for fold in range(folds)], compute, shapes, lowest)
         for fold, found in enumerate(stages):
             means[:, assigned == fold], scales[:, assigned == fold] = found
         return means, scales
+
+    def _leave_out(self, out: npt.NDArray[np.bool_], form: KernelForm, parameters: Array) -> tuple[Array, Array]:
+        """Means and scales of rows that neither hyperparameters nor posterior have seen."""
+        rest = np.flatnonzero(~out)
+        learning = np.sort(np.random.default_rng(self.seed + 1).permutation(rest.size)[: self.learning_rows])
+        steps = 25 if rest.size <= 400 else 12
+        refitted = KernelGP(form, self.dithered.take(rest[learning])).fit(parameters, steps=steps)[0]
+        posterior = KernelPosterior(form, refitted, self.rows.take(rest))
+        mean, variance = posterior.predict(self.rows.inputs[out])
+        noise = posterior.scale * posterior.noise * self.rows.noise_scales[out]
+        return mean, np.sqrt(variance + noise)
 
     def _without_rows(self, name: str, parameters: Mapping[str, Array], factor: float, degrees: float) -> Component:
         """A kernel alone, on landmarks that are no rows."""
@@ -270,20 +287,6 @@ class _Stack:
 def most_flexible(weights: Mapping[str, float]) -> str:
     """The heaviest kernel that is more than a line; the line if there is no other."""
     return max(weights, key=lambda name: weights[name] if FORMS[name].correlation else weights[name] - 1.0)
-
-
-def _leave_out(
-    rows: KernelRows, out: npt.NDArray[np.bool_], form: KernelForm, parameters: Array, learning_rows: int, seed: int
-) -> tuple[Array, Array]:
-    """Means and scales of rows that neither hyperparameters nor posterior have seen."""
-    rest = rows.take(~out)
-    count = len(rest.targets)
-    learning = np.sort(np.random.default_rng(seed + 1).permutation(count)[:learning_rows])
-    refitted = KernelGP(form, rest.take(learning)).fit(parameters, steps=25 if count <= 400 else 12)[0]
-    posterior = KernelPosterior(form, refitted, rest)
-    mean, variance = posterior.predict(rows.inputs[out])
-    noise = posterior.scale * posterior.noise * rows.noise_scales[out]
-    return mean, np.sqrt(variance + noise)
 
 
 def assign_folds(groups: Groups, folds: int, random: np.random.Generator) -> Groups:

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments
+from ..automatic.atoms import atom
 from ..data.naming import locator_of, row_label
 from ..errors import DataError, warn_caller
 from ..estimator import GPRegressor
@@ -23,7 +24,7 @@ from .columns import NumberColumn
 from .reader import ON_DISK, ROWS_IN_MEMORY, TableReader
 from .rows import RowsWithTarget, TableRows, check_columns, is_file
 from .settling import EncodingOptions
-from .target_scale import TargetScale, atom
+from .target_scale import TargetScale
 from .targets import fit_target, plain_target, read_target
 from .training_rows import ReadNumbers, TrainingRows
 

@@ -14,8 +14,6 @@ from ..lite.target_scale import SCALES, Scale
 from ..stages import open_stages
 
 Array = npt.NDArray[np.float64]
-# A value that this share of the targets has is an atom: no density describes it.
-ATOM_SHARE = 0.05
 _FOLDS = 4
 #: Rows that are enough to choose a scale by.
 ROWS_TO_CHOOSE_BY = 2000
@@ -105,21 +103,6 @@ class TargetScale(Scale):
             return super().from_dict(stored)
         except ValueError as error:
             raise DataError(f"{error}.") from None
-
-
-def atom(targets: Array) -> tuple[float, float] | None:
-    """A value that at least a twentieth of the targets have, and their share, if it is no step of a coarse scale.
-
-    Example:
-        >>> atom(np.array([0.0, 0.0, 0.0, 1.2, 3.4, 2.2, 7.1]))
-        (0.0, 0.42857142857142855)
-    """
-    values, counts = np.unique(targets, return_counts=True)
-    first = int(counts.argmax())
-    others = np.delete(counts, first)
-    typical = float(np.sort(others)[-max(1, len(others) // 20)]) if len(others) else 0.0
-    share = float(counts[first]) / len(targets)
-    return (float(values[first]), share) if share >= ATOM_SHARE and counts[first] > 2.0 * typical else None
 
 
 def choose_scale(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..devices import CPU, exact_device, in_float64
 from ..errors import NumericalError
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
 from ..flat_adam import FlatAdamW
@@ -70,6 +71,7 @@ class Ensemble:
         noise_variances: The noise variance of each member.
         race: What each weight decay scored, and which one won, as JSON.
         chunk_size: Rows that pass through all networks at once.
+        device: Where they pass; the networks and their weights are on the CPU.
     """
 
     clip: SoftClip
@@ -80,6 +82,7 @@ class Ensemble:
     noise_variances: list[float]
     race: dict[str, Any]
     chunk_size: int = 4096
+    device: torch.device = CPU
 
     @property
     def left_out(self) -> Index:
@@ -88,7 +91,7 @@ class Ensemble:
 
     def predict(self, inputs: Array) -> Array:
         """``(members, rows)`` mean predictions, in float32."""
-        return predict_members(self.networks, self.weights, self.clip, inputs, self.chunk_size)
+        return predict_members(self.networks, self.weights, self.clip, inputs, self.chunk_size, self.device)
 
     def feature_maps(self) -> list[nn.Module]:
         """One frozen map from standardised rows to features per member."""
@@ -97,15 +100,20 @@ class Ensemble:
 
 @torch.no_grad()
 def predict_members(
-    networks: Sequence[ComposedFeatures], weights: Tensor, clip: SoftClip, inputs: Array, chunk_size: int
+    networks: Sequence[ComposedFeatures],
+    weights: Tensor,
+    clip: SoftClip,
+    inputs: Array,
+    chunk_size: int,
+    device: torch.device,
 ) -> Array:
     """``(members, rows)`` mean predictions of networks with weights ``(members, features)``, in float32."""
-    batched, count = BatchedNetworks(networks), len(networks)
+    batched, count, weights = BatchedNetworks(networks, device=device), len(networks), weights.to(device)
     parts = [
-        torch.bmm(batched.forward(clip(part.float()).expand(count, -1, -1)), weights[:, :, None])[:, :, 0]
+        torch.bmm(batched.forward(clip(part.float()).to(device).expand(count, -1, -1)), weights[:, :, None])[:, :, 0]
         for part in torch.split(torch.from_numpy(inputs), chunk_size)
     ]
-    return torch.cat(parts, dim=1).double().numpy()
+    return torch.cat(parts, dim=1).cpu().double().numpy()
 
 
 def train_ensemble(
@@ -117,6 +125,7 @@ def train_ensemble(
     threads: int = 1,
     processes: bool = False,
     progress: Callable[[str], None] | None = None,
+    device: torch.device = CPU,
 ) -> Ensemble:
     """Train all members, each on the rows outside of its fold, in groups side by side.
 
@@ -136,11 +145,12 @@ def train_ensemble(
             two are together 1.3 times as fast as one (processes: 1.8 times); but a process takes seconds to start, and
             memory of its own.
         progress: Called with a word on each finished group.
+        device: Where they are trained. Initial values and batches are the same on all devices.
     """
     clip = fit_clip(training.inputs)
-    inputs = clip_rows(clip, training.inputs)
-    targets = torch.from_numpy(training.targets).float()
-    counts = None if training.counts is None else torch.from_numpy(training.counts / training.counts.mean()).float()
+    inputs = clip_rows(clip, training.inputs).to(device)
+    targets = torch.from_numpy(training.targets).float().to(device)
+    counts = relative_counts(training, device)
     folds = make_folds(len(training), settings.members, seed=seed)
     total = settings.members + RACERS * (len(settings.weight_decays) - 1)
     finished = 0
@@ -179,11 +189,11 @@ def train_ensemble(
     errors: list[float] = []
     if len(decays) > 1:
         raced = train([everyone[:RACERS]] * len(decays), decays)
-        errors = [_ensemble_error(pair, clip, validation, settings) for pair in raced]
+        errors = [_ensemble_error(pair, clip, validation, settings, device) for pair in raced]
     best = int(np.argmin(errors)) if errors else 0
     others = split_evenly(everyone[len(raced[best]) :])
     members = [*raced[best], *(member for group in train(others, [decays[best]] * len(others)) for member in group)]
-    failed = _failed(members, clip, validation, settings)
+    failed = _failed(members, clip, validation, settings, device)
     if failed:
         slower = settings.with_changes({"learning_rate": settings.learning_rate / 3.0})
         for number, (again,) in zip(
@@ -199,21 +209,26 @@ def train_ensemble(
         noise_variances=[member.noise_variance for member in members],
         race={"weight_decays": list(decays), "rmse": errors, "weight_decay": decays[best], "trained_again": failed},
         chunk_size=settings.chunk_size,
+        device=device,
     )
 
 
-def _failed(members: Sequence[_Member], clip: SoftClip, rows: Table, settings: AutoSettings) -> list[int]:
+def _failed(
+    members: Sequence[_Member], clip: SoftClip, rows: Table, settings: AutoSettings, device: torch.device
+) -> list[int]:
     """Members whose error on rows that none has seen is far beyond that of the others: training went astray."""
     networks, weights = [each.network for each in members], torch.stack([each.weights for each in members])
-    errors = predict_members(networks, weights, clip, rows.inputs, settings.chunk_size) - rows.targets
+    errors = predict_members(networks, weights, clip, rows.inputs, settings.chunk_size, device) - rows.targets
     found = np.array([rows.mean(error**2) for error in errors])
     return [int(number) for number in np.flatnonzero(found > _ASTRAY**2 * np.median(found))]
 
 
-def _ensemble_error(pair: Sequence[_Member], clip: SoftClip, rows: Table, settings: AutoSettings) -> float:
+def _ensemble_error(
+    pair: Sequence[_Member], clip: SoftClip, rows: Table, settings: AutoSettings, device: torch.device
+) -> float:
     """The root mean squared error of the mean of all members, from two of them."""
     networks, weights = [each.network for each in pair], torch.stack([each.weights for each in pair])
-    one, other = predict_members(networks, weights, clip, rows.inputs, settings.chunk_size) - rows.targets
+    one, other = predict_members(networks, weights, clip, rows.inputs, settings.chunk_size, device) - rows.targets
     shared, own = rows.mean(one * other), 0.5 * rows.mean(one**2 + other**2)
     return math.sqrt(max(shared + (own - shared) / settings.members, 0.0))
 
@@ -240,6 +255,11 @@ def clip_rows(clip: SoftClip, inputs: Array) -> Tensor:
     for start in range(0, len(inputs), _PIECE):
         clipped[start : start + _PIECE] = clip(torch.from_numpy(inputs[start : start + _PIECE]).float())
     return clipped
+
+
+def relative_counts(rows: Table, device: torch.device) -> Tensor | None:
+    """``(rows,)`` counts relative to their mean, in float32, or None."""
+    return None if rows.counts is None else torch.from_numpy(rows.counts / rows.counts.mean()).float().to(device)
 
 
 def make_folds(rows: int, members: int, *, seed: int) -> list[Index]:
@@ -328,7 +348,7 @@ def train_lagged(
 
     Args:
         batched: The members; their parameters are changed.
-        inputs: ``(all rows, columns)``, float32.
+        inputs: ``(all rows, columns)``, float32, on the device of the members.
         targets: ``(all rows,)``, float32.
         counts: ``(all rows,)`` weights of the rows with a mean of about one, or None.
         rows: The numbers of each member's rows.
@@ -341,11 +361,11 @@ def train_lagged(
     steps = count_steps(fewest, settings)
     factor = cosine_decay(steps, warmup_steps=max(1, int(_WARM_UP * steps)))
     optimizer = FlatAdamW(batched.parameters, learning_rate=settings.learning_rate, weight_decay=weight_decay)
-    heads = LaggedHeads(batched.members, batched.num_features, [len(numbers) for numbers in rows])
+    heads = LaggedHeads(batched.members, batched.num_features, [len(numbers) for numbers in rows], inputs.device)
     batches = draw_batches(rows, batch_size, seeds)
 
     def read() -> tuple[Tensor, Tensor, Tensor | None]:
-        batch = next(batches)
+        batch = next(batches).to(inputs.device)
         return inputs[batch], targets[batch], None if counts is None else counts[batch]
 
     for _ in range(max(2, 10 * batched.num_features // batch_size)):
@@ -379,6 +399,7 @@ class LaggedHeads:
         members: How many.
         width: Features of each.
         num_data: Rows of each.
+        device: Of the features; sums, factors and noise are float64, on :func:`~finitegp.devices.exact_device`.
 
     Attributes:
         weights: ``(members, width, 1)``.
@@ -387,23 +408,26 @@ class LaggedHeads:
         log_slopes: ``(members, width, 1)``, of the logarithm of the noise variance in the features; None at first.
     """
 
-    def __init__(self, members: int, width: int, num_data: Sequence[int]) -> None:
-        self.weights = torch.zeros(members, width, 1)
-        self.inverse = torch.zeros(members, width, width)
-        self.noise_variance = torch.full((members,), 0.1, dtype=torch.float64)
-        self._rows = torch.tensor(num_data, dtype=torch.float64)
-        self._gram = torch.zeros(members, width, width, dtype=torch.float64)
-        self._projection = torch.zeros(members, width, 1, dtype=torch.float64)
+    def __init__(self, members: int, width: int, num_data: Sequence[int], device: torch.device = CPU) -> None:
+        self._exact = exact_device(device)
+        exact: dict[str, Any] = {"dtype": torch.float64, "device": self._exact}
+        self.weights = torch.zeros(members, width, 1, device=device)
+        self.inverse = torch.zeros(members, width, width, device=device)
+        self.noise_variance = torch.full((members,), 0.1, **exact)
+        self._rows = torch.tensor(num_data, **exact)
+        self._gram = torch.zeros(members, width, width, **exact)
+        self._projection = torch.zeros(members, width, 1, **exact)
         self._tracked_rows = 0.0
-        self._traces = torch.zeros(members, dtype=torch.float64)
-        self._residual_squares = torch.zeros(members, dtype=torch.float64)
+        self._traces = torch.zeros(members, **exact)
+        self._residual_squares = torch.zeros(members, **exact)
         self._residual_rows = 0.0
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._pending_squares: list[Tensor] = []
         self.log_slopes: Tensor | None = None
         self._logs: Tensor | None = None
-        self._mean_log = torch.zeros(members, 1)
-        self._log_projection = torch.zeros(members, width, 1, dtype=torch.float64)
+        self._mean_log = torch.zeros(members, 1, device=device)
+        self._log_projection = torch.zeros(members, width, 1, **exact)
+        self._pending_logs: list[Tensor] = []
         self._refreshes = 0
 
     def row_weights(self, features: Tensor, counts: Tensor | None) -> Tensor | None:
@@ -421,10 +445,11 @@ class LaggedHeads:
         scale = 1.0 / features.shape[1] if counts is None else counts[:, :, None] / features.shape[1]
         squares = residuals.square() if counts is None else residuals.square() * counts[:, :, None]
         self._pending_squares.append(squares.mean(dim=(1, 2)))
-        relative = residuals.square().div_(self.noise_variance.float()[:, None, None])
+        noise = self.noise_variance.to(features)[:, None, None]
+        relative = residuals.square().div_(noise)
         self._logs = relative.clamp_(min=_SMALLEST_SQUARE).log_()[:, :, 0]
         # Errors far beyond the noise pull no harder: one of them would undo what many steps have learned.
-        deviations = self.noise_variance.float().sqrt_()[:, None, None]
+        deviations = noise.sqrt()
         slopes = residuals.div_(deviations).clamp_(-_FARTHEST_PULL, _FARTHEST_PULL).div_(deviations)
         return torch.baddbmm(torch.bmm(features, self.inverse), slopes, self.weights.mT).mul_(scale)
 
@@ -441,7 +466,7 @@ class LaggedHeads:
         self._mean_log.lerp_(mean, 1.0 / min(max(self._refreshes, 1) * BLOCK, _WINDOW))
         logs = (self._logs - self._mean_log)[:, :, None]
         logs = logs if counts is None else logs * root
-        self._log_projection.mul_(1.0 - 1.0 / _WINDOW).add_(torch.bmm(features.mT, logs))
+        self._pending_logs.append(torch.bmm(features.mT, logs))
         self._logs = None
 
     def refresh(self) -> None:
@@ -451,8 +476,10 @@ class LaggedHeads:
         forget, rows = 1.0 - min(len(self._pending) / _WINDOW, 1.0), float(features.shape[1])
         if self._pending_squares:
             self._set_noise(rows, forget)
-        self._gram.mul_(forget).add_(torch.bmm(features.mT, features))
-        self._projection.mul_(forget).add_(torch.bmm(features.mT, targets))
+        self._gram.mul_(forget).add_(torch.bmm(features.mT, features).to(self._exact))
+        self._projection.mul_(forget).add_(torch.bmm(features.mT, targets).to(self._exact))
+        for product in self._pending_logs:
+            self._log_projection.mul_(1.0 - 1.0 / _WINDOW).add_(product.to(self._exact))
         self._tracked_rows = self._tracked_rows * forget + rows
         for member, noise in enumerate(self.noise_variance.tolist()):
             scale = float(self._rows[member]) / self._tracked_rows
@@ -468,6 +495,7 @@ class LaggedHeads:
             self._solve_logs()
         self._pending.clear()
         self._pending_squares.clear()
+        self._pending_logs.clear()
 
     def _solve_logs(self) -> None:
         scale = (self._rows / self._tracked_rows)[:, None, None]
@@ -475,12 +503,12 @@ class LaggedHeads:
         regularized.diagonal(dim1=1, dim2=2).add_(_LOG_VARIANCE)
         factor, info = torch.linalg.cholesky_ex(regularized)
         if not bool(info.any()):
-            self.log_slopes = torch.cholesky_solve(self._log_projection * scale, factor).float()
+            self.log_slopes = torch.cholesky_solve(self._log_projection * scale, factor).to(self.weights)
 
     def _set_noise(self, rows: float, forget: float) -> None:
         """From residuals that the weights had not seen, as in Lagged."""
         forget = min(forget, 1.0 - min(rows / _RESIDUAL_ROWS, 1.0))
-        squares = torch.stack(self._pending_squares).double().mean(dim=0) * rows
+        squares = in_float64(torch.stack(self._pending_squares)).mean(dim=0) * rows
         self._residual_squares = self._residual_squares * forget + squares
         self._residual_rows = self._residual_rows * forget + rows
         behind = max(self._tracked_rows, 1.0)
@@ -523,7 +551,7 @@ class _Member:
 def _train_group(
     group: _Group, inputs: Tensor, targets: Tensor, counts: Tensor | None, training: Table, settings: AutoSettings
 ) -> list[_Member]:
-    batched = BatchedNetworks(group.networks)
+    batched = BatchedNetworks(group.networks, device=inputs.device)
     rows = [np.delete(np.arange(len(inputs)), fold) for fold in group.folds]
     options: dict[str, Any] = {"weight_decay": group.weight_decay, "seeds": group.seeds}
     train_lagged(batched, inputs, targets, counts, rows, settings, **options)
@@ -535,19 +563,20 @@ def _finish(
     batched: BatchedNetworks, inputs: Tensor, training: Table, folds: Sequence[Index], chunk_size: int
 ) -> list[_Member]:
     """The exact posterior mean of each member's weights, and its predictions for its fold."""
-    targets = torch.from_numpy(training.targets)
-    counts = None if training.counts is None else torch.from_numpy(training.counts)
-    left_out = torch.zeros(len(folds), len(inputs), dtype=torch.bool)
+    exact = exact_device(inputs.device)
+    targets = torch.from_numpy(training.targets).to(exact)
+    counts = None if training.counts is None else torch.from_numpy(training.counts).to(exact)
+    kept = np.ones((len(folds), len(inputs)), dtype=np.bool_)
     for member, fold in enumerate(folds):
-        left_out[member, torch.from_numpy(fold)] = True
+        kept[member, fold] = False
     sums = [RunningSums() for _ in folds]
     for start in range(0, len(inputs), chunk_size):
         part = slice(start, start + chunk_size)
-        features = batched.forward(inputs[part].expand(len(folds), -1, -1))
+        features = batched.forward(inputs[part].expand(len(folds), -1, -1)).to(exact)
         for member in range(len(folds)):
-            out = left_out[member, part]
-            times = None if counts is None else counts[part][~out]
-            sums[member].add(features[member, ~out], targets[part][~out], counts=times)
+            seen = torch.from_numpy(kept[member, part]).to(exact)
+            times = None if counts is None else counts[part][seen]
+            sums[member].add(features[member, seen], targets[part][seen], counts=times)
     networks = batched.write_back()
     members = []
     for member, fold in enumerate(folds):
@@ -557,8 +586,8 @@ def _finish(
         # Computed again: features of all rows of the folds take more memory than the rows.
         out_of_fold = np.empty(len(fold))
         for start in range(0, len(fold), chunk_size):
-            rows = inputs[torch.from_numpy(fold[start : start + chunk_size])]
+            rows = inputs[torch.from_numpy(fold[start : start + chunk_size]).to(inputs.device)]
             features = batched.forward(rows.expand(len(folds), -1, -1))[member]
-            out_of_fold[start : start + chunk_size] = (features.double() @ weights)[:, 0].numpy()
-        members.append(_Member(networks[member], weights[:, 0].float(), out_of_fold, noise_variance))
+            out_of_fold[start : start + chunk_size] = (in_float64(features) @ weights)[:, 0].cpu().numpy()
+        members.append(_Member(networks[member], weights[:, 0].float().cpu(), out_of_fold, noise_variance))
     return members

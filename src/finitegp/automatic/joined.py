@@ -261,7 +261,7 @@ def calibrate(
     They are never narrowed.
 
     Args:
-        statistics: Sums of all rows but those set aside, under unit priors.
+        statistics: Sums of all rows but those set aside, under unit priors, on the device of their features.
         blocks: Of the features.
         held_out: The rows set aside.
         left_out: Residuals of single networks, or None.
@@ -332,7 +332,7 @@ def calibrate(
 def _judge(
     statistics: FeatureStatistics, blocks: Blocks, held_out: HeldOut, prior: Prior, shapes: Sequence[Shape]
 ) -> _Judged:
-    scales = blocks.scales(prior)
+    scales = blocks.scales(prior).to(held_out.features.device)
     posterior = WeightPosterior(rescale(statistics, scales), prior.noise)
     parts = []
     for start in range(0, len(held_out.features), held_out.chunk_size):
@@ -340,8 +340,8 @@ def _judge(
         log_scale = None if held_out.log_scale is None else held_out.log_scale[part]
         parts.append(posterior.predict(held_out.features[part] * scales, log_scale))
     prediction = Prediction.concatenate(parts)
-    squares = (torch.from_numpy(held_out.rows.targets) - prediction.mean).square().numpy()
-    variance = prediction.variance.numpy()
+    squares = (torch.from_numpy(held_out.rows.targets) - prediction.mean.cpu()).square().numpy()
+    variance = prediction.variance.cpu().numpy()
     return _Judged(prior, squares, variance, _fit(held_out.rows, squares, variance, held_out.excess, shapes))
 
 

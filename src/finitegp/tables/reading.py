@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
@@ -15,7 +16,7 @@ from ..arguments import check_arguments
 from ..data.naming import locator_of, row_label
 from ..errors import DataError, warn_caller
 from ..estimator import GPRegressor
-from ..estimator.parameters import seed_of
+from ..estimator.parameters import check_parameters, seed_of
 from ..lite.target_scale import SCALES
 from .columns import NumberColumn
 from .reader import ON_DISK, ROWS_IN_MEMORY, TableReader
@@ -56,6 +57,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         memory_budget: str | int | None = None,
         time_budget: str | float | None = None,
         keep_rows: bool = True,
+        device: str | torch.device = "cpu",
         regressor: GPRegressor | None = None,
     ) -> None:
         self.target_scale = target_scale
@@ -76,6 +78,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         self.memory_budget = memory_budget
         self.time_budget = time_budget
         self.keep_rows = keep_rows
+        self.device = device
         self.regressor = regressor
 
     def _check_parameters(self) -> None:
@@ -86,6 +89,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         for name in ("categorical", "numeric", "date", "drop", "only"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be a list of columns, but is {getattr(self, name)!r}: write [{name!r}].")
+        check_parameters(self.new_regressor(0))
 
     def _seed(self) -> int:
         return seed_of(self.random_state)
@@ -102,6 +106,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             memory_budget=self.memory_budget,
             time_budget=self.time_budget,
             keep_rows=self.keep_rows,
+            device=self.device,
         )
 
     def encoding_options(self, names: Sequence[str]) -> EncodingOptions:

@@ -60,6 +60,7 @@ class Component:
             if there is none.
         landmark_weights: Where the rows that the posterior has seen are the landmarks of its features, in their order:
             what each of them weighs in the row sums. A file then needs no sums.
+        landmark_targets: ``(landmarks, 1)`` their targets times these weights; None in files of older releases.
         tail: A share of errors that are larger than the others, or None.
     """
 
@@ -70,6 +71,7 @@ class Component:
     degrees_of_freedom: float = math.inf
     scale_degrees: float = 0.0
     landmark_weights: Tensor | None = None
+    landmark_targets: Tensor | None = None
     tail: ErrorTail | None = None
 
     @property
@@ -393,7 +395,8 @@ class ScaledGP:
         if len(fitted) != len(self.components):
             raise DataError(f"fitted must be {len(self.components)} posteriors, but are {len(fitted)}.")
         pairs = zip(self.components, fitted, strict=True)
-        changed = [replace(component, fitted=each, landmark_weights=None) for component, each in pairs]
+        nothing: dict[str, Any] = {"landmark_weights": None, "landmark_targets": None}
+        changed = [replace(component, fitted=each, **nothing) for component, each in pairs]
         return replace(self, components=tuple(changed))
 
     def _scaled_inputs(self, inputs: Any) -> Array:

@@ -146,6 +146,12 @@ def condition_kernel(
     return model.condition(ArraySource(inputs, rows.targets, weights, counts=counts), optimize_noise=not keep_rows)
 
 
+def _landmark_rows(rows: KernelRows) -> tuple[torch.Tensor, torch.Tensor]:
+    """What rows that are landmarks weigh in the row sums, and their targets times that."""
+    weights = rows.counts / rows.noise_scales
+    return torch.from_numpy(weights), torch.from_numpy((weights * rows.targets)[:, None])
+
+
 def fit_small_table(
     inputs: Array,
     targets: Array,
@@ -297,8 +303,8 @@ class _Stack:
         """A kernel given all rows."""
         form = FORMS[name]
         fitted = condition_kernel(form, parameters[name], self.inputs, self.rows)
-        known = None if form.correlation is None else torch.from_numpy(self.rows.counts / self.rows.noise_scales)
-        return Component(fitted, name, weight, factor, degrees, form.prior.scale_degrees, known)
+        known = (None, None) if form.correlation is None else _landmark_rows(self.rows)
+        return Component(fitted, name, weight, factor, degrees, form.prior.scale_degrees, *known)
 
     def _leave_folds_out(self, parameters: Mapping[str, Array], folds: int, judges: Groups) -> tuple[Array, Array]:
         """``(kernels, rows)`` means and scales of rows that no hyperparameter has seen, each given the other folds.
@@ -505,7 +511,7 @@ def fit_spread(
         factor,
         freedom,
         share,
-        torch.from_numpy(spread_rows.counts / spread_rows.noise_scales),
+        *_landmark_rows(spread_rows),
     )
     return found, stacked.with_component(share, mean, scales, freedom)
 

@@ -166,8 +166,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     made = f"finitegp {facts['commit']}, torch {facts['torch']}, {facts['processor']}, 1 thread, {facts['date']}"
     lines = [
         f"`python -m benchmarks.small_device` ({made}). {facts['rows']:,} rows on disk, {facts['steps']:,} steps, "
-        f"{facts['limit'] / 2**20:.0f} MB of address space beyond the libraries for all, {facts['chunk_size']} rows at once in "
-        "the exact pass:",
+        f"{facts['limit'] / 2**20:.0f} MB of address space beyond the libraries for all, {facts['chunk_size']} rows "
+        "at once in the exact pass:",
         "",
         "| | SCGD | BSGD | SVGP, 16 inducing points |",
         "|---|--:|--:|--:|",

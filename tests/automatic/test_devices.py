@@ -135,3 +135,14 @@ def test_float64_is_on_the_cpu_where_a_device_has_none(monkeypatch):
 def test_unknown_devices_are_named():
     with pytest.raises(ValueError, match="device must be one that torch knows, such as 'cpu', 'cuda' or 'mps'"):
         as_device("gpu")
+
+
+def test_files_name_the_device_and_need_none(tmp_path):
+    table = {"x": np.arange(20.0)}
+    model = TableRegressor(effort="low", random_state=0, device=torch.device("cpu")).fit(table, np.arange(20.0) ** 2)
+    model.device = model.regressor_.device = torch.device("cuda")  # as after a fit there
+    model.save(tmp_path / "model.finitegp")
+    loaded = TableRegressor.load(tmp_path / "model.finitegp")
+    assert (loaded.device, loaded.regressor_.device) == ("cuda", "cuda")
+    assert np.array_equal(loaded.predict(table), model.predict(table))
+    loaded.update(table, np.arange(20.0) ** 2)

@@ -175,11 +175,11 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     names = {
         "milliseconds_per_step": ("ms of processor time per step", "{:.2f}"),
         "milliseconds_per_prediction": ("ms per prediction of one row", "{:.2f}"),
-        "bytes_in_training": ("bytes of parameters, state and optimizer", "{:,}"),
-        "bytes_for_predictions": ("bytes of the model that predicts, 64 bits", "{:,}"),
-        "peak_bytes_of_training": ("most resident bytes beyond those before training", "{:,}"),
-        "peak_bytes_afterwards": ("the same of exact pass (not SVGP) and predictions", "{:,}"),
-        "smallest_limit": ("smallest limit that it gets through, MB", "{:.3g}"),
+        "bytes_in_training": ("bytes of parameters, state and optimizer", "{:,.0f}"),
+        "bytes_for_predictions": ("bytes of the model that predicts, 64 bits", "{:,.0f}"),
+        "peak_bytes_of_training": ("most resident bytes beyond those before training", "{:,.0f}"),
+        "peak_bytes_afterwards": ("the same of exact pass (not SVGP) and predictions", "{:,.0f}"),
+        "smallest_limit": ("smallest limit tried that it gets through, MB", "{:.3g}"),
         "rmse": ("RMSE on 2,000 new rows, kW (noise: 0.30)", "{:.3f}"),
         "nlpd": ("NLPD", "{:.3f}"),
     }

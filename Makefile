@@ -24,7 +24,7 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses 2 -m slow
 
 test-engines: $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[botorch,optuna,dask,spark,onnx]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[botorch,optuna,dask,spark,onnx,shap,skops]"
 	$(BIN)/python -m pytest -m engines
 
 # With the lowest versions that pyproject.toml allows, in an environment of its own.

@@ -8,7 +8,7 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 TESTED = ["quickstart", "deep_kernel", "messy_table", "streaming_update", "three_sites", "uncertainty"]
-TESTED += ["bayesian_optimization", "dask_rows", "edge_device"]
+TESTED += ["bayesian_optimization", "dask_rows", "edge_device", "shap_values", "skops_pipeline"]
 
 
 def run(name, capsys):
@@ -106,6 +106,27 @@ def test_dask_rows(capsys):
     deviation, truth = numbers_after(shown, "noise standard deviation")
     assert deviation == pytest.approx(truth, rel=0.05)
     assert 89 < numbers_after(shown, "intervals hold")[0] < 91
+
+
+@pytest.mark.engines
+def test_shap_values(capsys):
+    pytest.importorskip("shap", reason="needs the extra 'shap'", exc_type=ImportError)
+    shown = run("shap_values", capsys)
+    rent, deviation = re.findall(r"parts add up to the prediction within (\S+)", shown)
+    assert max(float(rent), float(deviation)) < 1e-8
+    (large, *_), *_ = [numbers_after(line, "size ") for line in shown.splitlines() if "110 m2" in line]
+    assert large > 300
+    rare = next(line for line in reversed(shown.splitlines()) if "south" in line)
+    assert numbers_after(rare, "town ")[0] > 3  # the town that is rarely seen makes the rent uncertain
+
+
+@pytest.mark.engines
+def test_skops_pipeline(capsys):
+    pytest.importorskip("skops", reason="needs the extra 'skops'", exc_type=ImportError)
+    shown = run("skops_pipeline", capsys)
+    assert "skops alone refuses the regressor" in shown
+    assert "files: gp.finitegp, steps.skops" in shown
+    assert numbers_after(shown, "predicts the same within")[0] < 1e-9
 
 
 def test_the_tables_of_the_examples_are_those_of_their_script(tmp_path):

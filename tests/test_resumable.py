@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from shadow_device import SHADOW, shadow_device
 from typer.testing import CliRunner
 
 from finitegp import GPRegressor, Lagged, TableRegressor, resumable
@@ -124,6 +125,22 @@ def test_what_is_finished_is_not_computed_again(fit, path, stop_after, monkeypat
     with resumable(path):
         fit()
     assert len(calls) == (0 if fit is fit_networks else 2)  # of two groups, and of four scales
+
+
+def test_a_fit_on_a_device_goes_on_there(path, stop_after):
+    def fit():
+        return fit_networks(device=SHADOW)
+
+    with shadow_device():
+        expected = predict(fit())
+        interrupted(fit, path, stop_after, 1)
+        interrupted(fit, path, stop_after, 2)  # two groups of networks and a noise network are stored
+    with pytest.raises(ModelFileError, match="device was meta and is now cpu"), resumable(path):
+        fit_networks()
+    with shadow_device() as made, resumable(path):
+        found = fit()
+    assert made.tensors > 1000  # what was left was done there
+    assert np.array_equal(predict(found), expected)
 
 
 def test_a_time_budget_is_not_chosen_anew(path, stop_after, monkeypatch):

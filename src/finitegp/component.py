@@ -46,6 +46,7 @@ class Component:
             if there is none.
         landmark_weights: Where the rows that the posterior has seen are the landmarks of its features, in their order:
             what each of them weighs in the row sums. A file then needs no sums.
+        landmark_targets: ``(landmarks, 1)`` their targets times these weights; None in files of older releases.
         tail: A share of errors that are larger than the others, or None.
     """
 
@@ -56,6 +57,7 @@ class Component:
     degrees_of_freedom: float = math.inf
     scale_degrees: float = 0.0
     landmark_weights: Tensor | None = None
+    landmark_targets: Tensor | None = None
     tail: ErrorTail | None = None
 
     @property

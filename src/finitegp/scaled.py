@@ -305,7 +305,8 @@ class ScaledGP:
         if len(fitted) != len(self.components):
             raise DataError(f"fitted must be {len(self.components)} posteriors, but are {len(fitted)}.")
         pairs = zip(self.components, fitted, strict=True)
-        changed = [replace(component, fitted=each, landmark_weights=None) for component, each in pairs]
+        nothing: dict[str, Any] = {"landmark_weights": None, "landmark_targets": None}
+        changed = [replace(component, fitted=each, **nothing) for component, each in pairs]
         return replace(self, components=tuple(changed))
 
     def _predicted(self, scaled: Array, *, return_covariance: bool = False) -> list[Prediction]:

@@ -29,6 +29,7 @@ class SpreadModel:
         degrees_of_freedom: Of the predictions.
         share: Its weight beside the mixture without it.
         landmark_weights: What each landmark weighs in the row sums of ``fitted``; see ``Component``.
+        landmark_targets: Targets of ``fitted`` times these weights; see ``Component``.
     """
 
     fitted: FittedGP
@@ -42,6 +43,7 @@ class SpreadModel:
     degrees_of_freedom: float
     share: float
     landmark_weights: Tensor | None = None
+    landmark_targets: Tensor | None = None
 
     def log_factors(self, inputs: Array, mean: Array, variance: Array) -> Array:
         """The logarithm of the factor on each row's variance."""

@@ -14,8 +14,8 @@ MEDIUM = EFFORTS["medium"]
 def constant_steps(monkeypatch):
     monkeypatch.setattr(seconds, "_multiplications_per_second", lambda: 2e10)
     monkeypatch.setattr(seconds, "_timed_evidence", lambda rows, columns: 1e-7 * rows**2)
-    monkeypatch.setattr(seconds, "_timed_step", lambda columns, settings, members: 0.001 * (0.4 + members))
-    monkeypatch.setattr(seconds, "_timed_noise_step", lambda columns: 0.001)
+    monkeypatch.setattr(seconds, "_timed_step", lambda columns, settings, members, device: 0.001 * (0.4 + members))
+    monkeypatch.setattr(seconds, "_timed_noise_step", lambda columns, device: 0.001)
 
 
 def work(rows, **changes):

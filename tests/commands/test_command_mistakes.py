@@ -200,6 +200,10 @@ def test_output_is_the_input(here):
 
 
 def test_shares_that_are_percentages(here):
+    message = run("fit", "t.csv", "--target", "price", "--device", "gpu", code=2)
+    assert "Invalid value for --device: device must be one that torch knows" in message
+    message = run("fit", "t.csv", "--target", "price", "--device", "meta", code=2)
+    assert "Invalid value for --device: device is 'meta', which torch cannot use here" in message
     message = run("fit", "t.csv", "--target", "price", "--test-fraction", "20", code=2)
     assert "between 0 and 1, but is 20; did you mean 0.2?" in message
 

@@ -120,7 +120,7 @@ def test_random_state_determines_the_fit(rows):
         ({"learning_rate": "fast"}, "learning_rate must be 'auto' or a positive number"),
         ({"validation_fraction": 0.6}, "validation_fraction must lie between"),
         ({"early_stopping": True}, "early_stopping=True needs a given feature_map"),
-        ({"device": "cuda"}, "automatic fit runs on the CPU"),
+        ({"device": "meta"}, "device is 'meta', which torch cannot use here"),
         ({"algorithm": "exact", "learning_rate": 0.1}, "leave learning_rate at 'auto'"),
         ({"algorithm": "exact", "early_stopping": True}, "runs until it converges"),
         ({"keep_rows": "no"}, "keep_rows must be True or False, but is 'no'"),

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from export_models import KINDS, intervals, kept, library
+from export_models import KINDS, intervals, kept, library, table
 from typer.testing import CliRunner
 
-from finitegp import DataError
+from finitegp import DataError, TableRegressor
 from finitegp.cli import app
 from finitegp.export import onnx_graph, to_onnx
 
@@ -62,9 +62,52 @@ def test_the_command(runtime, tmp_path):
     assert [each.name for each in session.get_outputs()] == ["mean", "epistemic_std", "noise_std", "std"]
 
 
+def text_table(columns):
+    """A model of some columns of a table, with gaps in two of them, and its rows."""
+    made, targets = table(120)
+    made["cut"] = [None if number % 30 == 7 else cut for number, cut in enumerate(made["cut"])]
+    made = {name: made[name] for name in columns}
+    model = TableRegressor(effort="low", random_state=0, target_scale="identity", max_one_hot=8)
+    return model.fit(made, targets), made
+
+
+def as_given(made, names, gap, kind):
+    return np.array([[gap if cell is None else cell for cell in made[name]] for name in names], dtype=kind).T
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("columns", [("size", "cut", "shop"), ("cut", "shop"), ("size",)], ids="-".join)
+def test_categories_and_gaps(columns, runtime, tmp_path):
+    model, made = text_table(columns)
+    encodings = {"size": "number", "cut": "one-hot", "shop": "target mean"}
+    assert [line.encoding for line in model.columns_] == [encodings[name] for name in columns]
+    exported = to_onnx(model, tmp_path / "model.onnx", double=True)
+    numbers = [name for name in columns if name == "size"]
+    texts = [name for name in columns if name != "size"]
+    expected = {"rows": numbers, "text": texts, "coverage": []}
+    assert exported.inputs == {name: each for name, each in expected.items() if each or name == "coverage"}
+    session = runtime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+
+    def run(table):
+        given = {"rows": as_given(table, numbers, np.nan, float), "text": as_given(table, texts, "", object)}
+        given = {name: each for name, each in given.items() if each.size} | {"coverage": np.array(0.9)}
+        return [each[:, 0] for each in session.run(["mean", "std", "lower", "upper"], given)]
+
+    ours = *model.predict(made, return_std=True), *model.predict_interval(made, 0.9)
+    for theirs, mine in zip(run(made), ours, strict=True):
+        np.testing.assert_allclose(theirs, mine, rtol=1e-9)
+    if "shop" in columns:  # what no row had is not passed off as something known
+        new = made | {"shop": ["elsewhere", None, *made["shop"][2:]]}
+        for theirs, mine in zip(run(new), ours, strict=True):
+            assert np.isnan(theirs[:2]).all()
+            np.testing.assert_allclose(theirs[2:], mine[2:], rtol=1e-9)
+        stored = json.loads(session.get_modelmeta().custom_metadata_map["categories"])
+        assert set(stored["shop"]) == set(made["shop"])
+
+
 @pytest.mark.parametrize("kind", REFUSED)
-def test_text_and_gaps_are_refused_by_name(kind, tmp_path):
-    with pytest.raises(DataError, match=r"Column .size. holds gaps.*finitegp-lite"):
+def test_dates_are_refused_by_name(kind, tmp_path):
+    with pytest.raises(DataError, match=r"Column .sold. holds dates.*finitegp-lite"):
         to_onnx(kept(kind).fitted, tmp_path / "model.onnx")
 
 

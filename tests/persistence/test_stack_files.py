@@ -9,6 +9,7 @@ import torch
 
 from finitegp.automatic import fit_auto
 from finitegp.errors import ModelFileError
+from finitegp.lite import load
 from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import read_container, write_container
 
@@ -30,6 +31,21 @@ def contents(tmp_path_factory):
 def test_as_it_is_it_loads(contents, path):
     write_container(path, *contents)
     load_fit(path)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_rows_whose_features_are_all_but_dependent(seed, path):
+    """Targets that were solved from such features, three of them equal here, would be noise: the file holds them."""
+    random = np.random.default_rng(seed)
+    values, gaps = random.uniform(1, 5, size=120).round(3), np.arange(120) % 40 == 0
+    inputs = np.column_stack([np.where(gaps, 2.5, values), gaps])
+    fit = fit_auto(inputs, np.exp(0.4 * values + 0.2 * random.normal(size=120)), effort="low")
+    save_fit(fit, path)
+    expected, loaded = fit.predict(inputs), load_fit(path)
+    assert torch.equal(loaded.predict(inputs).mean, expected.mean)
+    np.testing.assert_allclose(load(path).predict(inputs).mean, expected.mean, rtol=1e-11)
+    save_fit(loaded, path)
+    assert torch.equal(load_fit(path).predict(inputs).std, expected.std)
 
 
 HEADERS = [
@@ -93,6 +109,7 @@ CHANGES = {
 }
 TENSORS = [("components.1.landmark_weights", change) for change in CHANGES]
 TENSORS += [("spread.landmark_weights", change) for change in CHANGES]
+TENSORS += [("components.1.landmark_targets", change) for change in ("nan", "short", "long", "float32")]
 TENSORS += [("spread.units", change) for change in CHANGES]
 TENSORS += [("spread.centres", change) for change in CHANGES if change not in ("negative", "zero")]
 TENSORS += [("excess.effects", change) for change in ("absent", "nan", "short", "long", "negative")]

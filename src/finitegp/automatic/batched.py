@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..devices import CPU
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding
 from ..features.activations import WRITTEN_OUT
 
@@ -23,6 +24,7 @@ class BatchedNetworks:
         networks: Maps of one shape: a :class:`PeriodicEmbedding`, then :class:`MLPFeatures` with an activation after
             every layer. Their values are copied; :meth:`write_back` returns them.
         outputs: Whether each member gets a last linear layer to one number, which starts at zero.
+        device: Where they are trained; the networks themselves stay where they are.
 
     Attributes:
         parameters: What is trained, the members' values stacked in the first dimension.
@@ -35,7 +37,9 @@ class BatchedNetworks:
         True
     """
 
-    def __init__(self, networks: Sequence[ComposedFeatures], *, outputs: bool = False) -> None:
+    def __init__(
+        self, networks: Sequence[ComposedFeatures], *, outputs: bool = False, device: torch.device = CPU
+    ) -> None:
         self._networks = list(networks)
         embeddings = [_embedding(network) for network in networks]
         layers = [_linears(network) for network in networks]
@@ -47,7 +51,7 @@ class BatchedNetworks:
         self.members, self.num_features = len(networks), first.num_features
 
         def stack(tensors: Sequence[Tensor]) -> nn.Parameter:
-            return nn.Parameter(torch.stack([tensor.detach() for tensor in tensors]))
+            return nn.Parameter(torch.stack([tensor.detach() for tensor in tensors]).to(device))
 
         names = ("frequencies", "phases", "weights", "offsets")
         self._embedding = [stack([getattr(each, name) for each in embeddings]) for name in names]
@@ -55,8 +59,8 @@ class BatchedNetworks:
         self._weights = [stack([linear.weight.t() for linear in layer]) for layer in zip(*layers, strict=True)]
         self._biases = [stack([linear.bias[None] for linear in layer]) for layer in zip(*layers, strict=True)]
         self._head = [
-            nn.Parameter(torch.zeros(self.members, self.num_features, 1)),
-            nn.Parameter(torch.zeros(self.members, 1, 1)),
+            nn.Parameter(torch.zeros(self.members, self.num_features, 1, device=device)),
+            nn.Parameter(torch.zeros(self.members, 1, 1, device=device)),
         ]
         self._head = self._head if outputs else []
         self.parameters = [*self._embedding, *self._weights, *self._biases, *self._head]
@@ -115,8 +119,8 @@ class BatchedNetworks:
         return parameter.view(self.members * self._columns, *parameter.shape[2:])
 
     def heads(self) -> list[tuple[Tensor, Tensor]]:
-        """Weight ``(1, width)`` and bias ``(1,)`` of each member's last layer."""
-        weight, bias = (parameter.detach() for parameter in self._head)
+        """Weight ``(1, width)`` and bias ``(1,)`` of each member's last layer, on the CPU."""
+        weight, bias = (parameter.detach().cpu() for parameter in self._head)
         return [(weight[member].t().clone(), bias[member, 0].clone()) for member in range(self.members)]
 
     @torch.no_grad()

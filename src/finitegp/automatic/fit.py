@@ -20,6 +20,7 @@ from ..data.permutation import RandomPermutation
 from ..data.scaling import Standardizer, check_magnitude, winsorized_standardizer
 from ..data.sources import Data
 from ..data.spool import spool_temporarily
+from ..devices import as_device
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..formatting import parse_seconds
@@ -98,6 +99,7 @@ def fit_source(
     progress: Callable[[str], None] | None = None,
     on_plan: Callable[[MemoryPlan[Described]], object] | None = None,
     ranks: Ranks = ALONE,
+    device: str | torch.device = "cpu",
 ) -> ScaledGP:
     """Fit the rows of any source, in memory or on disk.
 
@@ -132,6 +134,9 @@ def fit_source(
         progress: Called with a word on each finished part.
         on_plan: With a memory budget, called with the plan before anything is fitted; ``str(plan)`` is the bill.
         ranks: The processes that share the exact pass; each of them has the budget.
+        device: Such as ``"cuda"`` or ``"mps"``: where networks are trained and, if it has float64, which MPS has not,
+            where rows are summed exactly and priors are searched. Kernels of small tables are fitted on the CPU, where
+            so few rows are fast, and every fit ends there. For one process without a memory budget.
 
     Raises:
         MemoryBudgetError: If nothing fits the budget; it has the smallest plan that would.
@@ -148,6 +153,7 @@ def fit_source(
             raise ValueError(f"{name} must be a whole number of at least {least}, but is {number!r}.")
     if time_budget is not None:
         parse_seconds(time_budget)  # a mistake is found before anything is read
+    place = check_device(device, memory_budget, ranks)
     budget = None if memory_budget is None else parse_bytes(memory_budget)
     if budget is not None:
         return_freed_memory()
@@ -174,7 +180,8 @@ def fit_source(
     alone = ranks.world_size == 1
     if time_budget is not None or on_expected is not None:
         columns = _count_columns(source)
-        work = Work(rows, columns, chosen, threads, may_fit_both=keep_rows and alone, may_start_processes=alone)
+        may: dict[str, bool] = {"may_fit_both": keep_rows and alone, "may_start_processes": alone}
+        work = Work(rows, columns, chosen, threads, **may, device=place)
         if time_budget is not None:
             work = within_seconds(parse_seconds(time_budget), work)
             chosen = work.settings
@@ -210,13 +217,26 @@ def fit_source(
             sample = draw_sample(source, total, large.settings.max_sample, seed=seed)
             _check_targets(sample)
     record = {"path": "networks", "why": f"more than {chosen.small_rows} different rows"} | record
-    options = {"seed": seed, "threads": large.threads, "progress": progress, "ranks": ranks}
+    options = {"seed": seed, "threads": large.threads, "progress": progress, "ranks": ranks, "device": place}
     # Memory of other processes is not within the budget, and ranks have the other cores.
     options["may_start_processes"] = budget is None and alone
     fit = _fit_large(sample, source, large.settings, record, center=center, **options)
     if kernels is not None:
         fit = _better_of(kernels, fit)
     return _closed(fit, budgeted.plan, large.settings, started)
+
+
+def check_device(device: str | torch.device, memory_budget: str | int | None, ranks: Ranks = ALONE) -> torch.device:
+    """The device, if this machine has it and the automatic fit can use it with the rest."""
+    found = as_device(device)
+    if found.type != "cpu" and memory_budget is not None:
+        raise ValueError(
+            f"A memory budget is for fits on the CPU, but device is {str(found)!r}, whose memory it does not count: "
+            "leave one of them out."
+        )
+    if found.type != "cpu" and ranks.world_size > 1:
+        raise ValueError(f"Several ranks fit on the CPU, but device is {str(found)!r}: leave it at 'cpu'.")
+    return found
 
 
 def _better_of(kernels: ScaledGP, networks: ScaledGP) -> ScaledGP:

@@ -283,7 +283,7 @@ def calibrate(
     They are never narrowed.
 
     Args:
-        statistics: Sums of all rows but those set aside, under unit priors.
+        statistics: Sums of all rows but those set aside, under unit priors, on the device of their features.
         blocks: Of the features.
         held_out: The rows set aside.
         left_out: Residuals of single networks, or None.
@@ -363,7 +363,7 @@ def calibrate(
 def _judge(
     statistics: FeatureStatistics, blocks: Blocks, held_out: HeldOut, prior: Prior, shapes: Sequence[Shape]
 ) -> _Judged:
-    scales = blocks.scales(prior)
+    scales = blocks.scales(prior).to(held_out.features.device)
     posterior = WeightPosterior(rescale(statistics, scales), prior.noise)
     parts = []
     for start in range(0, len(held_out.features), held_out.chunk_size):
@@ -371,9 +371,9 @@ def _judge(
         log_scale = None if held_out.log_scale is None else held_out.log_scale[part]
         parts.append(posterior.predict(held_out.features[part] * scales, log_scale))
     prediction = Prediction.concatenate(parts)
-    residuals = held_out.rows.targets - prediction.mean.numpy()
-    towards = None if held_out.trees is None else held_out.trees - prediction.mean.numpy()
-    judged = _Judged(prior, residuals, towards, prediction.variance.numpy(), _Fit(1.0, GAUSSIAN, math.inf))
+    mean, variance = prediction.mean.cpu().numpy(), prediction.variance.cpu().numpy()
+    towards = None if held_out.trees is None else held_out.trees - mean
+    judged = _Judged(prior, held_out.rows.targets - mean, towards, variance, _Fit(1.0, GAUSSIAN, math.inf))
     return judged._replace(fit=_fit_with_trees(judged, held_out.rows, held_out.excess, shapes))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..data import ArraySource
 from ..features import ConcatenatedFeatures, ConstantFeatures, LandmarkFeatures, LinearFeatures
@@ -74,3 +75,9 @@ def condition_kernel(
     counts = None if bool((rows.counts == 1.0).all()) else rows.counts
     # What coarser features do not see of the rows is noise to them: with the kernel's own noise they would overfit.
     return model.condition(ArraySource(inputs, rows.targets, weights, counts=counts), optimize_noise=not keep_rows)
+
+
+def landmark_rows(rows: KernelRows) -> tuple[Tensor, Tensor]:
+    """What rows that are landmarks weigh in the row sums, and their targets times that."""
+    weights = rows.counts / rows.noise_scales
+    return torch.from_numpy(weights), torch.from_numpy((weights * rows.targets)[:, None])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..devices import CPU, exact_device, in_float64
 from ..errors import NumericalError
 from ..flat_adam import FlatAdamW
 from ..linalg import CholeskyFactor, cholesky
@@ -77,7 +79,7 @@ def train_lagged(
 
     Args:
         batched: The members; their parameters are changed.
-        inputs: ``(all rows, columns)``, float32.
+        inputs: ``(all rows, columns)``, float32, on the device of the members.
         targets: ``(all rows,)``, float32.
         counts: ``(all rows,)`` weights of the rows with a mean of about one, or None.
         rows: The numbers of each member's rows.
@@ -90,11 +92,11 @@ def train_lagged(
     steps = count_steps(fewest, settings)
     factor = cosine_decay(steps, warmup_steps=max(1, int(_WARM_UP * steps)))
     optimizer = FlatAdamW(batched.parameters, learning_rate=settings.learning_rate, weight_decay=weight_decay)
-    heads = LaggedHeads(batched.members, batched.num_features, [len(numbers) for numbers in rows])
+    heads = LaggedHeads(batched.members, batched.num_features, [len(numbers) for numbers in rows], inputs.device)
     batches = draw_batches(rows, batch_size, seeds)
 
     def read() -> tuple[Tensor, Tensor, Tensor | None]:
-        batch = next(batches)
+        batch = next(batches).to(inputs.device)
         return inputs[batch], targets[batch], None if counts is None else counts[batch]
 
     for _ in range(max(2, 10 * batched.num_features // batch_size)):
@@ -128,6 +130,7 @@ class LaggedHeads:
         members: How many.
         width: Features of each.
         num_data: Rows of each.
+        device: Of the features; sums, factors and noise are float64, on :func:`~finitegp.devices.exact_device`.
 
     Attributes:
         weights: ``(members, width, 1)``.
@@ -136,23 +139,26 @@ class LaggedHeads:
         log_slopes: ``(members, width, 1)``, of the logarithm of the noise variance in the features; None at first.
     """
 
-    def __init__(self, members: int, width: int, num_data: Sequence[int]) -> None:
-        self.weights = torch.zeros(members, width, 1)
-        self.inverse = torch.zeros(members, width, width)
-        self.noise_variance = torch.full((members,), 0.1, dtype=torch.float64)
-        self._rows = torch.tensor(num_data, dtype=torch.float64)
-        self._gram = torch.zeros(members, width, width, dtype=torch.float64)
-        self._projection = torch.zeros(members, width, 1, dtype=torch.float64)
+    def __init__(self, members: int, width: int, num_data: Sequence[int], device: torch.device = CPU) -> None:
+        self._exact = exact_device(device)
+        exact: dict[str, Any] = {"dtype": torch.float64, "device": self._exact}
+        self.weights = torch.zeros(members, width, 1, device=device)
+        self.inverse = torch.zeros(members, width, width, device=device)
+        self.noise_variance = torch.full((members,), 0.1, **exact)
+        self._rows = torch.tensor(num_data, **exact)
+        self._gram = torch.zeros(members, width, width, **exact)
+        self._projection = torch.zeros(members, width, 1, **exact)
         self._tracked_rows = 0.0
-        self._traces = torch.zeros(members, dtype=torch.float64)
-        self._residual_squares = torch.zeros(members, dtype=torch.float64)
+        self._traces = torch.zeros(members, **exact)
+        self._residual_squares = torch.zeros(members, **exact)
         self._residual_rows = 0.0
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._pending_squares: list[Tensor] = []
         self.log_slopes: Tensor | None = None
         self._logs: Tensor | None = None
-        self._mean_log = torch.zeros(members, 1)
-        self._log_projection = torch.zeros(members, width, 1, dtype=torch.float64)
+        self._mean_log = torch.zeros(members, 1, device=device)
+        self._log_projection = torch.zeros(members, width, 1, **exact)
+        self._pending_logs: list[Tensor] = []
         self._refreshes = 0
 
     def row_weights(self, features: Tensor, counts: Tensor | None) -> Tensor | None:
@@ -170,10 +176,11 @@ class LaggedHeads:
         scale = 1.0 / features.shape[1] if counts is None else counts[:, :, None] / features.shape[1]
         squares = residuals.square() if counts is None else residuals.square() * counts[:, :, None]
         self._pending_squares.append(squares.mean(dim=(1, 2)))
-        relative = residuals.square().div_(self.noise_variance.float()[:, None, None])
+        noise = self.noise_variance.to(features)[:, None, None]
+        relative = residuals.square().div_(noise)
         self._logs = relative.clamp_(min=_SMALLEST_SQUARE).log_()[:, :, 0]
         # Errors far beyond the noise pull no harder: one of them would undo what many steps have learned.
-        deviations = self.noise_variance.float().sqrt_()[:, None, None]
+        deviations = noise.sqrt()
         slopes = residuals.div_(deviations).clamp_(-_FARTHEST_PULL, _FARTHEST_PULL).div_(deviations)
         return torch.baddbmm(torch.bmm(features, self.inverse), slopes, self.weights.mT).mul_(scale)
 
@@ -190,7 +197,7 @@ class LaggedHeads:
         self._mean_log.lerp_(mean, 1.0 / min(max(self._refreshes, 1) * BLOCK, _WINDOW))
         logs = (self._logs - self._mean_log)[:, :, None]
         logs = logs if counts is None else logs * root
-        self._log_projection.mul_(1.0 - 1.0 / _WINDOW).add_(torch.bmm(features.mT, logs))
+        self._pending_logs.append(torch.bmm(features.mT, logs))
         self._logs = None
 
     def refresh(self) -> None:
@@ -200,8 +207,10 @@ class LaggedHeads:
         forget, rows = 1.0 - min(len(self._pending) / _WINDOW, 1.0), float(features.shape[1])
         if self._pending_squares:
             self._set_noise(rows, forget)
-        self._gram.mul_(forget).add_(torch.bmm(features.mT, features))
-        self._projection.mul_(forget).add_(torch.bmm(features.mT, targets))
+        self._gram.mul_(forget).add_(torch.bmm(features.mT, features).to(self._exact))
+        self._projection.mul_(forget).add_(torch.bmm(features.mT, targets).to(self._exact))
+        for product in self._pending_logs:
+            self._log_projection.mul_(1.0 - 1.0 / _WINDOW).add_(product.to(self._exact))
         self._tracked_rows = self._tracked_rows * forget + rows
         for member, noise in enumerate(self.noise_variance.tolist()):
             scale = float(self._rows[member]) / self._tracked_rows
@@ -217,6 +226,7 @@ class LaggedHeads:
             self._solve_logs()
         self._pending.clear()
         self._pending_squares.clear()
+        self._pending_logs.clear()
 
     def _solve_logs(self) -> None:
         scale = (self._rows / self._tracked_rows)[:, None, None]
@@ -224,12 +234,12 @@ class LaggedHeads:
         regularized.diagonal(dim1=1, dim2=2).add_(_LOG_VARIANCE)
         factor, info = torch.linalg.cholesky_ex(regularized)
         if not bool(info.any()):
-            self.log_slopes = torch.cholesky_solve(self._log_projection * scale, factor).float()
+            self.log_slopes = torch.cholesky_solve(self._log_projection * scale, factor).to(self.weights)
 
     def _set_noise(self, rows: float, forget: float) -> None:
         """From residuals that the weights had not seen, as in Lagged."""
         forget = min(forget, 1.0 - min(rows / _RESIDUAL_ROWS, 1.0))
-        squares = torch.stack(self._pending_squares).double().mean(dim=0) * rows
+        squares = in_float64(torch.stack(self._pending_squares)).mean(dim=0) * rows
         self._residual_squares = self._residual_squares * forget + squares
         self._residual_rows = self._residual_rows * forget + rows
         behind = max(self._tracked_rows, 1.0)

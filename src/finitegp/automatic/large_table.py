@@ -11,6 +11,7 @@ import torch
 
 from ..data import ArraySource, Source
 from ..data.sums import Share
+from ..devices import CPU, exact_device
 from ..distributed import ALONE, Ranks
 from ..error_shape import Shape
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
@@ -66,6 +67,7 @@ def fit_large_table(
     may_start_processes: bool = False,
     progress: Callable[[str], None] | None = None,
     ranks: Ranks = ALONE,
+    device: torch.device = CPU,
 ) -> LargeTableFit:
     """Learn features from a sample of the rows, and condition an exact GP on every row.
 
@@ -84,9 +86,14 @@ def fit_large_table(
         may_start_processes: Whether networks whose training takes long may be trained by other processes.
         progress: Called with a word on each finished part.
         ranks: Processes that share the pass over everything; each of them trains the same networks.
+        device: Where networks are trained, rows are summed and priors are searched, by one thread unless it is the
+            CPU. What is found is on the CPU.
     """
     threads = min(2, count_processes(2)) if threads is None else threads
-    return with_one_thread(_fit, sample, everything, settings, seed, threads, may_start_processes, progress, ranks)
+    threads = threads if device.type == "cpu" else 1
+    return with_one_thread(
+        _fit, sample, everything, settings, seed, threads, may_start_processes, progress, ranks, device
+    )
 
 
 def _fit(
@@ -98,9 +105,10 @@ def _fit(
     may_start_processes: bool,
     progress: Callable[[str], None] | None,
     ranks: Ranks,
+    device: torch.device,
 ) -> LargeTableFit:
     stages = _Stages(progress)
-    record: dict[str, object] = {"settings": settings.to_dict(), "rows": everything.num_data}
+    record: dict[str, object] = {"settings": settings.to_dict(), "rows": everything.num_data, "device": str(device)}
     whole = everything.num_data == len(sample)
     merged = sample.without_copies()
     if merged is not None:
@@ -119,6 +127,7 @@ def _fit(
         threads=threads,
         processes=may_start_processes and threads > 1 and trains_in_processes(len(training), settings),
         progress=progress,
+        device=device,
     )
     for network in ensemble.networks:
         ranks.copy_from_first(network.state_dict().values())
@@ -134,6 +143,7 @@ def _fit(
     stages.finish("noise")
     num_fourier = count_fourier(training.inputs.shape[1], settings)
     model, blocks = make_joined_model(ensemble.feature_maps(), effects, num_fourier, noise, seed=seed)
+    model.to(exact_device(device))
     held_out, held_out_sums = _look_at(model, validation, excess, trees, settings.chunk_size)
     sums = _sum_rows(model, everything, threads, ranks)
     stages.finish("exact pass")
@@ -148,7 +158,7 @@ def _fit(
         heavy_tails=settings.heavy_tails,
     )
     del others, held_out
-    fitted = with_prior(model, sums, blocks, calibration.prior, chunk_size=settings.chunk_size)
+    fitted = with_prior(model.cpu(), sums.to(CPU), blocks, calibration.prior, chunk_size=settings.chunk_size)
     stages.finish("calibration")
     left_out = training.take(ensemble.left_out)
     record |= calibration.record
@@ -211,7 +221,9 @@ def _find_noise(
         log_variance = np.full(len(residuals), np.log(mean_square))
         held_out = np.full(len(validation), np.log(mean_square))
         return ConstantNoise(mean_square), LeftOut(residuals**2, log_variance, held_out_squares, held_out, left_out)
-    found = fit_noise_networks(left_out, residuals, ensemble.clip, settings, seed=seed, threads=threads)
+    found = fit_noise_networks(
+        left_out, residuals, ensemble.clip, settings, seed=seed, threads=threads, device=ensemble.device
+    )
     record |= {"noise_looks": found.looks, "noise_floor": found.floor}
     held_out = log_noise_scale(found.noise, validation.inputs, settings.chunk_size) + np.log(found.noise.variance)
     return found.noise, LeftOut(residuals**2, found.log_variance, held_out_squares, held_out, left_out)
@@ -222,7 +234,8 @@ def _look_at(
     model: FeatureGP, rows: Table, excess: ExcessVariance, trees: BoostedTrees | None, chunk_size: int
 ) -> tuple[HeldOut, FeatureStatistics]:
     """Rows set aside as the model sees them, and their sums."""
-    features = torch.empty(len(rows), model.count_features(rows.inputs.shape[1]), dtype=torch.float64)
+    width = model.count_features(rows.inputs.shape[1])
+    features = torch.empty(len(rows), width, dtype=torch.float64, device=model.device)
     scales = []
     for number, part in enumerate(ArraySource(rows.inputs, chunk_size=chunk_size)):
         place = slice(number * chunk_size, number * chunk_size + len(part.inputs))

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..devices import CPU, in_float64
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
 from ..flat_adam import FlatAdamW
 from ..noise import InputNoise, MeanVariance, SmoothFloor
 from ..schedules import cosine_decay
 from ..stages import StoredTensors, open_stages
 from .batched import BatchedNetworks
-from .ensemble import clip_rows
+from .ensemble import clip_rows, relative_counts
 from .lagged_training import draw_batches
 from .processes import in_parallel
 from .settings import AutoSettings
@@ -51,7 +52,14 @@ class ResidualNoise:
 
 
 def fit_noise_networks(
-    rows: Table, residuals: Array, clip: SoftClip, settings: AutoSettings, *, seed: int, threads: int = 1
+    rows: Table,
+    residuals: Array,
+    clip: SoftClip,
+    settings: AutoSettings,
+    *,
+    seed: int,
+    threads: int = 1,
+    device: torch.device = CPU,
 ) -> ResidualNoise:
     r"""Networks for :math:`\log v(x)` that maximise the Gaussian density of left-out residuals.
 
@@ -68,13 +76,14 @@ def fit_noise_networks(
         settings: Networks and steps.
         seed: Determines everything.
         threads: Networks trained at once, which does not change the result.
+        device: Where they are trained; the result is on the CPU.
     """
     count = settings.noise_networks
     folds = np.random.default_rng(seed).permutation(len(residuals)) % count
     mean_square = max(rows.mean(residuals**2), 1e-12)
-    inputs = clip_rows(clip, rows.inputs)
-    squares = torch.from_numpy(residuals**2 / mean_square).float()
-    counts = None if rows.counts is None else torch.from_numpy(rows.counts / rows.counts.mean()).float()
+    inputs = clip_rows(clip, rows.inputs).to(device)
+    squares = torch.from_numpy(residuals**2 / mean_square).float().to(device)
+    counts = relative_counts(rows, device)
 
     # Made here: the seeds of initial values are set in a generator that threads share.
     networks = [make_noise_network(inputs.shape[1], seed * 100 + number) for number in range(count)]
@@ -86,7 +95,13 @@ def fit_noise_networks(
     def decode(number: int, stored: StoredTensors) -> _Trained:
         return _decode(networks[number], int((folds == number).sum()), stored)
 
-    stages = open_stages("noise", {"seed": seed, **settings.to_dict()}, rows.inputs, residuals, rows.counts)
+    stages = open_stages(
+        "noise",
+        {"seed": seed, "device": str(device), **settings.to_dict()},
+        rows.inputs,
+        residuals,
+        rows.counts,
+    )
     names = [f"network {number}" for number in range(count)]
     found = list(
         stages.collect(
@@ -96,7 +111,7 @@ def fit_noise_networks(
     log_variance = np.empty(len(residuals))
     for number, each in enumerate(found):
         log_variance[folds == number] = each.log_variance
-    relative = squares.double().numpy()
+    relative = squares.cpu().double().numpy()
     floor = _choose_floor(rows, log_variance, relative)
     module = nn.Sequential(clip, MeanVariance(*(each.network for each in found)), SmoothFloor(math.log(floor)))
     noise = InputNoise(module.requires_grad_(False), reads="inputs", variance=mean_square)
@@ -138,10 +153,10 @@ def _train(
     seed: int,
 ) -> _Trained:
     seen = np.flatnonzero(~left_out)
-    unseen = torch.from_numpy(np.flatnonzero(left_out))
+    unseen = torch.from_numpy(np.flatnonzero(left_out)).to(inputs.device)
     looked_at = unseen[:LOOK_ROWS]
     floor = math.log(min(_FLOORS))
-    batched = BatchedNetworks([network], outputs=True)
+    batched = BatchedNetworks([network], outputs=True, device=inputs.device)
     optimizer = FlatAdamW(
         batched.parameters, learning_rate=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY, max_gradient_norm=1.0
     )
@@ -151,19 +166,19 @@ def _train(
 
     def log_variance(rows: Tensor) -> Tensor:
         outputs = [batched.forward(inputs[part][None])[0, :, 0] for part in torch.split(rows, settings.chunk_size)]
-        return floor + functional.softplus(torch.cat(outputs).double() - floor)
+        return floor + functional.softplus(in_float64(torch.cat(outputs)) - floor)
 
     def look() -> float:
         """The mean loss at the best common factor, which is set in closed form later."""
         found = log_variance(looked_at)
-        weights = torch.ones_like(found) if counts is None else counts[looked_at].double()
-        scaled = squares[looked_at].double() * torch.exp(-found)
+        weights = torch.ones_like(found) if counts is None else in_float64(counts[looked_at])
+        scaled = in_float64(squares[looked_at]) * torch.exp(-found)
         mean = float((weights * scaled).sum() / weights.sum())
         return 0.5 * (float((weights * found).sum() / weights.sum()) + math.log(max(mean, 1e-12)))
 
     best, best_look, kept = look(), 0, [parameter.detach().clone() for parameter in batched.parameters]
     for step in range(steps):
-        batch = next(batches)
+        batch = next(batches).to(inputs.device)
         above = batched.forward(inputs[batch]) - floor
         slope = 1.0 - squares[batch][:, :, None] * torch.exp(-(floor + functional.softplus(above)))
         slope.mul_(0.5 / batch.shape[1]).mul_(torch.sigmoid(above))
@@ -178,7 +193,7 @@ def _train(
     optimizer.release()
     for parameter, value_kept in zip(batched.parameters, kept, strict=True):
         parameter.copy_(value_kept)
-    left_out_log_variance = log_variance(unseen).numpy()
+    left_out_log_variance = log_variance(unseen).cpu().numpy()
     batched.write_back()
     return _Trained(_with_head(network, *batched.heads()[0]), best_look, left_out_log_variance)
 

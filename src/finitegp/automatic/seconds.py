@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from ..devices import CPU
 from ..flat_adam import FlatAdamW
 from ..kernel_gp import KernelForm, KernelGP, KernelRows
 from ..stages import open_stages
@@ -49,6 +50,7 @@ class Work:
         threads: How many.
         may_fit_both: Whether both kernels and networks may be fitted, where settings allow it.
         may_start_processes: Whether networks may be trained by other processes.
+        device: Where networks are trained.
     """
 
     rows: int
@@ -57,6 +59,7 @@ class Work:
     threads: int
     may_fit_both: bool = True
     may_start_processes: bool = False
+    device: torch.device = CPU
 
     @property
     def kernels(self) -> bool:
@@ -87,8 +90,9 @@ def within_seconds(budget: float, work: Work) -> Work:
         in_time = (number for number, each in enumerate(candidates) if expected_seconds(each) <= budget)
         yield next(in_time, len(candidates) - 1)
 
+    setting = {"budget": budget, "rows": work.rows, "device": str(work.device)}
     # What a machine can do in time differs from minute to minute: a fit that is resumed keeps to what was chosen.
-    stages = open_stages("time budget", {"budget": budget, "rows": work.rows, **work.settings.to_dict()})
+    stages = open_stages("time budget", setting | work.settings.to_dict())
     (chosen,) = stages.arrays(["choice"], choose, [()])
     return candidates[min(max(int(chosen), 0), len(candidates) - 1)]
 
@@ -130,19 +134,21 @@ def _of_kernels(work: Work, speed: float) -> float:
 
 
 def _of_networks(work: Work, speed: float) -> float:
-    settings, threads = work.settings, min(work.threads, 2)
+    settings, threads = work.settings, min(work.threads, 2) if work.device.type == "cpu" else 1
     sample = min(work.rows, settings.max_sample)
     aside = count_validation(sample, settings)
     training = sample - aside
     steps = count_steps(int(training - fold_size(training, settings.members)), settings)
     processes = work.may_start_processes and threads > 1 and trains_in_processes(training, settings)
     lose = 1.0 if threads == 1 else _PROCESSES_LOSE if processes else _THREADS_LOSE
-    timed = {size: _timed_step(work.columns, settings, size) for size in (1, 2)}
+    timed = {size: _timed_step(work.columns, settings, size, work.device) for size in (1, 2)}
     racing = len(settings.weight_decays) > 1
     groups = [RACERS] * len(settings.weight_decays) if racing else []
     others = [len(part) for part in split_evenly(range(RACERS if racing else 0, settings.members))]
     networks = sum(_in_rounds([timed[size] for size in part], threads) for part in (groups, others)) * steps * lose
-    noise = _in_rounds([_timed_noise_step(work.columns)] * settings.noise_networks, threads) * settings.noise_steps
+    noise_step = _timed_noise_step(work.columns, work.device)
+    noise = _in_rounds([noise_step] * settings.noise_networks, threads) * settings.noise_steps
+    # At the processor's speed, also where a device does these parts.
     features = settings.members * settings.hidden[-1] + count_fourier(work.columns, settings) + work.columns + 1
     row = timed[1] / settings.batch_size * settings.members + 0.7 * features**2 / speed
     calibration = _PLACES * (0.7 * features**3 + aside * features**2) / speed
@@ -180,11 +186,13 @@ def _timed_evidence(rows: int, columns: int) -> float:
     return _timed(lambda: gp.loss(form.start(columns)), 3)
 
 
-def _timed_step(columns: int, settings: AutoSettings, members: int) -> float:
+def _timed_step(columns: int, settings: AutoSettings, members: int, device: torch.device) -> float:
     """One step of training, a share of the refresh of weights included."""
-    batched = BatchedNetworks([make_network(columns, settings, seed=member) for member in range(members)])
-    heads = LaggedHeads(members, settings.hidden[-1], [10_000] * members)
-    inputs, targets = torch.randn(members, settings.batch_size, columns), torch.randn(members, settings.batch_size)
+    networks = [make_network(columns, settings, seed=member) for member in range(members)]
+    batched = BatchedNetworks(networks, device=device)
+    heads = LaggedHeads(members, settings.hidden[-1], [10_000] * members, device)
+    inputs = torch.randn(members, settings.batch_size, columns, device=device)
+    targets = torch.randn(members, settings.batch_size, device=device)
     optimizer = FlatAdamW(batched.parameters, learning_rate=settings.learning_rate, weight_decay=0.1)
 
     def step() -> None:
@@ -193,12 +201,18 @@ def _timed_step(columns: int, settings: AutoSettings, members: int) -> float:
             batched.backward(heads.gradient(features, targets, None))
             optimizer.step()
             heads.take_up(features, targets, None)
-        heads.refresh()
+        heads.refresh()  # reads numbers, and so waits for the device
 
     return _timed(step, max(2, _TIMED_STEPS // 2)) / BLOCK
 
 
-def _timed_noise_step(columns: int) -> float:
-    batched = BatchedNetworks([make_noise_network(columns, 0)], outputs=True)
-    inputs = torch.randn(1, BATCH_SIZE, columns)
-    return _timed(lambda: batched.backward(batched.forward(inputs)), _TIMED_STEPS)
+def _timed_noise_step(columns: int, device: torch.device) -> float:
+    batched = BatchedNetworks([make_noise_network(columns, 0)], outputs=True, device=device)
+    inputs = torch.randn(1, BATCH_SIZE, columns, device=device)
+
+    def step() -> None:
+        outputs = batched.forward(inputs)
+        batched.backward(outputs)
+        outputs.sum().item()  # waits for the device
+
+    return _timed(step, _TIMED_STEPS)

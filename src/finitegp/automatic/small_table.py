@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from threadpoolctl import threadpool_limits
 
 from ..component import Component
@@ -19,7 +18,7 @@ from ..spread import SpreadModel
 from ..stages import LARGEST, Stages, open_stages
 from .atoms import dithered
 from .copies_and_outliers import Groups, are_copies, equal_rows, gross_outliers
-from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel
+from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel, landmark_rows
 from .stacking import choose_shape, fit_spread, stacking_weights
 
 _FEWEST_FOR_FOLDS = 5
@@ -221,8 +220,8 @@ class _Stack:
         """A kernel given all rows."""
         form = FORMS[name]
         fitted = condition_kernel(form, parameters[name], self.inputs, self.rows)
-        known = None if form.correlation is None else torch.from_numpy(self.rows.counts / self.rows.noise_scales)
-        return Component(fitted, name, weight, factor, degrees, form.prior.scale_degrees, known)
+        known = (None, None) if form.correlation is None else landmark_rows(self.rows)
+        return Component(fitted, name, weight, factor, degrees, form.prior.scale_degrees, *known)
 
     def _leave_folds_out(self, parameters: Mapping[str, Array], folds: int, judges: Groups) -> tuple[Array, Array]:
         """``(kernels, rows)`` means and scales of rows that no hyperparameter has seen, each given the other folds.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 
 from ..kernel_gp import Array, KernelForm, KernelPosterior, KernelPrior, KernelRows, fit_from_several_starts
 from ..predictive import StudentMixture, log_student
 from ..scaled import pooled
 from ..spread import SpreadModel
 from .copies_and_outliers import Groups
-from .kernels import LEARNING_ROWS, condition_kernel
+from .kernels import LEARNING_ROWS, condition_kernel, landmark_rows
 
 # Logarithms of squared errors are nearly all noise: standardised, 0.9 of their variance where nothing is to be learned.
 _SPREAD_FORM = KernelForm(
@@ -111,7 +110,7 @@ def fit_spread(
         factor,
         freedom,
         share,
-        torch.from_numpy(spread_rows.counts / spread_rows.noise_scales),
+        *landmark_rows(spread_rows),
     )
     return found, stacked.with_component(share, mean, scales, freedom)
 

@@ -70,7 +70,8 @@ def export(
             check_output(output, force=force, inputs=[model])
             made = to_onnx(model, output, double=double, intervals=intervals, overwrite=force)
             console.print(f"{made.nodes} operators, {made.bytes} bytes, inputs and outputs {made.real}: ", output)
-            console.print(f"Outputs: {', '.join(made.outputs)}.")
+            columns = (f"{name} ({', '.join(each)})" if each else name for name, each in made.inputs.items())
+            console.print(f"Inputs: {', '.join(columns)}. Outputs: {', '.join(made.outputs)}.")
             console.result({"graph": str(output)} | made._asdict())
 
 

@@ -31,6 +31,7 @@ from .options import (
     TargetScale,
     Weight,
     check_decimal,
+    check_device,
     check_output,
     check_share,
     check_size,
@@ -103,6 +104,9 @@ def fit(
     no_rows: Annotated[
         bool, typer.Option("--no-rows", help="A model file without rows also of a small table: less accurate.")
     ] = False,
+    device: Annotated[
+        str, typer.Option("--device", help="Where networks are trained: cpu, cuda or mps, if the machine has it.")
+    ] = "cpu",
     delimiter: Delimiter = None,
     encoding: Encoding = "utf8",
     resume: Annotated[
@@ -142,6 +146,7 @@ def fit(
                 f"Several processes keep the rows on disk: each of them may use {memory} of memory besides the program "
                 "itself; use --memory for another size."
             )
+        check_device("--device", device, memory)
         from ..tables.judging import Judging, fit_and_judge
         from ..tables.model import TableRegressor
         from ..tables.reader import ON_DISK, ROWS_IN_MEMORY
@@ -182,6 +187,7 @@ def fit(
             memory_budget=memory,
             time_budget=time,
             keep_rows=not no_rows,
+            device=device,
         )
         if table.num_rows <= ROWS_IN_MEMORY and ranks.world_size > 1:
             console.note("So few rows are fitted by one process.")

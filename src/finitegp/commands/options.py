@@ -187,6 +187,17 @@ def check_time(option: str, value: str) -> float:
         ) from None
 
 
+def check_device(option: str, value: str, memory: str | None) -> str:
+    """A device that this machine has, or a usage error."""
+    from ..automatic.fit import check_device as check
+
+    try:
+        check(value, memory)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+    return value
+
+
 def check_decimal(value: str | None) -> str | None:
     """A point or a comma, or a usage error."""
     if value not in (None, ".", ","):

@@ -6,11 +6,12 @@ import numbers
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.utils import check_random_state
 from torch import nn
 
 from ..automatic import EFFORTS
+from ..automatic.fit import check_device
+from ..devices import exact_device
 from ..formatting import parse_seconds
 from ..memory import parse_bytes
 from .given import ALGORITHMS, FEATURE_MAPS, GivenSettings
@@ -72,12 +73,6 @@ def check_parameters(regressor: Any) -> None:
             parse_bytes(regressor.memory_budget)
         except (TypeError, ValueError) as error:
             raise ValueError(f"memory_budget must be None or a size: {error}") from None
-    try:
-        torch.device(regressor.device)
-    except (RuntimeError, TypeError):
-        raise ValueError(
-            f"device must be one that torch knows, such as 'cpu' or 'cuda', but is {regressor.device!r}."
-        ) from None
     _check_combinations(regressor)
 
 
@@ -99,10 +94,11 @@ def _check_combinations(regressor: Any) -> None:
             "early_stopping=True needs a given feature_map or algorithm, such as feature_map='mlp': the automatic fit "
             "decides by itself when to stop."
         )
-    if automatic and torch.device(regressor.device).type != "cpu":
+    device = check_device(regressor.device, regressor.memory_budget)
+    if not automatic and exact_device(device) != device:
         raise ValueError(
-            f"The automatic fit runs on the CPU, but device is {str(regressor.device)!r}: give a feature_map, such as "
-            "'mlp', to train elsewhere."
+            f"A given feature map or algorithm needs float64, which the device {str(device)!r} has not: train it on "
+            "'cpu', or leave feature_map and algorithm at 'auto'."
         )
     if regressor.algorithm == "exact":
         for name in ("batch_size", "learning_rate"):

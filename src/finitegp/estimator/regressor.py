@@ -64,7 +64,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             held-out rows no longer improves, and keep the best state. ``"auto"``: from 500 rows on.
         normalize_y: Whether the prior mean is the mean target (True) or zero (False). Units never matter.
         random_state: A number makes the fit reproducible.
-        device: Where a given feature map is trained, such as ``"cuda"``; the automatic fit runs on the CPU.
+        device: Where networks are trained, such as ``"cuda"`` or, for the automatic fit only, ``"mps"``. An automatic
+            fit ends on the CPU (:func:`~finitegp.automatic.fit_source`); a given feature map stays on the device.
         verbose: Draw a progress bar.
         warm_start: Whether a second ``fit`` starts from the features, noise and scaling of the first. Given features
             are trained on; automatic ones are kept, and only noise and posterior come from the new rows.
@@ -370,6 +371,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             "center": self.normalize_y,
             "settings": chosen_settings(self, len(inputs)),
             "seed": seed,
+            "device": self.device,
         }
         with stage_progress(label, shown=bool(self.verbose)) as progress:
             options |= {

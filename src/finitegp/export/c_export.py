@@ -19,7 +19,7 @@ from ..lite.tables import Table
 from ..memory.byte_sizes import parse_bytes
 from .c_header import CHeader, print_header
 from .compression import compressed
-from .described import Exportable, check_numbers, described, deviations
+from .described import Exportable, check_columns, described, deviations
 
 _MADE_ROWS = 256
 # In standard deviations; where numbers of 32 bits are worse, they are refused.
@@ -84,7 +84,7 @@ def export_c(
             of 32 bits are not enough.
     """
     whole = described(model)
-    check_numbers(whole, "a C header")
+    check_columns(whole, "a C header")
     printed, kept = _print(whole, name, real), whole
     if max_bytes is not None and printed.constant_bytes > (limit := parse_bytes(max_bytes)):
         kept = compressed(whole, lambda candidate: _print(candidate, name, real).constant_bytes, limit)
@@ -112,7 +112,7 @@ def export_c(
 
 
 def _print(model: LiteModel, name: str, real: str) -> CHeader:
-    columns = check_numbers(model, "a C header")
+    columns = check_columns(model, "a C header")
     target = (model.header.get("table") or {}).get("target")
     about = [
         f"A Gaussian-process regression of finitegp {__version__}, {model.rows:g} rows"

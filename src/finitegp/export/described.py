@@ -53,13 +53,13 @@ def described(model: Exportable) -> LiteModel:
         raise DataError(f"The model cannot be exported: {error}") from None
 
 
-def check_numbers(model: LiteModel, target: str) -> list[str]:
-    """The names of a model's inputs, all of which must be numbers; text, dates and gaps are refused by name."""
+def check_columns(model: LiteModel, target: str, *, encodes: bool = False) -> list[str]:
+    """The names of a model's inputs: numbers or, if the target ``encodes`` them, text and gaps; others are refused."""
     if model.encoder is not None:
         for column in model.encoder.used:
             what = {"category": "text", "date": "dates"}.get(column["type"])
             what = what or ("gaps, which count as information" if column["indicator"] else None)
-            if what is not None:
+            if what == "dates" or (what is not None and not encodes):
                 raise DataError(
                     f"Column {column['name']!r} holds {what}, which {target} cannot be given: fit without it "
                     "(drop), or to numbers (GPRegressor), or predict with finitegp-lite."

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +15,13 @@ from .. import __version__
 from ..arguments import check_arguments
 from ..atomic import complete_or_absent
 from ..errors import DataError
-from ..lite.program import BLOCK, Value, beside, ordered
-from .described import Exportable, check_numbers, described, deviations
+from ..lite.program import BLOCK, Value, beside, largest, ordered
+from ..lite.tables import encode_values
+from .described import Exportable, check_columns, described, deviations
 from .interval_formulas import MOST_COVERAGE, Search, interval_ends
 
-_OPSET, _IR_VERSION = 18, 10
+# From 19 on, text can be compared.
+_OPSET, _OPSET_OF_TEXT, _IR_VERSION = 18, 19, 10
 _NAMES = {
     **{"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max", "min": "Min"},
     **{"exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs", "sign": "Sign", "tanh": "Tanh", "cos": "Cos"},
@@ -32,12 +36,14 @@ class OnnxExport(NamedTuple):
     """What a graph holds.
 
     Attributes:
+        inputs: The columns of each of its inputs; ``coverage`` has none.
         outputs: Its outputs by name.
         nodes: How many operators it has.
         bytes: Of the file.
         real: Type of its inputs and outputs, ``"float32"`` or ``"float64"``; inside, all numbers have 64 bits.
     """
 
+    inputs: dict[str, list[str]]
     outputs: list[str]
     nodes: int
     bytes: int
@@ -55,8 +61,13 @@ def to_onnx(
 ) -> OnnxExport:
     """Write a model as an ONNX graph: mean, deviations, and intervals at a coverage that is given at run time.
 
-    Inputs are ``rows`` ``(rows, columns)`` in the units of the table, and ``coverage``, one number of at most 0.9999.
-    Outputs are ``mean``, ``epistemic_std``, ``noise_std``, ``std``, ``lower`` and ``upper``, each ``(rows, targets)``.
+    Inputs are ``rows`` ``(rows, columns)`` of numbers in the units of the table, NaN where there is none; ``text``
+    ``(rows, columns)`` if there are categories, empty where there is none; and ``coverage``, one number of at most
+    0.9999. Outputs are ``mean``, ``epistemic_std``, ``noise_std``, ``std``, ``lower`` and ``upper``, each
+    ``(rows, targets)``. Categories are compared letter by letter; the metadata have all of them. In a table with
+    categories or gaps, rows with a new category, or with a gap where the fit saw none, get NaN: what the library does
+    about them takes many predictions.
+
     Needs the extra ``onnx``.
 
     Args:
@@ -69,29 +80,39 @@ def to_onnx(
         overwrite: Whether to replace a file that is there.
 
     Raises:
-        DataError: If the model takes text, dates or gaps, or its target has another scale.
+        DataError: If the model takes dates, or its target has another scale.
     """
     whole = described(model)
-    columns = check_numbers(whole, "an ONNX graph")
+    columns = check_columns(whole, "an ONNX graph", encodes=True)
+    used = [] if whole.encoder is None else whole.encoder.used
+    categories = {column["name"]: column["categories"] for column in used if column["type"] == "category"}
+    given = {"rows": [name for name in columns if name not in categories], "text": list(categories)}
+    given = {name: each for name, each in given.items() if each}
     printer = _printer(double)
     coverage = Value("coverage", 1)
     parts = [deviations(fit.outputs) for fit in whole.fits]
     for fit, outputs in zip(whole.fits, parts, strict=True) if intervals else ():
-        outputs["lower"], outputs["upper"] = interval_ends(fit, coverage)
+        lower, upper = interval_ends(fit, coverage)
+        if whole.scale.lowest > -math.inf:  # no target is smaller
+            lower, upper = largest(lower, whole.scale.lowest), largest(upper, whole.scale.lowest)
+        outputs["lower"], outputs["upper"] = lower, upper
     named = {name: beside([each[name] for each in parts]) for name in parts[0]}
     about = {
         "finitegp": __version__,
-        "columns": json.dumps(columns),
+        "columns": json.dumps(given.get("rows", [])),
+        "categories": json.dumps(categories),
         "target": json.dumps((whole.header.get("table") or {}).get("target")),
         "rows": f"{whole.rows:g}",
         "distribution": whole.fits[0].distribution,
         "largest coverage": str(MOST_COVERAGE),
     }
-    graph = printer.model(named, len(columns), about)
+    as_they_are = not categories and not any(column["indicator"] for column in used)
+    graph = printer.model(named, given, [] if as_they_are else used, about)
+    given |= {"coverage": []} if intervals else {}
     with complete_or_absent(path, overwrite=overwrite) as temporary:
         temporary.write_bytes(graph.SerializeToString())
     real = "float64" if double else "float32"
-    return OnnxExport(list(named), len(graph.graph.node), graph.ByteSize(), real)
+    return OnnxExport(given, list(named), len(graph.graph.node), graph.ByteSize(), real)
 
 
 def _printer(double: bool) -> _Printer:
@@ -113,12 +134,22 @@ class _Printer:
         self.initializers: list[Any] = []
         self.names: dict[int, str] = {}
 
-    def model(self, outputs: dict[str, Value], columns: int, about: dict[str, str]) -> Any:
-        """The graph, checked."""
+    def model(
+        self,
+        outputs: dict[str, Value],
+        given: Mapping[str, list[str]],
+        encoded: Sequence[Mapping[str, Any]],
+        about: dict[str, str],
+    ) -> Any:
+        """The graph, checked; of columns ``given`` as they are, or as they are to be ``encoded``."""
         helper, double = self.onnx.helper, self.onnx.TensorProto.DOUBLE
         order = ordered(outputs.values())
-        inputs = [helper.make_tensor_value_info("rows", self.type, ["rows", columns])]
-        self.rows = self.add("Cast", "rows", to=double)
+        types = {"rows": self.type, "text": self.onnx.TensorProto.STRING}
+        inputs = [helper.make_tensor_value_info(name, types[name], ["rows", len(each)]) for name, each in given.items()]
+        self.rows = self.add("Cast", "rows", to=double) if "rows" in given else ""
+        new = ""
+        if encoded:
+            self.rows, new = self.encode(encoded)
         if "lower" in outputs:
             inputs.append(helper.make_tensor_value_info("coverage", self.type, []))
             self.coverage = self.add("Reshape", self.add("Cast", "coverage", to=double), self.whole([1, 1]))
@@ -129,14 +160,46 @@ class _Printer:
         for name, value in outputs.items():
             shape = self.add("Concat", self.count, self.whole([value.width]), axis=0)
             full = self.add("Expand", self.names[id(value)], shape)
+            full = self.add("Where", new, self.array(np.array(np.nan)), full) if new else full
             self.nodes.append(helper.make_node("Cast", [full], [name], to=self.type))
             infos.append(helper.make_tensor_value_info(name, self.type, ["rows", value.width]))
         graph = helper.make_graph(self.nodes, "finitegp", inputs, infos, self.initializers)
-        opsets = [helper.make_opsetid("", _OPSET)]
+        opsets = [helper.make_opsetid("", _OPSET_OF_TEXT if "text" in given else _OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="finitegp")
         helper.set_model_props(model, about)
         self.onnx.checker.check_model(model)
         return model
+
+    def encode(self, columns: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+        """The numbers that columns become, side by side, and in which rows something is new."""
+        double, blocks, new = self.onnx.TensorProto.DOUBLE, [], []
+        counts = {"number": 0, "category": 0}
+        for column in columns:
+            kind = column["type"]
+            place = self.whole([counts[kind]])
+            counts[kind] += 1
+            if kind == "category":
+                given = self.add("Gather", "text", place, axis=1)
+                gap = self.add("Equal", given, self.array(np.array([[""]], dtype=object)))
+                known = self.array(np.array([column["categories"]], dtype=object))
+                matches = self.add("Cast", self.add("Equal", given, known), to=double)
+                values = encode_values(column, np.arange(len(column["categories"])))
+                usual, found = values[:1], self.product(matches, values) if values.shape[1] else ""
+                seen = self.add("Cast", self.add("ReduceSum", matches, self.whole([1])), to=self.onnx.TensorProto.BOOL)
+                strange = self.add("Not", self.add("Or", seen, gap) if column["indicator"] else seen)
+            else:
+                found = self.add("Gather", self.rows, place, axis=1)
+                gap = self.add("IsNaN", self.add("Sub", found, found))  # also of infinity
+                usual, strange = np.array([[column["usual"]]], dtype=np.float64), "" if column["indicator"] else gap
+            if column["encoding"] != "missing or not":
+                blocks.append(self.add("Where", gap, self.array(usual), found))
+            if column["indicator"]:
+                blocks.append(self.add("Cast", gap, to=double))
+            new += [strange] if strange else []
+        together = new[0] if new else ""
+        for each in new[1:]:
+            together = self.add("Or", together, each)
+        return self.add("Concat", *blocks, axis=1), together
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """One operator; the name of its output."""

@@ -87,7 +87,7 @@ class Encoder:
             new = gaps.copy() if column["type"] != "category" else values < 0
             unknown.append(new & ~(gaps & column["indicator"]) & (column.get("distinct", 0) > 0))
             values = np.where(gaps, 0 if column["type"] == "category" else column["usual"], values)
-            encoded = _encode(column, values)
+            encoded = encode_values(column, values)
             blocks += [encoded, gaps[:, None].astype(np.float64)] if column["indicator"] else [encoded]
         if len({len(each) for each in blocks}) > 1 or len(blocks[0]) == 0:
             raise LiteError("The columns must have equally many rows, and at least one.")
@@ -138,7 +138,8 @@ def _width(column: Mapping[str, Any]) -> int:
     return width + bool(column["indicator"])
 
 
-def _encode(column: Mapping[str, Any], values: npt.NDArray[Any]) -> Array:
+def encode_values(column: Mapping[str, Any], values: npt.NDArray[Any]) -> Array:
+    """Numbers of a column's values (of categories, their codes), without the one that tells of gaps."""
     if column["encoding"] == "missing or not":
         return np.empty((len(values), 0))
     if column["type"] == "number":
@@ -165,7 +166,7 @@ def _representatives(column: Mapping[str, Any]) -> Array:
         values: npt.NDArray[Any] = np.unique(np.append(order[places], [0, count - 1]))
     else:
         values = np.array(column.get("quantiles") or [column["usual"]])
-    encoded = _encode(column, values)
+    encoded = encode_values(column, values)
     return np.column_stack([encoded, np.zeros(len(encoded))]) if column["indicator"] else encoded
 
 

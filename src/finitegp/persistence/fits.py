@@ -24,7 +24,7 @@ from ..data.scaling import Standardizer
 from ..error_shape import ErrorShape
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
-from ..features.landmarks import landmark_parts, landmarks_of
+from ..features.landmarks import landmarks_of
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
@@ -155,7 +155,7 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
     }
     tensors: Tensors = {}
     for number, component in enumerate(fit.components):
-        described, mine = encode_gp(component.fitted, columns, component.landmark_weights)
+        described, mine = encode_gp(component.fitted, columns, component.landmark_weights, component.landmark_targets)
         freedom = component.degrees_of_freedom
         described |= {
             "name": component.name,
@@ -189,15 +189,24 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
     return header, {prefix + name: tensor for name, tensor in tensors.items()}
 
 
-def encode_gp(fitted: FittedGP, columns: int, landmark_weights: Tensor | None = None) -> tuple[Header, Tensors]:
-    """One GP: modules, noise and row sums, of which landmarks and their weights save the largest."""
+def encode_gp(
+    fitted: FittedGP,
+    columns: int,
+    landmark_weights: Tensor | None = None,
+    landmark_targets: Tensor | None = None,
+) -> tuple[Header, Tensors]:
+    """One GP: modules, noise and row sums, of which landmarks and their weights save the largest.
+
+    Features of a kernel whose covariance is all but singular are known to seven digits only, and come out otherwise on
+    another processor. With the targets of the landmarks, the products are made of the features as they come out there.
+    """
     model, posterior = fitted.model, fitted.posterior
     tensors: Tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= encode_statistics(posterior.statistics)
     if landmark_weights is not None:
         del tensors["statistics.gram"]
         tensors["landmark_weights"] = landmark_weights
-        tensors["landmark_targets"] = _weighted_targets(model, posterior.statistics)
+        tensors |= {} if landmark_targets is None else {"landmark_targets": landmark_targets}
     header: Header = {
         "feature_map": _describe(model.feature_map),
         "noise": _describe(model.noise),
@@ -214,7 +223,7 @@ def encode_gp(fitted: FittedGP, columns: int, landmark_weights: Tensor | None = 
 
 def _encode_spread(spread: SpreadModel, columns: int) -> tuple[Header, Tensors]:
     numbers = {name: getattr(spread, name) for name in _SPREAD_NUMBERS}
-    gp, tensors = encode_gp(spread.fitted, columns + 2, spread.landmark_weights)
+    gp, tensors = encode_gp(spread.fitted, columns + 2, spread.landmark_weights, spread.landmark_targets)
     tensors |= {"centres": torch.from_numpy(spread.centres), "units": torch.from_numpy(spread.units)}
     return {**numbers, "limits": list(spread.limits), "gp": gp}, tensors
 
@@ -251,6 +260,7 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
                 if described["scale_degrees"] == 0
                 else positive_number("scale_degrees", described["scale_degrees"]),
                 weights,
+                None if weights is None else mine.get("landmark_targets"),
                 _decode_tail(described.get("tail")),
             )
         )
@@ -308,27 +318,6 @@ def _decode_gp(
 
 
 @torch.no_grad()
-def _weighted_targets(model: FeatureGP, statistics: FeatureStatistics) -> Tensor:
-    """``(landmarks, targets)`` what each landmark's features are multiplied by in the products with the target.
-
-    Features of a kernel whose covariance is all but singular are known to seven digits only, and come out otherwise on
-    another processor; the sums of a file must then be made of the features as they come out there.
-    """
-    landmarks = landmarks_of(model.feature_map)
-    assert landmarks is not None
-    # The same columns of both: those of the kernel, one for each landmark.
-    features, projected = (
-        next(landmark_parts(model.feature_map, each))[1]
-        for each in (model(landmarks)[0], statistics.projected_targets.mT)
-    )
-    solved: Tensor
-    solved, info = torch.linalg.solve_ex(features.mT, projected.mT)
-    if int(info) or not bool(torch.isfinite(solved).all()):  # landmarks that are equal to rounding
-        solved = torch.linalg.lstsq(features.mT, projected.mT, driver="gelsd").solution
-    return solved
-
-
-@torch.no_grad()
 def _sums_of_landmarks(model: FeatureGP, tensors: Tensors) -> Tensors:
     """The row sums of landmarks with their weights."""
     landmarks = landmarks_of(model.feature_map)
@@ -363,7 +352,16 @@ def _decode_spread(header: Any, tensors: Tensors, columns: int) -> SpreadModel:
     centres, units = (checked_tensor(tensors, name, (2,)).numpy() for name in ("centres", "units"))
     if not np.all(units > 0.0):
         raise ModelFileError("its model of the spread has units that are not positive")
-    return SpreadModel(fitted, centres=centres, units=units, limits=(low, high), landmark_weights=weights, **numbers)
+    targets = None if weights is None else tensors.get("landmark_targets")
+    return SpreadModel(
+        fitted,
+        centres=centres,
+        units=units,
+        limits=(low, high),
+        landmark_weights=weights,
+        landmark_targets=targets,
+        **numbers,
+    )
 
 
 def _with_prefix(tensors: Tensors, prefix: str) -> Tensors:

@@ -79,7 +79,7 @@ def encode_regressor(regressor: Regressor) -> tuple[dict[str, object], dict[str,
     # The records of the fits are with the fits.
     summary = {name: value for name, value in regressor.training_summary_.items() if name != "fits"}
     header["regressor"] = {
-        "parameters": {name: _plain_parameter(value) for name, value in regressor.get_params(deep=False).items()},
+        "parameters": {name: plain_parameter(value) for name, value in regressor.get_params(deep=False).items()},
         "n_features_in": int(regressor.n_features_in_),
         "feature_names_in": None if names is None else [str(name) for name in names],
         "training_summary": plain_json(summary),
@@ -125,7 +125,8 @@ def decode_regressor(
     return regressor
 
 
-def _plain_parameter(value: Any) -> Any:
+def plain_parameter(value: Any) -> Any:
+    """What JSON can hold of a parameter."""
     if isinstance(value, nn.Module):
         return {_MODULE: type(value).__name__}
     if isinstance(value, torch.device):

@@ -139,6 +139,7 @@ def _fit_within_budget(
             on_expected=tell_expected if regressor.verbose and ranks.is_first else None,
             progress=progress,
             ranks=ranks,
+            device=regressor.device,
         )
     return as_regressor(found, **regressor.get_params(deep=False))
 

@@ -12,9 +12,8 @@ from torch import nn
 from ..errors import DataError, ModelFileError
 from ..estimator import GPRegressor
 from ..persistence.container import read_container, write_container
-from ..persistence.plain_json import plain_json
 from ..persistence.record_kinds import TABLE_SUMMARY, check_kinds
-from ..persistence.regressors import decode_regressor, encode_regressor
+from ..persistence.regressors import decode_regressor, encode_regressor, plain_parameter
 from .columns import NumberColumn
 from .encoder import TableEncoder
 from .target_scale import TargetScale
@@ -45,17 +44,10 @@ def save_table_model(
 ) -> None:
     """Write a regressor, the encoding of its table and a description in JSON into one file."""
     header, tensors = encode_regressor(regressor)
-    plain = {name: _plain(value) for name, value in description.items()}
-    plain["parameters"] = {name: _plain(value) for name, value in parameters.items()}
+    plain = {name: plain_parameter(value) for name, value in description.items()}
+    plain["parameters"] = {name: plain_parameter(value) for name, value in parameters.items()}
     header["table"] = {"encoder": encoder.to_dict(), **plain}
     write_container(path, {"kind": "table", **header}, tensors, overwrite=overwrite)
-
-
-def _plain(value: Any) -> Any:
-    try:
-        return plain_json(value)
-    except TypeError:
-        return None  # a generator of random numbers
 
 
 def load_table_model(path: Path, *, feature_map: nn.Module | None = None) -> StoredModel:

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
@@ -17,7 +18,7 @@ from ..automatic.atoms import atom
 from ..data.naming import locator_of, row_label
 from ..errors import DataError, warn_caller
 from ..estimator import GPRegressor
-from ..estimator.parameters import RandomState, seed_of
+from ..estimator.parameters import RandomState, check_parameters, seed_of
 from ..lite.target_scale import SCALES
 from .arrow_values import TableLike
 from .columns import NumberColumn
@@ -66,6 +67,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         memory_budget: str | int | None = None,
         time_budget: str | float | None = None,
         keep_rows: bool = True,
+        device: str | torch.device = "cpu",
         regressor: GPRegressor | None = None,
     ) -> None:
         self.target_scale = target_scale
@@ -86,6 +88,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         self.memory_budget = memory_budget
         self.time_budget = time_budget
         self.keep_rows = keep_rows
+        self.device = device
         self.regressor = regressor
 
     def _check_parameters(self) -> None:
@@ -96,6 +99,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         for name in ("categorical", "numeric", "date", "drop", "only"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be a list of columns, but is {getattr(self, name)!r}: write [{name!r}].")
+        check_parameters(self.new_regressor(0))
 
     def _seed(self) -> int:
         return seed_of(self.random_state)
@@ -112,6 +116,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             memory_budget=self.memory_budget,
             time_budget=self.time_budget,
             keep_rows=self.keep_rows,
+            device=self.device,
         )
 
     def encoding_options(self, names: Sequence[str]) -> EncodingOptions:

@@ -158,9 +158,9 @@ def test_of_two_members_one_can_have_gone_astray():
         ensemble._Member(network, weights, found.out_of_fold, 0.1)
         for network, weights in zip(found.networks, found.weights, strict=True)
     ]
-    assert ensemble._failed(members, found.clip, validation, plain) == []
+    assert ensemble._failed(members, found.clip, validation, plain, found.device) == []
     members[1] = replace(members[1], weights=50.0 * members[1].weights)
-    assert ensemble._failed(members, found.clip, validation, plain) == [1]
+    assert ensemble._failed(members, found.clip, validation, plain, found.device) == [1]
 
 
 def test_processes_find_what_threads_find():

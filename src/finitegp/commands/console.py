@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST_COLUMNS = 40
 _SHELL_OPTIONS = {"split_by": "--split-by", "group": "--group", "folds": "--cv"}
 # Longer texts are cut in their middle.
-_LONGEST_TEXT = 3000
+_LONGEST_TEXT = 8000
 # What to do about an error in the shell, by its code and with its fields, where that differs from Python.
 _ADVICE: dict[str, Callable[..., str]] = {
     "absent_columns": lambda: "correct the file.",

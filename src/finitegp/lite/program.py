@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float64]
 #: Rows of a triangle that are solved at once.
 BLOCK = 16
 #: Pairs of a row and a tree that are followed at once.
-TREES_AT_ONCE = 32_768
+TREES_AT_ONCE = 16_384
 #: Numbers in memory for each of them.
 TREE_NUMBERS = 6
 

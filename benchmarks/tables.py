@@ -291,6 +291,7 @@ def page(lines: Iterable[dict[str, Any]]) -> list[str]:
         "standard error of the paired difference to finitegp over the splits that both have; bold is the lowest mean.",
         "",
     ]
+    text += [*summary(cells, tables, methods), ""]
     for title, value in MEASURES.items():
         text += [f"## {title}", "", f"| table | rows | {' | '.join(methods)} |", f"|---|--:|{'--:|' * len(methods)}"]
         for table in tables:
@@ -319,12 +320,39 @@ def page(lines: Iterable[dict[str, Any]]) -> list[str]:
     return text
 
 
+def summary(
+    cells: dict[tuple[str, str], dict[int, dict[str, Any]]], tables: list[str], methods: list[str]
+) -> list[str]:
+    """How often each method is best, over the splits that all methods have."""
+    means: dict[str, Array] = {}
+    for title, value in MEASURES.items():
+        rows = []
+        for table in tables:
+            both = set.intersection(*(set(cells.get((table, method), {})) for method in methods))
+            if both:
+                rows.append([np.mean([value(cells[table, method][split]) for split in both]) for method in methods])
+        means[title] = np.array(rows).reshape(-1, len(methods))
+    count = len(means["RMSE"])
+    lines = [
+        f"| of {count} tables | " + " | ".join(methods) + " |",
+        "|---|" + "--:|" * len(methods),
+    ]
+    for title in LOWER_IS_BETTER:
+        lowest = means[title] == means[title].min(axis=1, keepdims=True)
+        lines.append(f"| lowest {title} | " + " | ".join(str(each) for each in lowest.sum(axis=0)) + " |")
+    near = means["RMSE"] <= 1.03 * means["RMSE"].min(axis=1, keepdims=True)
+    lines.append("| RMSE within 3 % of the best | " + " | ".join(str(each) for each in near.sum(axis=0)) + " |")
+    shares = means["Share in 90 % intervals, %"]
+    held = (shares >= 87.0) & (shares <= 93.0)
+    lines.append("| 90 % intervals hold 87 to 93 % | " + " | ".join(str(each) for each in held.sum(axis=0)) + " |")
+    return lines
+
+
 MEASURES: dict[str, Callable[[dict[str, Any]], float]] = {
     "RMSE": lambda line: line["scores"]["rmse"],
     "NLPD": lambda line: line["scores"]["nlpd"],
     "CRPS": lambda line: line["scores"]["crps"],
     "Share in 90 % intervals, %": lambda line: 100.0 * line["scores"]["coverage"]["0.9"],
-    "Processor seconds": lambda line: line["cpu_seconds"],
 }
 LOWER_IS_BETTER = ("RMSE", "NLPD", "CRPS")
 

@@ -52,12 +52,6 @@ class Table:
         """The same rows as models take them; a weight divides the noise variance of its row."""
         return ArraySource(self.inputs, self.targets, weights, counts=self.counts)
 
-    def with_more_rows(self, count: int) -> Table:
-        """For means over further values: the same rows and this number more that count once."""
-        counts = None if self.counts is None else np.concatenate([self.counts, np.ones(count)])
-        empty = np.zeros((count, self.inputs.shape[1]))
-        return Table(np.concatenate([self.inputs, empty]), np.concatenate([self.targets, np.zeros(count)]), counts)
-
     @property
     def total(self) -> float:
         """How many rows there are, counts respected."""

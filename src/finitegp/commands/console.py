@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST_COLUMNS = 40
 _SHELL_OPTIONS = {"split_by": "--split-by", "group": "--group", "folds": "--cv"}
 # Longer texts are cut in their middle.
-_LONGEST_TEXT = 8000
+_LONGEST_TEXT = 3000
 # What to do about an error in the shell, by its code and with its fields, where that differs from Python.
 _ADVICE: dict[str, Callable[..., str]] = {
     "absent_columns": lambda: "correct the file.",
@@ -79,9 +79,10 @@ class Console:
         self._out.quiet = self._errors.quiet = True
 
     def print(self, text: str, path: Path | None = None) -> None:
-        """A line for people, and the file at its end."""
+        """Lines for people, and the file at their end."""
         file = "" if path is None else f"[bold]{safe(str(path))}[/bold]"
-        self._out.print(safe(text, keep="\n") + file, highlight=False, soft_wrap=True)
+        lines = "\n".join(safe(line) for line in text.split("\n"))
+        self._out.print(lines + file, highlight=False, soft_wrap=True)
 
     def note(self, *texts: str) -> None:
         """Things that a user should know; scripts find them under ``notes``."""
@@ -136,9 +137,9 @@ class Console:
         return f"What was finished is kept in {name}: give the same command with --resume to go on.\n"
 
 
-def safe(text: str, keep: str = "") -> str:
+def safe(text: str) -> str:
     """Text of any origin for rich: no markup, nothing that a terminal obeys, and not endless."""
-    return escape(cut(printable(text, keep), _LONGEST_TEXT))
+    return escape(cut(printable(text), _LONGEST_TEXT))
 
 
 def error_message(error: BaseException) -> str:

@@ -112,7 +112,7 @@ class TableReader:
     ) -> None:
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
-        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii()):
+        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in "\0\r\n"):
             raise ValueError(f"delimiter must be one character, but is {delimiter!r}.")
         if decimal not in (".", ","):
             raise ValueError(f"decimal must be '.' or ',', but is {decimal!r}.")

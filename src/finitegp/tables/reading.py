@@ -32,7 +32,6 @@ from .training_rows import ReadNumbers, TrainingRows
 Array = npt.NDArray[np.float64]
 
 
-@check_arguments
 class ReadingOptions(TypedDict):
     """Arguments of `TableReader`."""
 
@@ -40,6 +39,7 @@ class ReadingOptions(TypedDict):
     decimal: str
 
 
+@check_arguments
 class TableReading(BaseEstimator):  # type: ignore[misc]
     """What :class:`TableRegressor` knows before it is fitted; its parameters are described there."""
 

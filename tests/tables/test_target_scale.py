@@ -86,3 +86,10 @@ def test_a_distribution_too_wide_to_have_a_mean_is_predicted_by_its_median():
     assert mean[0] == pytest.approx(np.exp(0.5 * narrow**2), rel=1e-3)
     assert mean[1] < 1.5  # the median is 1, the mean exp(4.5)
     assert std[1] > 10 * std[0]
+
+
+def test_a_whole_number_too_large_for_a_float_is_refused():
+    stored = {"name": "log", "shift": 0, "unit": 1, "power": 1, "lowest": 0, "plausible": [None, None]}
+    assert TargetScale.from_dict(stored).name == "log"
+    with pytest.raises(ValueError, match="makes no sense"):
+        TargetScale.from_dict(stored | {"shift": 10**400})

@@ -415,6 +415,8 @@ def read_fit(header: Mapping[str, Any], stored: Mapping[str, npt.NDArray[np.gene
     for part, entries in parts:
         if unknown := sorted(set(entries) - _KNOWN[part]):
             raise LiteError(f"its {part} holds {unknown[0]!r}, which is not known here: use a newer release")
+    if not isinstance(header.get("counts_copies_once"), bool) or not isinstance(header.get("outliers"), Mapping):
+        raise LiteError("what it holds of its training rows makes no sense")
     for name, array in arrays.items():
         if not np.isfinite(array).all() and not name.startswith("inputs_scaler.scale"):
             raise LiteError(f"its array {name!r} has values that are not finite")

@@ -117,7 +117,8 @@ class Scale:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # Compared, not converted: a whole number of JSON may be too large for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def _box_cox(logarithms: Array, power: float) -> Array:

@@ -179,7 +179,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             read = _given(self._given_targets(y, table))
         else:
             raise DataError("There are no targets:", "pass y, or target='NAME' of a column.", code="no_target")
-        check_columns([*self.drop, *(self.only or ())], table.column_names)
+        check_columns([*self.drop, *(() if self.only is None else self.only)], table.column_names)
         training = TrainingRows.survey(table, read, self._weights(table, sample_weight))
         if training.facts.missing:
             first = training.label(training.facts.first_missing)

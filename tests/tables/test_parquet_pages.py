@@ -1,13 +1,16 @@
 """Sizes of pages read from the headers of Parquet files, against sizes that follow from how the files were written."""
 
 import inspect
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from finitegp import DataError
 from finitegp.tables.parquet_pages import open_page_bytes
+from finitegp.tables.reader import TableReader
 
 ROWS = 400_000
 
@@ -69,6 +72,12 @@ def test_headers_that_cannot_be_read_count_as_one_page(tmp_path, values):
         content[start : start + 64] = damage
         path.write_bytes(content)
         assert open_page_bytes(path, metadata) == int(1.05 * group.column(0).total_uncompressed_size)
+
+
+def test_a_damaged_description_of_a_column_is_an_error():
+    # Arrow ends the process where the description of a column is asked for; it raises where the column is read.
+    with pytest.raises(DataError, match="is not a whole Parquet file"):
+        TableReader(Path(__file__).parents[1] / "files" / "one-bit-changed.parquet")
 
 
 def test_files_without_rows(tmp_path):

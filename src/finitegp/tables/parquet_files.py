@@ -23,12 +23,16 @@ class ParquetFile:
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
         self.path = path
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, buffer_size=_PARQUET_BUFFER, pre_buffer=False) as file:
                 schema = file.schema_arrow
                 self.num_rows = file.metadata.num_rows
                 groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
                 self._group_rows = [group.num_rows for group in groups]
                 self._group_bytes = [group.total_byte_size for group in groups]
+                if groups:
+                    # Read, damaged descriptions of columns are an error; asked for below, they end the process.
+                    largest = self._group_bytes.index(max(self._group_bytes))
+                    next(file.iter_batches(batch_size=1, row_groups=[largest], use_threads=False), None)
                 self._page_bytes = open_page_bytes(path, file.metadata)
         except (pa.ArrowException, OSError) as error:
             raise DataError(

@@ -29,10 +29,7 @@ class ParquetFile:
                 groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
                 self._group_rows = [group.num_rows for group in groups]
                 self._group_bytes = [group.total_byte_size for group in groups]
-                if groups:
-                    # Read, damaged descriptions of columns are an error; asked for below, they end the process.
-                    largest = self._group_bytes.index(max(self._group_bytes))
-                    next(file.iter_batches(batch_size=1, row_groups=[largest], use_threads=False), None)
+                self._check_largest_group(file)
                 self._page_bytes = open_page_bytes(path, file.metadata)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
@@ -44,6 +41,19 @@ class ParquetFile:
             if name not in schema.names:
                 raise DataError(unknown_column(name, schema.names, str(path)))
         self.types = {name: schema.field(name).type for name in (schema.names if columns is None else columns)}
+
+    def _check_largest_group(self, file: pq.ParquetFile) -> None:
+        """Read a row: damaged descriptions of columns are an error then, and end the process if asked for first."""
+        if not self._group_rows:
+            return
+        largest = self._group_bytes.index(max(self._group_bytes))
+        try:
+            next(file.iter_batches(batch_size=1, row_groups=[largest], use_threads=False), None)
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(sum(self._group_rows[:largest]), error) from None
+
+    def _damaged(self, row: int, error: Exception) -> DataError:
+        return DataError(f"{self.path} is damaged after row {row} ({_sentence(error)}): fetch or write it again.")
 
     def reading_bytes(self, chunk_size: int) -> int:
         """About how much memory reading takes: for the open pages of all columns, and parts of chunks."""
@@ -70,9 +80,7 @@ class ParquetFile:
                         yield from rows_between(found, start - seen, stop - seen)
                     seen += rows
         except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{self.path} is damaged after row {seen} ({_sentence(error)}): fetch or write it again."
-            ) from None
+            raise self._damaged(seen, error) from None
 
 
 def rows_between(batches: Iterator[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:

@@ -36,7 +36,7 @@ METHODS = (
     "finitegp",
     "bayesridge",
     "sklearn-gpr",
-    "sklearn-gpr-ard",
+    "sklearn-gpr-isotropic",
     "lightgbm",
     "lightgbm+t",
     "catboost+t",
@@ -283,8 +283,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         outcome = run_auto(split, seed=cell.split, settings={"effort": cell.effort})
     else:
         name, settings = cell.method, {}
-        if name == "sklearn-gpr-ard":
-            name, settings = "sklearn-gpr", {"ard": True}
+        if name == "sklearn-gpr-isotropic":
+            name, settings = "sklearn-gpr", {"ard": False}
         outcome = PEERS[name](split, seed=cell.split, settings={**DEFAULTS[name], **settings})
     seconds = time.process_time() - started
     return cell._asdict() | {

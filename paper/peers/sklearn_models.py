@@ -19,8 +19,9 @@ from .contract import ScaledSplit, Stopwatch, merge_settings
 
 BAYESRIDGE_DEFAULTS: dict[str, Any] = {"max_iter": 300, "tol": 1e-3}
 
-#: ``max_rows``: its memory grows with the square of the rows and its time with the cube.
-GPR_DEFAULTS: dict[str, Any] = {"n_restarts_optimizer": 2, "max_rows": 3000}
+#: ``max_rows``: its memory grows with the square of the rows and its time with the cube. ``ard``: a length scale per
+#: column instead of one.
+GPR_DEFAULTS: dict[str, Any] = {"n_restarts_optimizer": 2, "max_rows": 3000, "ard": True}
 
 
 def bayesridge(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outcome:
@@ -35,7 +36,7 @@ def bayesridge(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -
 
 
 def gaussian_process(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outcome:
-    """An exact Gaussian process with a length scale per column, for small tables only."""
+    """An exact Gaussian process, for small tables only."""
     used = merge_settings("sklearn-gpr", GPR_DEFAULTS, settings)
     rows, columns = split.inputs.shape
     if rows > used["max_rows"]:
@@ -46,9 +47,8 @@ def gaussian_process(split: DatasetSplit, *, seed: int, settings: Mapping[str, A
     scaled = ScaledSplit.of(split)
     stopwatch = Stopwatch()
     # Bounds for standardised columns: a column that matters less than any other ends at the upper one.
-    kernel = ConstantKernel(1.0, (1e-3, 1e4)) * RBF(np.full(columns, np.sqrt(columns)), (1e-2, 1e4)) + WhiteKernel(
-        0.1, (1e-8, 1e1)
-    )
+    scales = np.full(columns if used["ard"] else 1, np.sqrt(columns))
+    kernel = ConstantKernel(1.0, (1e-3, 1e4)) * RBF(scales, (1e-2, 1e4)) + WhiteKernel(0.1, (1e-8, 1e1))
     model = GaussianProcessRegressor(
         kernel, n_restarts_optimizer=used["n_restarts_optimizer"], random_state=seed, alpha=1e-10
     )

@@ -11,7 +11,7 @@ from ..trees import NEVER, BoostedTrees
 from .table import Array, Table
 
 DEPTH, LEAVES = 6, 16
-_RATE, _SHARE_OF_COLUMNS, _FEWEST_PER_LEAF = 0.1, 0.5, 20
+_RATE, _FEWEST_PER_LEAF, _PENALTY = 0.1, 5, 5.0
 
 
 def fit_trees(training: Table, held_out: Table, trees: int, *, seed: int) -> BoostedTrees | None:
@@ -21,7 +21,7 @@ def fit_trees(training: Table, held_out: Table, trees: int, *, seed: int) -> Boo
         training: Standardised rows.
         held_out: Rows that decide how many trees are kept.
         trees: The most.
-        seed: Which columns each split may look at.
+        seed: Which of many rows the bins of columns are made from.
 
     Returns:
         The trees; None if scikit-learn keeps its trees in a form that is not known here.
@@ -34,18 +34,17 @@ def fit_trees(training: Table, held_out: Table, trees: int, *, seed: int) -> Boo
         max_leaf_nodes=LEAVES,
         max_depth=DEPTH,
         min_samples_leaf=min(_FEWEST_PER_LEAF, max(1, len(training) // 20)),
-        max_features=_SHARE_OF_COLUMNS,
+        l2_regularization=_PENALTY,
         early_stopping=False,
         random_state=seed,
     )
     model.fit(training.inputs, training.targets, training.counts)
-    errors = [held_out.mean((found - held_out.targets) ** 2) for found in model.staged_predict(held_out.inputs)]
-    best = int(np.argmin(errors)) + 1
+    stages = enumerate(model.staged_predict(held_out.inputs), 1)
+    best, expected = min(stages, key=lambda stage: held_out.mean((stage[1] - held_out.targets) ** 2))
     try:
         found = _complete(model, best)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         return None
-    expected = next(each for number, each in enumerate(model.staged_predict(held_out.inputs), 1) if number == best)
     return found if np.allclose(found.predict(held_out.inputs), expected, rtol=1e-6, atol=1e-9) else None
 
 

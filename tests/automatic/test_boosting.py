@@ -1,5 +1,6 @@
-"""Boosted trees beside the networks: taken from scikit-learn whole, used where left-out rows gain, kept in files."""
+"""Boosted trees beside networks and kernels: taken from scikit-learn whole, used where left-out rows gain, kept."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,13 @@ import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from finitegp.automatic import fit_auto
-from finitegp.automatic.boosting import DEPTH, LEAVES, fit_trees
+from finitegp.automatic.boosting import DEPTH, LEAVES, cross_fit_trees, fit_trees
+from finitegp.automatic.small_table_memory import SmallTableSetting, plan_small_table
 from finitegp.automatic.table import Table
 from finitegp.errors import ModelFileError
+from finitegp.lite import load
 from finitegp.lite.program import sum_trees
+from finitegp.persistence import save_fit
 from finitegp.trees import BoostedTrees
 
 QUICK = {"small_rows": 100, "most_rows_for_both": 0, "members": 2, "hidden": [16, 16], "steps": 80, "max_steps": 80}
@@ -54,7 +58,8 @@ def test_trees_are_those_of_scikit_learn():
         max_iter=len(found.leaves),
         max_leaf_nodes=LEAVES,
         max_depth=DEPTH,
-        max_features=0.5,
+        min_samples_leaf=5,
+        l2_regularization=5.0,
         early_stopping=False,
         random_state=3,
     ).fit(inputs, targets)
@@ -118,6 +123,66 @@ class TestFit:
         fit = fit_auto(inputs, inputs @ [1.0, -2.0] + 0.3 * random.normal(size=1500), settings=QUICK)
         assert fit.trees is None
         assert fit.record["tree_weight"] == 0.0
+
+
+class TestSmallTable:
+    @pytest.fixture
+    def rows(self):
+        return steps(240)
+
+    def test_out_of_fold_predictions_are_those_of_the_other_folds(self, rows):
+        table, folds = Table(*rows), np.arange(240) % 3
+        with ThreadPoolExecutor(2) as pool:
+            found = cross_fit_trees(table, folds, 30, seed=0, pool=pool)
+        assert found is not None
+        count = len(found.trees.leaves)
+
+        def boosted(part):
+            return HistGradientBoostingRegressor(
+                learning_rate=0.1,
+                max_iter=count,
+                max_leaf_nodes=LEAVES,
+                max_depth=DEPTH,
+                min_samples_leaf=5,
+                l2_regularization=5.0,
+                early_stopping=False,
+            ).fit(table.inputs[part], table.targets[part])
+
+        for fold in range(3):
+            expected = boosted(folds != fold).predict(table.inputs[folds == fold])
+            np.testing.assert_allclose(found.out_of_fold[folds == fold], expected, rtol=1e-9, atol=1e-9)
+        expected = boosted(folds >= 0).predict(table.inputs)
+        np.testing.assert_allclose(found.trees.predict(table.inputs), expected, rtol=1e-6, atol=1e-9)
+
+    def test_they_help_where_there_are_steps_and_files_keep_them(self, rows, tmp_path):
+        blended, plain = (fit_auto(*rows, effort="low", settings={"trees": trees}) for trees in (120, 0))
+        assert blended.record["path"] == "kernel"
+        assert blended.trees is not None
+        assert blended.record["tree_weight"] == blended.trees.weight > 0.2
+        inputs, targets = steps(500, seed=5)
+        density, without = (float(fit.log_density(inputs, targets).mean()) for fit in (blended, plain))
+        assert density > without + 0.1
+        # Out-of-fold rows promise what new rows show.
+        scale = np.log(float(blended.target_scaler.scale))
+        assert abs(blended.record["left_out_nlpd"] + scale + density) < 0.3
+        save_fit(blended, tmp_path / "model.finitegp")
+        lite = load(tmp_path / "model.finitegp").predict(inputs)
+        np.testing.assert_allclose(lite.mean, blended.predict(inputs).mean, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(lite.std, blended.predict(inputs).std, rtol=1e-9)
+
+    def test_none_where_rows_do_not_gain_or_may_not_be_kept(self, rows):
+        random = np.random.default_rng(0)
+        inputs = random.normal(size=(200, 2))
+        smooth = fit_auto(inputs, inputs @ [1.0, -2.0] + 0.3 * random.normal(size=200), effort="low")
+        assert smooth.trees is None
+        assert smooth.record["tree_weight"] == 0.0
+        assert fit_auto(*rows, effort="low", keep_rows=False).trees is None
+
+    def test_a_budget_without_room_has_none(self):
+        wanted = SmallTableSetting(150, 100, 150, 1, trees=300)
+        whole = plan_small_table(10**9, wanted)
+        assert whole.setting.trees == 300
+        assert plan_small_table(whole.total - 10**6, wanted).setting.trees == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from finitegp.automatic import EFFORTS, AutoSettings, fit_auto
-from finitegp.automatic.fit import draw_sample, fit_source
+from finitegp.automatic.fit import fit_source
+from finitegp.automatic.table import draw_sample
 from finitegp.data import ArraySource, IterableSource
 from finitegp.errors import DataError
 from finitegp.metrics import score

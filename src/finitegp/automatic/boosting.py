@@ -1,11 +1,13 @@
-"""Gradient-boosted trees beside the networks, by scikit-learn."""
+"""Gradient-boosted trees beside networks and kernels, by scikit-learn."""
 
 from __future__ import annotations
 
-from typing import Any
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from ..trees import NEVER, BoostedTrees
 from .table import Array, Table
@@ -26,6 +28,69 @@ def fit_trees(training: Table, held_out: Table, trees: int, *, seed: int) -> Boo
     Returns:
         The trees; None if scikit-learn keeps its trees in a form that is not known here.
     """
+    model = _boost(training, trees, seed)
+    stages = enumerate(model.staged_predict(held_out.inputs), 1)
+    best, expected = min(stages, key=lambda stage: held_out.mean((stage[1] - held_out.targets) ** 2))
+    return _complete(model, best, held_out.inputs, expected)
+
+
+class CrossFittedTrees(NamedTuple):
+    """Trees of all rows, and what trees of the other folds predict.
+
+    Attributes:
+        trees: As many of them as predict other folds best.
+        out_of_fold: ``(rows,)``.
+    """
+
+    trees: BoostedTrees
+    out_of_fold: Array
+
+
+def cross_fit_trees(
+    rows: Table, folds: npt.NDArray[np.intp], trees: int, *, seed: int, pool: Executor
+) -> CrossFittedTrees | None:
+    """Trees on squared error, as many of them as rows of other folds are predicted best by.
+
+    Args:
+        rows: Standardised rows.
+        folds: ``(rows,)`` the fold of each.
+        trees: The most.
+        seed: As in :func:`fit_trees`.
+        pool: Where folds are fitted side by side.
+
+    Returns:
+        None if scikit-learn keeps its trees in a form that is not known here.
+    """
+
+    def leave_out(fold: int) -> Array:
+        with threadpool_limits(1, user_api="openmp"):  # of this thread: folds are side by side already
+            model = _boost(rows.take(np.flatnonzero(folds != fold)), trees, seed)
+        return np.array(list(model.staged_predict(rows.inputs[folds == fold])))
+
+    stages = np.empty((trees, len(rows)))
+    for fold, found in enumerate(pool.map(leave_out, range(int(folds.max()) + 1))):
+        stages[:, folds == fold] = found
+    best = int(np.argmin(np.square(stages - rows.targets) @ rows.shares()))
+    model = _boost(rows, best + 1, seed)
+    whole = _complete(model, best + 1, rows.inputs, model.predict(rows.inputs))
+    return None if whole is None else CrossFittedTrees(whole, stages[best])
+
+
+def boosting_bytes(rows: int, columns: int, trees: int) -> int:
+    """What scikit-learn takes while trees grow."""
+    # As they are binned: a byte each, and a copy with columns side by side; gradients, predictions, orders of rows.
+    binned = rows * (2 * columns + 48)
+    # Of each node that waits: 255 bins of a column, three numbers each.
+    histograms = (LEAVES + 2) * columns * 256 * 24
+    return binned + histograms + 4 * 1024 * trees
+
+
+def tree_bytes(trees: int) -> int:
+    """Of complete trees: columns, thresholds and leaves."""
+    return 3 * 8 * (1 << DEPTH) * trees
+
+
+def _boost(rows: Table, trees: int, seed: int) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     model = HistGradientBoostingRegressor(
@@ -33,33 +98,30 @@ def fit_trees(training: Table, held_out: Table, trees: int, *, seed: int) -> Boo
         max_iter=trees,
         max_leaf_nodes=LEAVES,
         max_depth=DEPTH,
-        min_samples_leaf=min(_FEWEST_PER_LEAF, max(1, len(training) // 20)),
+        min_samples_leaf=_FEWEST_PER_LEAF,
         l2_regularization=_PENALTY,
         early_stopping=False,
         random_state=seed,
     )
-    model.fit(training.inputs, training.targets, training.counts)
-    stages = enumerate(model.staged_predict(held_out.inputs), 1)
-    best, expected = min(stages, key=lambda stage: held_out.mean((stage[1] - held_out.targets) ** 2))
-    try:
-        found = _complete(model, best)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        return None
-    return found if np.allclose(found.predict(held_out.inputs), expected, rtol=1e-6, atol=1e-9) else None
+    return model.fit(rows.inputs, rows.targets, rows.counts)
 
 
-def _complete(model: Any, count: int) -> BoostedTrees:
-    """The first trees of a model, each filled up to a complete one.
+def _complete(model: Any, count: int, inputs: Array, expected: Array) -> BoostedTrees | None:
+    """The first trees of a model, each filled up to a complete one; None if they do not predict what is expected.
 
-    scikit-learn has no public way to its trees; the caller compares predictions.
+    scikit-learn has no public way to its trees.
     """
     nodes = 2**DEPTH - 1
     columns = np.zeros((count, nodes), np.int64)
     thresholds, leaves = np.full((count, nodes), NEVER), np.zeros((count, nodes + 1))
-    for tree, (predictor,) in enumerate(model._predictors[:count]):
-        _fill(predictor.nodes, columns[tree], thresholds[tree], leaves[tree])
-    leaves[0] += float(np.ravel(model._baseline_prediction)[0])
-    return BoostedTrees(columns, thresholds, leaves)
+    try:
+        for tree, (predictor,) in enumerate(model._predictors[:count]):
+            _fill(predictor.nodes, columns[tree], thresholds[tree], leaves[tree])
+        leaves[0] += float(np.ravel(model._baseline_prediction)[0])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return None
+    found = BoostedTrees(columns, thresholds, leaves)
+    return found if np.allclose(found.predict(inputs), expected, rtol=1e-6, atol=1e-9) else None
 
 
 def _fill(stored: Any, columns: npt.NDArray[np.int64], thresholds: Array, leaves: Array) -> None:

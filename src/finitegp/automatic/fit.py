@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike
 from ..arguments import check_arguments
 from ..component import student_component
 from ..conformal import ConformalScores
-from ..data import ArraySource, Rows, ScaledSource, Scaling, Source, as_source
-from ..data.permutation import RandomPermutation
+from ..data import ArraySource, ScaledSource, Scaling, Source, as_source
 from ..data.scaling import Standardizer, check_magnitude, winsorized_standardizer
 from ..data.sources import Data
 from ..data.spool import spool_temporarily
@@ -24,30 +23,25 @@ from ..devices import as_device
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..formatting import parse_seconds
-from ..memory import MemoryBudgetError, MemoryPlan, format_budget, format_bytes, parse_bytes, return_freed_memory
-from ..memory.plan import Described, SettingT
+from ..memory import MemoryPlan, parse_bytes, return_freed_memory
+from ..memory.plan import Described
 from ..prediction_memory import PredictionSetting, plan_prediction
 from ..scaled import ScaledGP, row_hashes
 from ..stages import is_resumable
+from .budget import BudgetedFit, count_columns
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
-from .large_table_memory import LargeTableSetting, plan_large_table
 from .processes import count_processes
 from .seconds import Work, expected_seconds, within_seconds
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table
-from .small_table_memory import SmallTableSetting, plan_small_table
-from .table import Array, Index, Table, merge_equal_rows
+from .table import Array, Table, draw_sample, merge_equal_rows
 
 _FEWEST_ROWS = 2
 # Up to this number of rows, sorting them takes no time.
 _MOST_TO_MERGE = 10_000
-# Kernels and networks are both fitted where the budget is at least this multiple of what kernels take.
-_PLENTY = 4
 # Rows of a table that may be small that are read at once.
 _FEW_AT_ONCE = 1024
-# Where a budget has no room for kernels, fewer rows are too few for networks.
-_FEWEST_FOR_NETWORKS = 500
 
 
 def fit_auto(
@@ -179,7 +173,7 @@ def fit_source(
     rows = total if sample is None else len(sample)
     alone = ranks.world_size == 1
     if time_budget is not None or on_expected is not None:
-        columns = _count_columns(source)
+        columns = count_columns(source)
         may: dict[str, bool] = {"may_fit_both": keep_rows and alone, "may_start_processes": alone}
         work = Work(rows, columns, chosen, threads, **may, device=place)
         if time_budget is not None:
@@ -188,7 +182,7 @@ def fit_source(
         record["expected_seconds"] = expected_seconds(work)
         if on_expected is not None:
             on_expected(record["expected_seconds"])
-    budgeted = _Budgeted(source, total, chosen, threads, budget, kept_bytes, on_plan)
+    budgeted = BudgetedFit(source, total, chosen, threads, budget, kept_bytes, on_plan)
     if sample is not None:
         # What kernels and networks are worth differs by table where both can be had: left-out rows decide.
         both = keep_rows and chosen.small_rows < len(sample) <= chosen.most_rows_for_both and alone
@@ -196,7 +190,7 @@ def fit_source(
             small = budgeted.plan_small(len(sample), settle=not both)
             if small is not None:
                 options: dict[str, Any] = {"seed": seed, "threads": small.threads, "progress": progress}
-                options |= {"may_be_copies": may_be_copies, "keep_rows": keep_rows}
+                options |= {"may_be_copies": may_be_copies, "keep_rows": keep_rows, "trees": small.trees}
                 why = {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
                 kernels = _fit_small(sample, chosen, record | why, center=center, **options)
                 if budget is not None:
@@ -267,85 +261,6 @@ def fit_within_memory(data: Data, budget: str | int, **options: Any) -> ScaledGP
     return fit_source(data, memory_budget=budget, **options)
 
 
-class _Budgeted:
-    """The settings of a fit, and what a memory budget makes of them."""
-
-    def __init__(
-        self,
-        source: Source,
-        total: int,
-        settings: AutoSettings,
-        threads: int,
-        budget: int | None,
-        kept_bytes: int,
-        on_plan: Callable[[MemoryPlan[Described]], object] | None,
-    ) -> None:
-        self._source, self._total, self._settings, self._threads = source, total, settings, threads
-        self._budget, self._kept_bytes, self._on_plan = budget, kept_bytes, on_plan
-        self._refused: MemoryPlan[Described] | None = None
-        self.plan: MemoryPlan[Described] | None = None
-
-    def has_room_for_both(self, rows: int) -> bool:
-        """Whether there is room in plenty for kernels as well as for networks."""
-        if self._budget is None:
-            return True
-        wanted = SmallTableSetting(rows, self._columns(), self._settings.learning_rows, self._threads, self._kept_bytes)
-        return _PLENTY * plan_small_table(self._budget, wanted).total < self._budget
-
-    def plan_small(self, rows: int, *, settle: bool = True) -> SmallTableSetting | None:
-        """How kernels are fitted to this many different rows; None if the budget has no room for them."""
-        learning = self._settings.learning_rows
-        wanted = SmallTableSetting(rows, self._columns(), learning, self._threads, self._kept_bytes)
-        if self._budget is None:
-            return wanted
-        plan = plan_small_table(self._budget, wanted)
-        if not plan.fits:
-            self._refused = plan
-            return None
-        return self._settle(plan).setting if settle else plan.setting
-
-    def plan_large(self) -> LargeTableSetting:
-        """How networks are trained."""
-        wanted = LargeTableSetting(
-            self._settings,
-            self._settings,
-            self._total,
-            self._columns(),
-            self._threads,
-            reading_bytes=self._source.reading_bytes,
-            kept_bytes=self._kept_bytes,
-            in_order=not self._source.can_take,
-        )
-        if self._budget is None:
-            return wanted
-        plan = plan_large_table(self._budget, wanted)
-        nearest: MemoryPlan[Described] = plan
-        if self._refused is not None and (self._total < _FEWEST_FOR_NETWORKS or self._refused.total < plan.total):
-            nearest = self._refused
-        if not nearest.fits:
-            raise MemoryBudgetError(
-                f"A budget of {format_budget(self._budget)} is too small: the smallest fit of {self._total} rows with "
-                f"{self._columns()} columns needs {format_bytes(nearest.limit)}.",
-                "The nearest plan:",
-                nearest,
-            )
-        return self._settle(plan).setting
-
-    def _settle(self, plan: MemoryPlan[SettingT]) -> MemoryPlan[SettingT]:
-        self.plan = plan
-        if self._on_plan is not None:
-            self._on_plan(plan)
-        return plan
-
-    def _columns(self) -> int:
-        return _count_columns(self._source)
-
-
-def _count_columns(source: Source) -> int:
-    known = source.input_dim
-    return next(iter(source)).inputs.shape[1] if known is None else known
-
-
 def _closed(fit: ScaledGP, plan: MemoryPlan[Described] | None, settings: AutoSettings, started: float) -> ScaledGP:
     record = fit.record | {"settings": settings.to_dict()}
     if plan is not None:
@@ -376,42 +291,6 @@ def _check_targets(sample: Table) -> None:
         raise DataError(f"All targets are {sample.targets[0]}: there is nothing to learn.")
 
 
-def draw_sample(source: Source, total: int, most: int, *, seed: int) -> Table:
-    """At most ``most`` rows in float64 and in random order, each as likely as any other; all if there are no more."""
-    # Computed: a permutation of all rows would take memory for each of them.
-    wanted = RandomPermutation(total, seed)(np.arange(min(total, most)))
-    table: Table | None = None
-
-    def keep(places: Index, rows: Rows) -> None:
-        nonlocal table
-        if rows.weights is not None:
-            raise DataError("Weights of rows cannot be used by the automatic fit: give counts, or leave them out.")
-        if rows.observed.shape[1] != 1:
-            raise DataError(f"targets must be one column, but are {rows.observed.shape[1]}: fit one model per column.")
-        if table is None:
-            empty = np.empty((len(wanted), rows.inputs.shape[1])), np.empty(len(wanted))
-            table = Table(*empty, None if rows.counts is None else np.empty(len(wanted)))
-        table.inputs[places], table.targets[places] = rows.inputs.numpy(), rows.observed[:, 0].numpy()
-        if table.counts is not None and rows.counts is not None:
-            table.counts[places] = rows.counts.numpy()
-
-    if source.can_take:
-        size = source.chunk_size or len(wanted)
-        for start in range(0, len(wanted), size):
-            places = np.arange(start, min(start + size, len(wanted)))
-            keep(places, source.take(wanted[places]))
-    else:
-        order, first = np.argsort(wanted), 0
-        ordered = wanted[order]
-        for rows in source:
-            low, high = np.searchsorted(ordered, [first, first + len(rows.inputs)])
-            if low < high:
-                keep(order[low:high], rows.take(torch.from_numpy(ordered[low:high] - first)))
-            first += len(rows.inputs)
-    assert table is not None
-    return table
-
-
 def _fit_small(
     table: Table,
     settings: AutoSettings,
@@ -420,6 +299,7 @@ def _fit_small(
     center: bool,
     may_be_copies: bool,
     keep_rows: bool,
+    trees: int,
     seed: int,
     threads: int,
     progress: Callable[[str], None] | None,
@@ -436,12 +316,15 @@ def _fit_small(
         input_noise=settings.input_noise,
         keep_rows=keep_rows,
         learning_rows=settings.learning_rows,
+        trees=trees,
         seed=seed,
         threads=threads,
         progress=progress,
     )
+    tree_weight = 0.0 if found.trees is None else found.trees.weight
     record |= found.notes | {"left_out_nlpd": found.left_out_nlpd}
     record |= {"kernels": {component.name: component.weight for component in found.components}}
+    record |= {"tree_weight": tree_weight}
     unit = found.target_unit * target_scaler.scale
     doubted = np.flatnonzero(found.rows.noise_scales > 1.0)
     hashes = row_hashes(table.inputs[doubted], table.targets[doubted])
@@ -449,10 +332,17 @@ def _fit_small(
         found.components,
         inputs_scaler,
         Standardizer(target_scaler.mean + found.target_shift * target_scaler.scale, unit),
+        trees=found.trees,
         spread=found.spread,
         conformal=ConformalScores.of(found.normal_scores, "out-of-fold rows") if len(found.normal_scores) else None,
         excess=excess_of_kernels(
-            found.components, scaled, found.rows, found.parameters, keep_rows=keep_rows, seed=seed
+            found.components,
+            scaled,
+            found.rows,
+            found.parameters,
+            tree_weight=tree_weight,
+            keep_rows=keep_rows,
+            seed=seed,
         ),
         record=record,
         keeps_rows=found.spread is not None or any(each.landmark_weights is not None for each in found.components),

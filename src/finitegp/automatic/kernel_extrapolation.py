@@ -1,4 +1,4 @@
-"""What stacked kernels do not know outside of the range of the rows, by their errors at outer rows left out of it."""
+"""The variance of stacked kernels outside of the range of the rows, by their errors at outer rows left out of it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def excess_of_kernels(
     rows: KernelRows,
     parameters: Mapping[str, Array],
     *,
+    tree_weight: float = 0.0,
     keep_rows: bool = True,
     seed: int,
 ) -> ExcessVariance:
@@ -40,13 +41,14 @@ def excess_of_kernels(
     outer tenth of a column's rows, at either end, is predicted from the rest (or some hundreds of them) by the heaviest
     kernel, and what is missing from its own variance there is what to add. The hyperparameters stay, so it is too
     little; hence a factor.
-    As far as the weight of the linear component goes, a line is believed also outside.
+    As far as the weight of the linear component in the mean goes, a line is believed also outside.
 
     Args:
         components: The kernels with their posteriors.
         inputs: ``(rows, columns)`` standardised.
         rows: What the kernels were conditioned on.
         parameters: Their hyperparameters.
+        tree_weight: Of boosted trees in the mean.
         keep_rows: Whether the ends of a column may be values of single rows, or are means of three.
         seed: Of the rows that effects are measured on.
     """
@@ -79,7 +81,7 @@ def excess_of_kernels(
             asked = _SAFETY * factor_needed(squares, variance, modelled)
             share = count / (count + _PRIOR_ROWS)
             factors[column, side] = np.exp(share * np.log(asked) + (1.0 - share) * np.log(_USUAL))
-    linear = sum(component.weight for component in components if component.name == LINEAR)
+    linear = (1.0 - tree_weight) * sum(each.weight for each in components if each.name == LINEAR)
     found = _range_only(inputs, effects, (1.0 - linear) * np.clip(factors, *_LIMITS))
     if keep_rows:
         return found

@@ -15,7 +15,7 @@ from ..extrapolation import CHEAP_FREQUENCIES, CLUSTERED_ROWS, MODELS, MOST_CENT
 from ..linalg import GRAM_BLOCK_ROWS
 from ..lite.program import TREE_NUMBERS, TREES_AT_ONCE
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, Part, find_plan
-from .boosting import DEPTH, LEAVES
+from .boosting import boosting_bytes, tree_bytes
 from .ensemble import LARGEST_GROUP, embedding_shape, fold_size
 from .lagged_training import BLOCK
 from .large_table import SHARES, count_fourier, count_validation
@@ -212,16 +212,9 @@ def _trees(fit: LargeTableSetting) -> Iterator[Item]:
     rows, held_out = fit.sample - count_validation(fit.sample, fit.settings), count_validation(fit.sample, fit.settings)
     yield _networks("trees", fit)
     yield _folds("trees", fit)
-    # As they are binned: a byte each, and a copy with columns side by side; gradients, predictions, orders of rows.
-    yield Item("trees", "binned rows", rows * (2 * fit.columns + 48) + 16 * held_out)
-    # Of each node that waits: 255 bins of a column, three numbers each.
-    yield Item("trees", "histograms", (LEAVES + 2) * fit.columns * 256 * 24)
-    yield Item("trees", "trees", tree_bytes(fit.settings.trees) + 4 * 1024 * fit.settings.trees)
-
-
-def tree_bytes(trees: int) -> int:
-    """Of complete trees: columns, thresholds and leaves."""
-    return 3 * 8 * (1 << DEPTH) * trees
+    growing = boosting_bytes(rows, fit.columns, fit.settings.trees) + 16 * held_out
+    yield Item("trees", "binned rows, histograms and trees that grow", growing)
+    yield Item("trees", "trees", tree_bytes(fit.settings.trees))
 
 
 def _extrapolation(fit: LargeTableSetting) -> Iterator[Item]:

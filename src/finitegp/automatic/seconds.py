@@ -129,8 +129,13 @@ def _of_kernels(work: Work, speed: float) -> float:
     judged = work.rows - learning >= ENOUGH_JUDGES
     refits = 0.0 if judged else (10 if work.rows <= 150 else 5) * forms * _REFIT_EVALUATIONS * one
     cubes = forms * (_CUBES_PER_JUDGEMENT if judged else 2.0) + 0.6 * forms * _CUBES_PER_KERNEL
-    seconds: float = ((forms - 1) * _EVALUATIONS * one + refits + cubes * work.rows**3 / speed) / parallel
+    trees = 6 * _of_trees(work.settings.trees_beside_kernels, work.rows, work.columns)
+    seconds: float = ((forms - 1) * _EVALUATIONS * one + refits + cubes * work.rows**3 / speed + trees) / parallel
     return seconds
+
+
+def _of_trees(trees: int, rows: int, columns: int) -> float:
+    return trees * (_SECONDS_PER_TREE + _SECONDS_PER_BIN * rows * columns)
 
 
 def _of_networks(work: Work, speed: float) -> float:
@@ -152,7 +157,7 @@ def _of_networks(work: Work, speed: float) -> float:
     features = settings.members * settings.hidden[-1] + count_fourier(work.columns, settings) + work.columns + 1
     row = timed[1] / settings.batch_size * settings.members + 0.7 * features**2 / speed
     calibration = _PLACES * (0.7 * features**3 + aside * features**2) / speed
-    calibration += settings.trees * (_SECONDS_PER_TREE + _SECONDS_PER_BIN * training * work.columns)
+    calibration += _of_trees(settings.trees, training, work.columns)
     start = _START if processes else 0.0
     return start + networks + 1.3 * lose * noise + work.rows * row / (threads / 1.2) + calibration + 1.0
 

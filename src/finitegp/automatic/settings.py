@@ -88,6 +88,11 @@ class AutoSettings:
         if not 0.0 < self.validation_fraction < 0.5:
             raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {self.validation_fraction}.")
 
+    @property
+    def trees_beside_kernels(self) -> int:
+        """The most trees of a small table, which has fewer rows, and one fit for each fold."""
+        return self.trees // 2
+
     def with_changes(self, changes: Mapping[str, object]) -> AutoSettings:
         """The same settings with some changed by name; an unknown name is an error."""
         known = {field.name for field in fields(self)}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +17,19 @@ from ..kernel_gp import BOUNDS, Array, KernelForm, KernelGP, KernelPosterior, Ke
 from ..predictive import StudentMixture
 from ..spread import SpreadModel
 from ..stages import LARGEST, Stages, open_stages
+from ..trees import BoostedTrees
 from .atoms import dithered
+from .boosting import CrossFittedTrees, cross_fit_trees
 from .copies_and_outliers import Groups, are_copies, equal_rows, gross_outliers
 from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel, landmark_rows
-from .stacking import choose_shape, fit_spread, stacking_weights
+from .stacking import fit_spread, stack_kernels, stack_with_trees
+from .table import Table
 
 _FEWEST_FOR_FOLDS = 5
 # With at least this number of rows that hyperparameters were not learned from, these alone judge, without refits.
 ENOUGH_JUDGES = 1000
 _FEWEST_FOR_OUTLIERS = 8
-_LEAST_WEIGHT = 0.01
-# The row of prior, and half a row in favour of the kernel.
-_LEAST_ROWS = 1.5
-_FEWEST_FOR_SPREAD = 40
+_FEWEST_FOR_SPREAD, _FEWEST_FOR_TREES = 40, 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,7 @@ class SmallTableFit:
         components: The kernels that have weight, with their posteriors.
         rows: What they were conditioned on, in their units: outliers with little weight, copies counted once.
         spread: The model of the spread, or None.
+        trees: Boosted trees with a part in the mean, or None.
         normal_scores: Of left-out rows, for conformal intervals.
         left_out_nlpd: The mean negative log density of these rows, in units of the standardised targets, or None.
         parameters: The hyperparameters of each kernel.
@@ -50,6 +52,7 @@ class SmallTableFit:
     components: tuple[Component, ...]
     rows: KernelRows
     spread: SpreadModel | None
+    trees: BoostedTrees | None
     normal_scores: Array
     left_out_nlpd: float | None
     parameters: Mapping[str, Array]
@@ -67,6 +70,7 @@ def fit_small_table(
     input_noise: bool = True,
     keep_rows: bool = True,
     learning_rows: int = LEARNING_ROWS,
+    trees: int = 0,
     seed: int = 0,
     threads: int = 1,
     progress: Callable[[str], None] | None = None,
@@ -82,6 +86,8 @@ def fit_small_table(
         keep_rows: Whether the result may hold the rows. If not, it is the heaviest kernel that is more than a line, on
             landmarks that are means of at least three rows each, without a model of the spread.
         learning_rows: Rows that hyperparameters are learned from.
+        trees: The most boosted trees, which have a part in the mean if left-out rows gain by it; only with
+            ``keep_rows``, because their thresholds lie between values of rows.
         seed: Determines folds and subsets.
         threads: Kernels that are fitted at once; makes no difference to the result.
         progress: Called with the name of each finished part.
@@ -105,16 +111,29 @@ def fit_small_table(
             notes |= {"outliers": int((noise_scales > 1.0).sum())} if unit != 1.0 else {}
             rows = replace(rows, targets=(rows.targets - shift) / unit, noise_scales=noise_scales)
         with ThreadPoolExecutor(threads) as pool:
-            stack = _Stack(inputs, rows, dithered(rows, seed), groups, learning_rows, seed, pool, progress, stages)
+            stack = _Stack(
+                inputs, rows, dithered(rows, seed), groups, learning_rows, trees, seed, pool, progress, stages
+            )
             parameters = stack.learn()
-            components, spread, left_out = stack.fit(parameters, input_noise=input_noise, keep_rows=keep_rows)
+            found = stack.fit(parameters, input_noise=input_noise, keep_rows=keep_rows)
     scores, nlpd = np.zeros(0), None
-    if left_out is not None:
-        judges, distribution = left_out
+    if found.judged is not None:
+        judges, distribution = found.judged
         scores = distribution.normal_scores(judges.targets)
         density = np.average(distribution.log_density(judges.targets), weights=judges.counts)
         nlpd = float(math.log(unit) - density)
-    return SmallTableFit(components, rows, spread, scores, nlpd, parameters, shift, unit, notes)
+    return SmallTableFit(
+        found.components, rows, found.spread, found.trees, scores, nlpd, parameters, shift, unit, notes
+    )
+
+
+class _Fitted(NamedTuple):
+    """Kernels with weights, what is added to them, and left-out rows with their predictive distributions."""
+
+    components: tuple[Component, ...]
+    spread: SpreadModel | None = None
+    trees: BoostedTrees | None = None
+    judged: tuple[KernelRows, StudentMixture] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +149,7 @@ class _Stack:
     dithered: KernelRows
     groups: Groups
     learning_rows: int
+    trees: int
     seed: int
     pool: ThreadPoolExecutor
     progress: Callable[[str], None] | None
@@ -158,18 +178,15 @@ class _Stack:
                 self.progress(name)
         return parameters
 
-    def fit(
-        self, parameters: Mapping[str, Array], *, input_noise: bool, keep_rows: bool
-    ) -> tuple[tuple[Component, ...], SpreadModel | None, tuple[KernelRows, StudentMixture] | None]:
-        """Components with weights, spread, and left-out rows with their predictive distributions."""
+    def fit(self, parameters: Mapping[str, Array], *, input_noise: bool, keep_rows: bool) -> _Fitted:
+        """Weights, shapes, trees and spread by left-out rows, posteriors by all."""
         most = FORMS[LINEAR].prior.scale_degrees + self.rows.total
         folds = min(10 if len(self.inputs) <= 150 else 5, int(self.groups.max()) + 1)
         if len(self.inputs) < _FEWEST_FOR_FOLDS or folds < 3:
             equal = dict.fromkeys(parameters, 1.0 / len(parameters))
             if not keep_rows:
-                return (self._without_rows(most_flexible(equal), parameters, 1.0, most),), None, None
-            chosen = [self._condition(name, parameters, 1.0, most, weight) for name, weight in equal.items()]
-            return tuple(chosen), None, None
+                return _Fitted((self._without_rows(most_flexible(equal), parameters, 1.0, most),))
+            return _Fitted(tuple(self._condition(name, parameters, 1.0, most, equal[name]) for name in equal))
         judges = np.delete(np.arange(len(self.inputs)), self.learning)
         if len(judges) >= ENOUGH_JUDGES:
             means, scales = self._leave_folds_out(parameters, folds, judges)
@@ -177,42 +194,42 @@ class _Stack:
             judges = np.arange(len(self.inputs))
             means, scales = self._refit_in_folds(parameters, folds)
         rows, errors = self.rows.take(judges), self.dithered.take(judges)
-        shapes = [
-            choose_shape((errors.targets - mean) / scale, most, rows.counts)
-            for mean, scale in zip(means, scales, strict=True)
-        ]
-        factors, freedoms = np.array(shapes).T
-        loose = StudentMixture(np.ones(len(means)), means, scales * factors[:, None], freedoms[:, None])
-        weights = stacking_weights(loose.component_log_densities(errors.targets), rows.counts)
-        # What hardly counts is not worth its time and memory, and one row of prior is no reason to believe in a kernel:
-        # where others are nearly without error it would move the mean by more than their error.
-        least = max(_LEAST_WEIGHT, _LEAST_ROWS / (rows.total + len(means)))
-        kept = weights >= min(least, weights.max())
-        weights = weights[kept] / weights[kept].sum()
-        stacked = StudentMixture(weights, means[kept], loose.scales[kept], freedoms[kept][:, None])
-        found = dict(zip(np.array(list(parameters))[kept].tolist(), range(int(kept.sum())), strict=True))
-        factors, freedoms = factors[kept], freedoms[kept]
+        stacked = stack_kernels(means, scales, errors.targets, rows.counts, most)
+        boosted = self._boost(folds) if keep_rows else None
+        if boosted is not None:
+            out_of_fold = boosted.out_of_fold[judges]
+            stacked = stack_with_trees(stacked, out_of_fold, means, scales, errors.targets, rows.counts, most)
+        names, weights = [list(parameters)[number] for number in stacked.kept], stacked.mixture.weights.tolist()
+        freedoms = stacked.mixture.degrees_of_freedom.ravel().tolist()
         if not keep_rows:
-            name = most_flexible(dict(zip(found, weights.tolist(), strict=True)))
-            index = [found[name]]
+            name = most_flexible(dict(zip(names, weights, strict=True)))
+            index = [names.index(name)]
+            mixture = stacked.mixture
             alone = StudentMixture(
-                np.ones(1), *(part[index] for part in (stacked.means, stacked.scales, freedoms[:, None]))
+                np.ones(1), mixture.means[index], mixture.scales[index], mixture.degrees_of_freedom[index]
             )
-            lone = self._without_rows(name, parameters, factors[index].item(), freedoms[index].item())
-            return (lone,), None, (rows, alone)
-        chosen = list(
-            self.pool.map(
-                lambda name, *values: self._condition(name, parameters, *values),
-                found,
-                factors.tolist(),
-                freedoms.tolist(),
-                weights.tolist(),
-            )
+            lone = self._without_rows(name, parameters, float(stacked.factors[index[0]]), freedoms[index[0]])
+            return _Fitted((lone,), judged=(rows, alone))
+        chosen = self.pool.map(
+            lambda name, *values: self._condition(name, parameters, *values),
+            names,
+            stacked.factors.tolist(),
+            freedoms,
+            weights,
         )
-        spread, final = None, stacked
+        spread, final = None, stacked.mixture
         if input_noise and len(judges) >= _FEWEST_FOR_SPREAD:
-            spread, final = fit_spread(self.inputs[judges], rows, self.groups[judges], stacked, most, self.seed)
-        return tuple(chosen), spread, (rows, final)
+            spread, final = fit_spread(self.inputs[judges], rows, self.groups[judges], final, most, self.seed)
+        trees = None
+        if boosted is not None and stacked.tree_weight:
+            trees = replace(boosted.trees, weight=stacked.tree_weight)
+        return _Fitted(tuple(chosen), spread, trees, (rows, final))
+
+    def _boost(self, folds: int) -> CrossFittedTrees | None:
+        if not self.trees or len(self.inputs) < _FEWEST_FOR_TREES:
+            return None
+        rows = Table(self.inputs, self.rows.targets, self.rows.counts / self.rows.noise_scales)
+        return cross_fit_trees(rows, self._folds(folds), self.trees, seed=self.seed, pool=self.pool)
 
     def _condition(
         self, name: str, parameters: Mapping[str, Array], factor: float, degrees: float, weight: float

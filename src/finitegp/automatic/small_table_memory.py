@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ..lite.program import TREE_NUMBERS, TREES_AT_ONCE
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, find_plan
+from .boosting import boosting_bytes, tree_bytes
 from .kernels import FORMS
 
 
@@ -18,6 +20,7 @@ class SmallTableSetting:
         columns: Input columns.
         learning_rows: Rows that hyperparameters are learned from.
         threads: Kernels that are fitted at once.
+        trees: The most boosted trees.
         kept_bytes: What the caller keeps.
     """
 
@@ -25,17 +28,24 @@ class SmallTableSetting:
     columns: int
     learning_rows: int
     threads: int = 1
+    trees: int = 0
     kept_bytes: int = 0
 
     def describe(self) -> str:
         """The setting in a line."""
         at_once = "one kernel" if self.threads == 1 else f"{self.threads} kernels"
-        return f"{self.rows} different rows of {self.columns} columns, exact kernels, {at_once} at once"
+        trees = "" if self.trees else ", no trees"
+        return f"{self.rows} different rows of {self.columns} columns, exact kernels, {at_once} at once{trees}"
 
 
 def plan_small_table(budget: int, wanted: SmallTableSetting) -> MemoryPlan[SmallTableSetting]:
-    """The most threads that fit; with one if none does."""
-    return find_plan((replace(wanted, threads=count) for count in range(wanted.threads, 0, -1)), memory_bill, budget)
+    """The most threads that fit; without trees if one does not; with one thread if that does not either."""
+    candidates = (
+        replace(wanted, threads=count, trees=trees)
+        for trees in dict.fromkeys((wanted.trees, 0))
+        for count in range(wanted.threads, 0, -1)
+    )
+    return find_plan(candidates, memory_bill, budget)
 
 
 def memory_bill(fit: SmallTableSetting) -> Iterator[Item]:
@@ -53,6 +63,13 @@ def memory_bill(fit: SmallTableSetting) -> Iterator[Item]:
         yield Item(phase, kept, 3 * stationary * matrix)
     yield Item("conditioning", "features and sums", threads * 4 * matrix)
     yield Item("left-out rows", "kernels without a fold", threads * max(10 * learned, 4 * matrix))
+    if fit.trees:
+        growing = threads * boosting_bytes(fit.rows, fit.columns, fit.trees)
+        yield Item("trees", "binned rows, histograms and trees that grow", growing)
+        yield Item("trees", "rows as each number of trees predicts them", 2 * 8 * fit.trees * fit.rows)
+        for phase in ("trees", "conditioning", "spread and extrapolation", "prediction"):
+            yield Item(phase, "trees", tree_bytes(fit.trees))
+        yield Item("prediction", "rows in the trees", TREE_NUMBERS * 8 * TREES_AT_ONCE)
     # That of the spread is one more kernel; then a posterior without outer rows.
     yield Item("spread and extrapolation", "model of the spread, and work space", (3 + 7) * matrix)
     yield Item("prediction", kept, 3 * (stationary + 1) * matrix)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from ..data import ArraySource
-from ..data.permutation import SPLITMIX64_STEP, splitmix64
+from ..data import ArraySource, Rows, Source
+from ..data.permutation import SPLITMIX64_STEP, RandomPermutation, splitmix64
+from ..errors import DataError
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -130,3 +132,39 @@ def merge_equal_rows(inputs: Array, targets: Array, counts: Array | None) -> tup
     summed = np.bincount(inverse.ravel(), weights=counts, minlength=len(joined)).astype(np.float64)
     rows, values = np.ascontiguousarray(joined[:, :-1]), np.ascontiguousarray(joined[:, -1])
     return rows, values, None if bool((summed == 1.0).all()) else summed
+
+
+def draw_sample(source: Source, total: int, most: int, *, seed: int) -> Table:
+    """At most ``most`` rows in float64 and in random order, each as likely as any other; all if there are no more."""
+    # Computed: a permutation of all rows would take memory for each of them.
+    wanted = RandomPermutation(total, seed)(np.arange(min(total, most)))
+    table: Table | None = None
+
+    def keep(places: Index, rows: Rows) -> None:
+        nonlocal table
+        if rows.weights is not None:
+            raise DataError("Weights of rows cannot be used by the automatic fit: give counts, or leave them out.")
+        if rows.observed.shape[1] != 1:
+            raise DataError(f"targets must be one column, but are {rows.observed.shape[1]}: fit one model per column.")
+        if table is None:
+            empty = np.empty((len(wanted), rows.inputs.shape[1])), np.empty(len(wanted))
+            table = Table(*empty, None if rows.counts is None else np.empty(len(wanted)))
+        table.inputs[places], table.targets[places] = rows.inputs.numpy(), rows.observed[:, 0].numpy()
+        if table.counts is not None and rows.counts is not None:
+            table.counts[places] = rows.counts.numpy()
+
+    if source.can_take:
+        size = source.chunk_size or len(wanted)
+        for start in range(0, len(wanted), size):
+            places = np.arange(start, min(start + size, len(wanted)))
+            keep(places, source.take(wanted[places]))
+    else:
+        order, first = np.argsort(wanted), 0
+        ordered = wanted[order]
+        for rows in source:
+            low, high = np.searchsorted(ordered, [first, first + len(rows.inputs)])
+            if low < high:
+                keep(order[low:high], rows.take(torch.from_numpy(ordered[low:high] - first)))
+            first += len(rows.inputs)
+    assert table is not None
+    return table

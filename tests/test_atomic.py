@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import threading
 
 import pytest
@@ -86,7 +87,8 @@ def test_a_signal_leaves_no_temporary_file_and_ends_the_process(tmp_path, sent):
         "with complete_or_absent(sys.argv[1]) as one, complete_or_absent(sys.argv[1] + '2') as other:\n"
         "    one.write_text('half')\n"
         "    print('ready', flush=True)\n"
-        "    time.sleep(60)\n"
+        "    while True:\n"
+        "        time.sleep(0.01)\n"  # a signal just before a long sleep would wait for its end
     )
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "file")], **options)
@@ -95,6 +97,27 @@ def test_a_signal_leaves_no_temporary_file_and_ends_the_process(tmp_path, sent):
     process.send_signal(sent)
     assert process.wait(timeout=60) == -sent
     assert [file.name for file in tmp_path.iterdir()] == ["mine.part"]
+
+
+def test_a_signal_between_two_files_is_no_traceback(tmp_path):
+    program = (
+        "import os, sys\n"
+        "from finitegp.atomic import complete_or_absent\n"
+        "os.fsync = lambda _: None\n"  # nearly all of the time would be there, and nothing happens there
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    with complete_or_absent(sys.argv[1]):\n"
+        "        pass\n"
+    )
+    for trial in range(30):
+        command = [sys.executable, "-c", program, str(tmp_path / "file")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(0.0005 * trial)
+        process.terminate()
+        assert process.communicate(timeout=60) == (b"", b"")
+        assert process.returncode == -signal.SIGTERM
+        assert [file.name for file in tmp_path.iterdir() if file.name != "file"] == []
 
 
 def test_handlers_of_signals_are_as_before(tmp_path):

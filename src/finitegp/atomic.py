@@ -20,6 +20,9 @@ SUFFIX = ".finitegp.part"
 # What operating systems call a full disk, a quota that is used up, and a file that is too large.
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
+# Files that SIGTERM deletes before it ends the process.
+_TEMPORARY: set[Path] = set()
+
 
 @contextmanager
 def complete_or_absent(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[Path]:
@@ -62,7 +65,7 @@ def temporary_file(folder: Path, name: str) -> Iterator[Path]:
     It is deleted after KeyboardInterrupt and SIGTERM too; SIGKILL leaves it there.
     """
     temporary = folder / f"{name[:50]}.{secrets.token_hex(8)}{SUFFIX}"
-    with _termination_unwinds():
+    with _deleted_at_termination(temporary):
         try:
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             yield temporary
@@ -130,27 +133,30 @@ def _link(temporary: Path, final: Path) -> None:
         os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
 
 
-class _Terminated(BaseException):
-    """SIGTERM as an exception, so that temporary files are deleted on the way out."""
-
-
 @contextmanager
-def _termination_unwinds() -> Iterator[None]:
-    """Let SIGTERM unwind the block before it ends the process, unless somebody else handles that signal."""
+def _deleted_at_termination(temporary: Path) -> Iterator[None]:
+    """Let SIGTERM delete the file before it ends the process, unless somebody else handles that signal.
 
-    def unwind(number: int, frame: FrameType | None) -> None:
-        raise _Terminated
-
+    The handler deletes by itself. An exception could come from anywhere, also between this block and its end.
+    """
     main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if not main or (not _TEMPORARY and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
         yield
         return
-    signal.signal(signal.SIGTERM, unwind)
+    _TEMPORARY.add(temporary)
+    signal.signal(signal.SIGTERM, _delete_and_end)
     try:
         yield
-    except _Terminated:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTERM)
     finally:
-        with contextlib.suppress(ValueError):  # resumed in another thread
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _TEMPORARY.discard(temporary)
+        if not _TEMPORARY:
+            with contextlib.suppress(ValueError):  # resumed in another thread
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _delete_and_end(number: int, frame: FrameType | None) -> None:
+    for path in _TEMPORARY:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTERM)

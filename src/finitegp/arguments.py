@@ -137,7 +137,7 @@ def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
 
 
 def _check_of(annotation: Any) -> tuple[str, Check] | None:
-    """What to call a type, and whether a value is of it; None if anything may be."""
+    """The name of a type and the check of it; None if any value will do."""
     simple: dict[Any, tuple[str, Check]] = {
         None: ("None", _is_none),
         type(None): ("None", _is_none),

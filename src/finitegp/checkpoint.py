@@ -177,7 +177,7 @@ def _optimizer_state(optimizer: Any, stored: Any, tensors: Mapping[str, Tensor])
 
 
 def _state_after_a_step(optimizer: Any) -> dict[int, dict[str, Any]]:
-    """What the state of each parameter looks like, as a copy of the optimizer and its parameters shows."""
+    """The form of the state of each parameter, as a copy of the optimizer and its parameters shows."""
     twin = copy.deepcopy(optimizer)
     for group in twin.param_groups:
         for parameter in group["params"]:
@@ -209,7 +209,7 @@ def _kind(value: Any) -> Any:
 
 
 def _setting(run: TrainingRun) -> dict[str, Any]:
-    """What must be the same for a run to go on from a checkpoint."""
+    """Everything that must be the same for a run to go on from a checkpoint."""
     return {
         "algorithm": type(run.algorithm).__name__,
         "optimizer": type(run.optimizer).__name__,

@@ -64,7 +64,7 @@ class ConformalScores:
         return float(self.scores[rank - 1])
 
     def to_json(self) -> dict[str, object]:
-        """What :meth:`from_json` takes."""
+        """The form that :meth:`from_json` takes."""
         return {
             "scores": self.scores.tolist(),
             "rows": self.rows,
@@ -74,7 +74,7 @@ class ConformalScores:
 
     @classmethod
     def from_json(cls, stored: object) -> ConformalScores:
-        """What a file holds; in files before version 2 scores are in standard deviations."""
+        """The scores of a file; in files before version 2 scores are in standard deviations."""
         try:
             if not isinstance(stored, Mapping):
                 raise TypeError("they are no object of JSON")

@@ -40,7 +40,7 @@ class ErrorShape:
 
     @property
     def name(self) -> str:
-        """What it is called in sentences."""
+        """Its name in sentences."""
         if self.degrees_of_freedom is None:
             return "a normal distribution"
         return f"Student's t with {self.degrees_of_freedom:.3g} degrees of freedom"

@@ -1,4 +1,4 @@
-"""What a prediction is worth where no row was seen: variance that grows with the distance to what was seen.
+"""Variance where no row was seen: it grows with the distance to what was seen.
 
 Features learned from rows know nothing of where there were none. Nor does the posterior over their weights: the rows
 determine the weights everywhere. So rows outside get a variance of their own, from how far outside they are and from
@@ -181,7 +181,7 @@ class ExcessVariance:
         return torch.from_numpy(distances - self.threshold).clamp(min=0.0)
 
     def config(self) -> dict[str, object]:
-        """What is not in the tensors, as JSON."""
+        """Everything that is not in the tensors, as JSON."""
         return {"threshold": self.threshold, "nearness": self.nearness}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -190,7 +190,7 @@ class ExcessVariance:
 
     @classmethod
     def from_tensors(cls, config: Mapping[str, float], tensors: Mapping[str, Tensor]) -> ExcessVariance:
-        """What :meth:`config` and :meth:`tensors` were taken of; shapes and values are checked."""
+        """The inverse of :meth:`config` and :meth:`tensors`; shapes and values are checked."""
         try:
             found: dict[str, Any] = {name: tensors[name].to(torch.float64).contiguous() for name in _TENSORS}
             threshold, nearness = float(config["threshold"]), float(config["nearness"])

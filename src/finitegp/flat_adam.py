@@ -80,7 +80,7 @@ class FlatAdamW:
         self._values.addcdiv_(self._mean, root, value=-rate / (1.0 - first**self._steps))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps, in the form of torch's optimizers."""
+        """The state of a checkpoint, in the form of torch's optimizers."""
         state = {"mean": self._mean, "mean_square": self._mean_square, "steps": self._steps}
         return {"state": {0: state}, "param_groups": [{"lr": self.param_groups[0]["lr"], "params": [0]}]}
 

@@ -114,7 +114,7 @@ class KernelForm:
 
 @dataclass(frozen=True, eq=False)
 class KernelRows:
-    """What a kernel GP is fitted to or conditioned on.
+    """Rows that a kernel GP is fitted to or conditioned on.
 
     Attributes:
         inputs: ``(rows, columns)``, standardised.

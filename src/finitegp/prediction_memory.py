@@ -1,4 +1,4 @@
-"""What predictions of a ``ScaledGP`` keep in memory, and how many rows at once a budget allows."""
+"""The memory bill of predictions of a ``ScaledGP``, and how many rows at once a budget allows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROBE_ROWS = 2
 
 @dataclass(frozen=True)
 class PredictionSetting:
-    """What the memory of prediction depends on.
+    """Everything that the memory of prediction depends on.
 
     Attributes:
         num_columns: Input columns, after encoding.
@@ -109,7 +109,7 @@ def plan_prediction(budget: int, setting: PredictionSetting) -> MemoryPlan[Predi
 
 
 def memory_bill(s: PredictionSetting) -> Iterator[Item]:
-    """What is in memory while a file is loaded, and while rows are predicted."""
+    """The items in memory while a file is loaded, and while rows are predicted."""
     squares = sum(count**2 for count in s.num_features)
     yield Item("always", "model", 8 * s.num_parameters)
     yield Item("always", "sums and factor of each posterior", 2 * 8 * squares)

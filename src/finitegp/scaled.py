@@ -87,7 +87,7 @@ class ScaledGP:
 
     @property
     def distribution(self) -> str:
-        """What the predictive distribution is called."""
+        """The name of the predictive distribution."""
         if len(self.components) > 1 or self.spread is not None or self.components[0].tail is not None:
             return "a mixture of Student's t"
         freedom = self.components[0].degrees_of_freedom
@@ -310,7 +310,7 @@ class ScaledGP:
         return replace(self, components=tuple(changed))
 
     def _predicted(self, scaled: Array, *, return_covariance: bool = False) -> list[Prediction]:
-        """What each component predicts, the trees' part of the mean taken in."""
+        """The prediction of each component, the trees' part of the mean taken in."""
         found = [each.fitted.predict(scaled, return_covariance=return_covariance) for each in self.components]
         return self._with_trees(scaled, found)
 

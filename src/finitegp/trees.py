@@ -48,7 +48,7 @@ class BoostedTrees:
         return mean + self.weight * (torch.from_numpy(self.predict(inputs)) - mean)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a file holds of it besides the weight."""
+        """The arrays of a file, by name."""
         parts = (self.columns, self.thresholds, self.leaves)
         return {
             name: torch.from_numpy(each) for name, each in zip(("columns", "thresholds", "leaves"), parts, strict=True)

@@ -6,11 +6,10 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
+from finitegp.automatic.calibration import HeldOut, calibrate
 from finitegp.automatic.joined import (
     Blocks,
-    HeldOut,
     Prior,
-    calibrate,
     column_weights,
     make_joined_model,
     rescale,

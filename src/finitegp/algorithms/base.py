@@ -111,7 +111,7 @@ class Algorithm(nn.Module, ABC):
         self.ranks = ranks
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """What a torch optimizer should train; an entry ``rate`` is a factor on the group's learning rate.
+        """Parameter groups for a torch optimizer; an entry ``rate`` is a factor on the group's learning rate.
 
         One group, unless rates differ: each further group costs a call of the optimizer's kernel.
         """
@@ -204,7 +204,7 @@ class Algorithm(nn.Module, ABC):
         """
 
     def pending_state(self) -> dict[str, Tensor]:
-        """What a checkpoint needs besides the state dict, if anything."""
+        """State for a checkpoint besides the state dict, if there is any."""
         return {}
 
     def load_pending_state(self, state: dict[str, Tensor]) -> None:

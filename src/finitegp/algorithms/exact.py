@@ -27,7 +27,7 @@ from .few_rows import solve_few_rows
 @check_arguments
 @dataclass(frozen=True)
 class ExactGradient:
-    """What :func:`exact_gradient` found besides the gradients themselves.
+    """The results of :func:`exact_gradient` besides the gradients themselves.
 
     Attributes:
         likelihood: The exact marginal likelihood at the parameters of the gradient.

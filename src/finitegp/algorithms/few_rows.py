@@ -21,7 +21,7 @@ _ROUNDING = 8.0 * torch.finfo(torch.float64).eps
 
 @dataclass(frozen=True, eq=False)
 class FewRowsSolution:
-    """What the exact gradient needs, in float64.
+    """Factors that the exact gradient needs, in float64.
 
     Attributes:
         weights: ``(d, t)``, the posterior mean of the weights.

@@ -77,7 +77,7 @@ def cross_fit_trees(
 
 
 def boosting_bytes(rows: int, columns: int, trees: int) -> int:
-    """What scikit-learn takes while trees grow."""
+    """Bytes that scikit-learn takes while trees grow."""
     # As they are binned: a byte each, and a copy with columns side by side; gradients, predictions, orders of rows.
     binned = rows * (2 * columns + 48)
     # Of each node that waits: 255 bins of a column, three numbers each.

@@ -306,7 +306,7 @@ class _Member:
 
 
 def _encode(group: Sequence[_Member]) -> dict[str, Tensor]:
-    """What is trained of a group's members, as tensors."""
+    """The trained parts of a group's members, as tensors."""
     tensors: dict[str, Tensor] = {}
     for number, member in enumerate(group):
         tensors |= {f"{number}.network.{name}": value for name, value in member.network.state_dict().items()}

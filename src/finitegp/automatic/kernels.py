@@ -78,6 +78,6 @@ def condition_kernel(
 
 
 def landmark_rows(rows: KernelRows) -> tuple[Tensor, Tensor]:
-    """What rows that are landmarks weigh in the row sums, and their targets times that."""
+    """Weights of landmark rows in the row sums, and weights times targets."""
     weights = rows.counts / rows.noise_scales
     return torch.from_numpy(weights), torch.from_numpy((weights * rows.targets)[:, None])

@@ -20,8 +20,9 @@ from ..noise import ConstantNoise, NoiseModel
 from ..statistics import FeatureStatistics, RunningSums, sum_statistics
 from ..trees import BoostedTrees
 from .boosting import fit_trees
+from .calibration import HeldOut, LeftOut, calibrate
 from .ensemble import Ensemble, train_ensemble
-from .joined import HeldOut, LeftOut, calibrate, make_joined_model, with_prior
+from .joined import make_joined_model, with_prior
 from .lagged_training import count_steps
 from .noise_networks import fit_noise_networks, log_noise_scale
 from .processes import count_processes, in_parallel, with_one_thread
@@ -38,7 +39,7 @@ _MANY_STEPS = 6000
 
 @dataclass(frozen=True, eq=False)
 class LargeTableFit:
-    """What :func:`fit_large_table` found, in standardised units.
+    """The result of :func:`fit_large_table`, in standardised units.
 
     Attributes:
         fitted: The exact posterior given every row.

@@ -1,4 +1,4 @@
-"""What :mod:`.large_table` keeps in memory, item by item, and what a memory budget makes smaller.
+"""The memory bill of :mod:`.large_table`, item by item, and what a memory budget makes smaller.
 
 Every item follows the code that it is the bill of: where a line has ``3``, three such arrays are alive at once in the
 worst moment. ``benchmarks/memory.py`` compares the sums with what the kernel measures, and a test does so for one fit.
@@ -37,7 +37,7 @@ _NOISE_WIDTH = 4
 
 @dataclass(frozen=True)
 class LargeTableSetting:
-    """What the memory of the fit depends on.
+    """Everything that the memory of the fit depends on.
 
     Attributes:
         settings: Those of the fit.
@@ -146,7 +146,7 @@ _PARTS: tuple[Part[LargeTableSetting], ...] = (
 
 
 def memory_bill(fit: LargeTableSetting) -> Iterator[Item]:
-    """What is in memory in each stage of :func:`~finitegp.automatic.large_table.fit_large_table`."""
+    """The items in memory in each stage of :func:`~finitegp.automatic.large_table.fit_large_table`."""
     yield Item("always", "small objects", SMALL_OBJECTS)
     if fit.kept_bytes:
         yield Item("always", "rows held out or shown", fit.kept_bytes)

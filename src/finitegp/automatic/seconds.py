@@ -41,7 +41,7 @@ _SAMPLES = (40_000, 20_000, 10_000, 5_000)
 
 @dataclass(frozen=True)
 class Work:
-    """What the time of a fit depends on.
+    """Everything that the time of a fit depends on.
 
     Attributes:
         rows: Of the table; different ones, where kernels are fitted.

@@ -1,4 +1,4 @@
-"""What the automatic fit decides, in one place."""
+"""The settings of the automatic fit, in one place."""
 
 from __future__ import annotations
 

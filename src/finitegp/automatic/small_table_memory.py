@@ -1,4 +1,4 @@
-"""What :mod:`.small_table` keeps in memory, item by item: matrices of the size of rows by rows."""
+"""The memory bill of :mod:`.small_table`, item by item: matrices of the size of rows by rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .kernels import FORMS
 
 @dataclass(frozen=True)
 class SmallTableSetting:
-    """What the memory of the fit depends on.
+    """Everything that the memory of the fit depends on.
 
     Attributes:
         rows: Different rows.
@@ -49,7 +49,7 @@ def plan_small_table(budget: int, wanted: SmallTableSetting) -> MemoryPlan[Small
 
 
 def memory_bill(fit: SmallTableSetting) -> Iterator[Item]:
-    """What is in memory in each stage of :func:`~finitegp.automatic.small_table.fit_small_table`."""
+    """The items in memory in each stage of :func:`~finitegp.automatic.small_table.fit_small_table`."""
     matrix, learned = 8 * fit.rows**2, 8 * min(fit.learning_rows, fit.rows) ** 2
     stationary = sum(form.correlation is not None for form in FORMS.values())
     threads = min(fit.threads, len(FORMS))

@@ -1,4 +1,4 @@
-"""What a fitted estimator knows of its training."""
+"""Facts about the training of a fitted estimator."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .pullback import Pullback, accumulate
 
 @check_arguments
 class SpectralFeatures(nn.Module, ABC):
-    r"""What features from a sum over frequencies share: scales, magnitude, forward pass, exact kernel.
+    r"""The common part of features from a sum over frequencies: scales, magnitude, forward pass, exact kernel.
 
     .. math:: \phi(x) = [a_i \cos(w_i' (x / l)),\ a_i \sin(w_i' (x / l))]_i, \qquad
         k(x, x') \approx \sum_i a_i^2 \cos(w_i' ((x - x') / l)).
@@ -78,7 +78,7 @@ class SpectralFeatures(nn.Module, ABC):
 
     @abstractmethod
     def _amplitudes(self) -> Tensor:
-        """What the cosines and sines are multiplied by: one number, or ``(num_features,)``."""
+        """The factor on cosines and sines: one number, or ``(num_features,)``."""
 
     def config(self) -> dict[str, object]:
         """The arguments that make this map again, but for the values of its tensors."""

@@ -27,7 +27,7 @@ _SMALLEST_MICRO_BATCH = 8
 
 @dataclass(frozen=True)
 class Setting:
-    """What the memory depends on.
+    """Everything that the memory depends on.
 
     Attributes:
         num_columns: Input columns.
@@ -85,7 +85,7 @@ class Setting:
         )
 
     def training_arguments(self) -> dict[str, object]:
-        """What :func:`finitegp.train` has to be given."""
+        """The arguments of :func:`finitegp.train`."""
         return {
             "batch_size": self.batch_size,
             "micro_batch_size": self.micro_batch_size if self.micro_batch_size < self.batch_size else None,

@@ -32,7 +32,7 @@ class Item(NamedTuple):
 
 
 class Described(Protocol):
-    """What a plan is about."""
+    """The subject of a plan."""
 
     def describe(self) -> str:
         """In a line."""
@@ -108,7 +108,7 @@ class MemoryPlan(Generic[GivenT]):
         return self.limit <= self.budget
 
     def to_dict(self) -> dict[str, object]:
-        """What the record of a fit keeps of it, as JSON."""
+        """The entry in the record of a fit, as JSON."""
         return {"budget": self.budget, "planned": self.total, "setting": self.setting.describe()}
 
     def __str__(self) -> str:

@@ -60,7 +60,7 @@ _BEGINNINGS = (
 
 
 class Contents(NamedTuple):
-    """What a file holds: our JSON header, and the tensors by name."""
+    """The contents of a file: our JSON header, and the tensors by name."""
 
     header: dict[str, Any]
     tensors: dict[str, Tensor]

@@ -1,4 +1,4 @@
-"""What the free parts of a file, records and summaries, must be where they are used."""
+"""Checks of the free parts of a file, records and summaries, where they are used."""
 
 from __future__ import annotations
 

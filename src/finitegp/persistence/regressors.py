@@ -23,7 +23,7 @@ from .record_kinds import PARAMETERS, TRAINING_SUMMARY, check_kinds
 
 
 class Regressor(Protocol):
-    """What files hold of an estimator."""
+    """The part of an estimator that files hold."""
 
     fits_: list[ScaledGP]
     n_features_in_: int
@@ -126,7 +126,7 @@ def decode_regressor(
 
 
 def plain_parameter(value: Any) -> Any:
-    """What JSON can hold of a parameter."""
+    """A parameter as JSON holds it."""
     if isinstance(value, nn.Module):
         return {_MODULE: type(value).__name__}
     if isinstance(value, torch.device):

@@ -239,7 +239,10 @@ class ScaledGP:
         return torch.from_numpy(draws * scale + mean)
 
     def leave_one_out(self, inputs: ArrayLike, targets: ArrayLike) -> Prediction:
-        """For each training row, the prediction of the fit without it (:meth:`forget`), in closed form."""
+        """For each training row, the prediction of the fit without it (:meth:`forget`), in closed form.
+
+        Boosted trees, where they have a part in the mean, have seen the row.
+        """
         scaled, observed = self.inputs_scaler.transform(inputs), self.target_scaler.transform(targets)
         data = ArraySource(scaled, observed, self._trust(inputs, targets), chunk_size=self.fitted.chunk_size)
         predicted, factors = [], []

@@ -166,9 +166,11 @@ def test_new_rows_with_gaps_and_new_categories_are_never_better_known(frame, mod
 
 
 def test_values_outside_of_the_fit_are_told(frame, model):
-    with pytest.warns(UserWarning, match=r"'size': 1 of 80 values lie outside of what the fit saw, such as 99"):
+    low, high = frame["size"].min(), frame["size"].max()
+    told = rf"'size': 1 of 80 values lie outside of what the fit saw, {low:.6g} to {high:.6g}, the farthest, 99, by "
+    with pytest.warns(UserWarning, match=f"{told}{100 * (99 - high) / (high - low):.0f} % of that range"):
         model.predict(frame.assign(size=[99.0, *frame["size"][1:]]))
-    with pytest.warns(UserWarning, match=r"'day': 80 of 80 values lie outside .* such as 2100-01-01"):
+    with pytest.warns(UserWarning, match=r"'day': 80 of 80 values lie outside .* the farthest, 2100-01-01"):
         model.predict(frame.assign(day="1.1.2100"))
 
 

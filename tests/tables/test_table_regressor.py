@@ -283,8 +283,8 @@ def test_splits():
     assert order[last.training].max() < order[last.held_out].min()
     assert len(last.held_out) == 10
     folds = make_folds(groups, 4, seed=0)
-    assert sorted(np.concatenate([fold.held_out for fold in folds])) == list(range(60))
-    assert all(len(fold.held_out) == 15 for fold in folds)
+    assert sorted(np.concatenate(folds)) == list(range(60))
+    assert all(len(fold) == 15 for fold in folds)
     with pytest.raises(DataError, match="one group"):
         split_groups(np.zeros(5, dtype=int), 0.2, seed=0)
 

@@ -464,7 +464,8 @@ class _Judge:
                 judged = each.judge(*training.take(judges[-1]))
                 parts.append(judged.scored)
                 others.append(baselines(_known_rows(each, own, sample), judged.inputs, self.seed))
-            self.stages.tell(f"fold {number + 1} of {folds}")
+            score = f", left-out R2 {ScoredRows.joined(parts).scores().r_squared or 0.0:.3f}" if parts else ""
+            self.stages.tell(f"fold {number + 1} of {folds}{score}")
         judging = np.sort(np.concatenate(judges))
         own, sample = self._rest(np.empty(0, dtype=np.int64), len(judging))
         self._fit(model, own)

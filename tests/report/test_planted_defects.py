@@ -82,6 +82,17 @@ def test_an_input_that_does_harm(tmp_path):
     assert found.evidence.endswith("smaller: 'age'.")
 
 
+def test_rows_beyond_the_training_are_no_sign_of_overfitting(tmp_path):
+    """The relation does not go on where no row was seen."""
+    training, test = make_frame(noise=0.05), make_frame(300, seed=1, noise=0.05)
+    test["size"] += 8.0
+    found = findings(tmp_path, training, test)
+    assert "most often in 'size', by up to" in found["Held-out rows lie outside of the trained range"].evidence
+    assert "Overfitted features" not in found
+    inside = findings(tmp_path, training, test.assign(size=test["size"] - 8.0, rent=test["rent"] - 16.0))
+    assert "Overfitted features" in inside  # the same errors, without that excuse
+
+
 def test_extrapolation_is_told_with_column_and_distance(tmp_path):
     training, new = make_frame(), make_frame(50, seed=1)
     low, high = training["size"].min(), training["size"].max()

@@ -164,6 +164,10 @@ def _importance(patient: Patient) -> ImportanceTable:
 
 
 def _nlml(patient: Patient) -> float:
+    if patient.training is not None and prediction_checks.check_unknown_ground(
+        patient.training[0], patient.held_out[0], patient.column_names
+    ):
+        raise _NotPossible("held-out rows lie outside of the trained range: no model is as sure there")
     value = _model(patient).nlml
     if value is None:
         raise _NotPossible("the noise is so small that the marginal likelihood cannot be trusted")

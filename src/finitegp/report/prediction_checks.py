@@ -283,6 +283,8 @@ def check_bias(residuals: Array) -> Finding | None:
         f"The mean held-out residual is {shown(bias)} (standard error {shown(error, 2)}); the RMSE is {shown(rmse)}.",
         "Held-out rows differ from training rows: shuffle before splitting, or, if they are later in time, expect the "
         "same drift in use and update the model with recent rows.",
+        "Held-out rows differ from training rows: if they are later in time, expect the same drift in use, and let the "
+        "model take in recent rows with finitegp update.",
     )
 
 

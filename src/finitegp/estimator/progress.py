@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 # Of what remains of a stage: what a counted series takes, and what a part takes of which nobody knows how many follow.
 _SERIES_SHARE, _PART_SHARE = 0.8, 0.15
@@ -104,9 +104,8 @@ def stage_progress(label: str, *, shown: bool) -> Iterator[Callable[[str], None]
 def _bar(label: str, console: Console) -> Iterator[Callable[[float, str], None]]:
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),  # what follows has to fit into 80 characters
         TaskProgressColumn(),
-        TimeElapsedColumn(),
         TextColumn("{task.fields[left]}{task.fields[part]}"),
     )
     started = time.monotonic()

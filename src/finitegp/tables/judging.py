@@ -348,7 +348,7 @@ class _Judge:
             model.update(held_out.rows)
             for rows, _ in self.training.parts(held_out.others):
                 model.update(rows)
-        self.notes.extend(found.lines())
+        self.notes.extend(model.unusual(found))
         rows, width = len(judged.scored.targets), judged.scored.width
         return self._result(scores, rows, held_out.take_in, how, width, contents, seconds, other_scores)
 

@@ -234,6 +234,23 @@ def test_coverage_of_few_rows_is_not_judged_harshly():
     assert prediction_checks.check_coverage({0.5: 0.4, 0.9: 0.8}, 2000) is not None
 
 
+def test_coverage_with_a_value_that_many_rows_share():
+    """Intervals hold all of these rows or none, so that more than promised is no sign of anything; less is."""
+    assert prediction_checks.check_coverage({0.5: 0.64, 0.95: 0.94}, 239, atom=0.39) is None
+    # One in a hundred fewer than promised is chance: these are too wide, and that is all.
+    assert prediction_checks.check_coverage({0.5: 0.64, 0.95: 0.94}, 239).title == "Error bars are too wide"
+    assert prediction_checks.check_coverage({0.5: 0.3, 0.95: 0.6}, 239, atom=0.39).severity == "problem"
+
+
+def test_no_shape_of_distributions_with_a_value_that_many_rows_share(training, held_out):
+    inputs, targets = held_out
+    many = np.where(np.arange(len(targets)) % 5 == 0, 100.0, targets)
+    checkup = gather_contents(make_fit(*training), inputs, many).checkup
+    assert checkup.skipped["shape of predicted distributions"].startswith("one target value is so common")
+    checkup = gather_contents(make_fit(*training), inputs, targets).checkup
+    assert "shape of predicted distributions" in checkup.passed
+
+
 def test_heavy_tails(random):
     assert prediction_checks.check_heavy_tails(random.normal(size=1000)) is None
     assert prediction_checks.check_heavy_tails(random.standard_t(2, size=1000)) is not None

@@ -14,6 +14,8 @@ from .contents import Finding
 Array = npt.NDArray[np.float64]
 #: The columns of each input.
 Groups = Mapping[str, list[int]]
+#: The share of rows from which on one target value is very common.
+COMMON = 0.15
 _MOST_COLUMNS = 1000
 _CHUNK = 10_000
 
@@ -192,7 +194,7 @@ def check_repeated_targets(targets: Array) -> Finding | None:
             f"Only {len(values)} distinct values in {shown(len(targets))} rows.",
             "If they are classes, a classifier fits better; if they are counts or grades, read the intervals as rough.",
         )
-    if counts[most] / len(targets) >= 0.15:
+    if counts[most] / len(targets) >= COMMON:
         return Finding(
             "warning",
             "One target value is very common",

@@ -94,8 +94,12 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         ),
         "baselines": lambda: prediction_checks.check_baselines(_with_baselines(scores)),
         "overfit gap": lambda: prediction_checks.check_overfit(_nlml(patient), scores[0]),
-        "coverage of intervals": lambda: prediction_checks.check_coverage(scores[0].coverage, len(residuals)),
-        "shape of predicted distributions": lambda: prediction_checks.check_distributions(standardized),
+        "coverage of intervals": lambda: prediction_checks.check_coverage(
+            scores[0].coverage, len(residuals), _atom(patient)
+        ),
+        "shape of predicted distributions": lambda: prediction_checks.check_distributions(
+            _with_density(patient, standardized)
+        ),
         "coverage by size of the prediction": lambda: prediction_checks.check_segments(
             standardized, patient.predicted.mean
         ),
@@ -155,6 +159,18 @@ def _without_scale(patient: Patient, targets: Array) -> Array:
     if patient.scale_is_chosen:
         raise _NotPossible("the scale of the target was chosen by left-out rows")
     return targets
+
+
+def _atom(patient: Patient) -> float:
+    """The share of the most common held-out target."""
+    targets = patient.held_out[1]
+    return float(np.unique(targets, return_counts=True)[1].max()) / len(targets)
+
+
+def _with_density(patient: Patient, standardized: Array) -> Array:
+    if _atom(patient) >= data_checks.COMMON:
+        raise _NotPossible("one target value is so common that no density describes it")
+    return standardized
 
 
 def _importance(patient: Patient) -> ImportanceTable:

@@ -88,8 +88,13 @@ def check_overfit(nlml: float, scores: Scores) -> Finding | None:
     )
 
 
-def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
+def check_coverage(coverage: dict[float, float], rows: int, atom: float = 0.0) -> Finding | None:
     """Intervals that hold clearly more or fewer targets than they promise.
+
+    Args:
+        coverage: The share of held-out targets inside, by what was promised.
+        rows: How many there are.
+        atom: The share of them that are one and the same value: an interval holds all or none of these.
 
     Example:
         >>> check_coverage({0.5: 0.3, 0.9: 0.6}, 1000).title
@@ -97,9 +102,9 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
         >>> check_coverage({0.5: 0.52, 0.9: 0.91}, 1000)
     """
     worst, direction, size = None, 0.0, 0.0
+    deviations = {level: math.sqrt(level * (1.0 - level) / rows) for level in coverage}
     for level, seen in coverage.items():
-        deviation = math.sqrt(level * (1.0 - level) / rows)
-        excess = abs(seen - level) - max(0.03, 3.3 * deviation)
+        excess = abs(seen - level) - max(0.03, 3.3 * deviations[level]) - (atom if seen > level else 0.0)
         if excess > size or (worst is None and excess > 0.0):
             worst, direction, size = level, seen - level, excess
     if worst is None:
@@ -116,7 +121,7 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
             "intervals (predict --interval conformal) take their width from rows that were left out.",
         )
     widest = max(coverage)
-    if widest > worst and coverage[widest] < widest:
+    if widest > worst and coverage[widest] < widest - 2.5 * deviations[widest]:
         return Finding(
             "warning" if severe else "note",
             "Error bars are too wide for most rows, too narrow for a few",

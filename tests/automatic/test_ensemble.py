@@ -170,7 +170,12 @@ def test_processes_find_what_threads_find():
     there = train_ensemble(table, validation, SETTINGS, seed=1, threads=2, processes=True, progress=told.append)
     np.testing.assert_array_equal(here.out_of_fold, there.out_of_fold)
     np.testing.assert_array_equal(here.weights, there.weights)
-    assert told == [f"network {count} of 6" for count in (2, 4, 5, 6)]
+    assert [part.split(",")[0] for part in told] == [f"network {count} of 6" for count in (2, 4, 5, 6)]
+    # The score is that of the rows which the last group left out.
+    fold = there.folds[-1]
+    left_out, predicted = table.targets[fold], there.out_of_fold[-len(fold) :]
+    expected = 1.0 - np.mean((left_out - predicted) ** 2) / left_out.var()
+    assert told[-1].endswith(f", left-out R2 {expected:.3f}")
 
 
 def test_errors_far_off_pull_no_harder(generator):

@@ -270,3 +270,15 @@ def test_lines_are_those_of_editors(here):
     (here / "u.csv").write_text('a,b\n1,"x\ny\nz"\n\n2,w\n')
     table = TableReader("u.csv")
     assert [table.line_of(row) for row in range(2)] == [2, 6]
+
+
+def test_gaps_as_in_the_fit_are_nothing_to_speak_of(shop, tmp_path, quick_effort):
+    """Those in columns that had none are."""
+    lines = (shop / "train.csv").read_text().splitlines()
+    gaps = [f",{line.split(',', 1)[1]}" if number % 7 == 3 else line for number, line in enumerate(lines)]
+    (tmp_path / "gaps.csv").write_text("\n".join(gaps) + "\n")
+    fit = run_json("fit", tmp_path / "gaps.csv", "--target", "price", "--effort", "low", "-o", tmp_path / "m.finitegp")
+    assert sum("width" in note for note in fit["notes"]) == 1  # that gaps were filled
+    for model, told in ((tmp_path / "m.finitegp", 0), (shop / "price.finitegp", 1)):
+        notes = run_json("predict", model, tmp_path / "gaps.csv", "-o", tmp_path / "p.csv", "--force")["notes"]
+        assert sum("'width'" in note and "usual value was put in" in note for note in notes) == told

@@ -15,7 +15,9 @@ from finitegp.automatic import EFFORTS
 from finitegp.cli import app
 from finitegp.estimator import as_regressor
 from finitegp.features import LinearFeatures
+from finitegp.tables import learning
 from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.judging import Judging, fit_and_judge
 from finitegp.tables.model import TableRegressor
 
 runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"})
@@ -151,11 +153,13 @@ class TestCommands:
     def test_what_cannot_hold_within_a_budget_is_refused_by_name(self, quick_low, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         write_table(tmp_path / "t.parquet")
-        fit = ("fit", "t.parquet", "-t", "y", "--effort", "low", "--memory", "24MB")
+        fit = ("fit", "t.parquet", "-t", "y", "--effort", "low", "--memory", "150kB")
         for options in (("--split-by", "x0"), ("--group", "x0"), ("--cv", 3)):
             message = run(*fit, *options, code=1).stderr
-            assert f"leave out {options[0]} or --memory, or give the rows to judge with as --test FILE" in message
+            assert "takes 0.2MB, more than the memory budget: use --memory" in message
+            assert f"or more, leave out {options[0]}, or give the rows to judge with as --test FILE" in message
         assert "'y' is missing" not in message
+        assert "did you mean 'x0'?" in run(*fit, "--group", "x00", code=1).stderr
         assert "did you mean 'y'?" in run("fit", "t.parquet", "-t", "Y", "--memory", "24MB", code=1).stderr
 
     def test_another_table_judges(self, quick_low, tmp_path, monkeypatch):
@@ -167,6 +171,74 @@ class TestCommands:
         assert (found["held_out_rows"], found["rows"], found["takes_in_held_out_rows"]) == (100, 3000, False)
         scores = json.loads(run("evaluate", "model.finitegp", "later.parquet", "--json").stdout)["scores"][0]
         assert found["scores"][0]["rmse"] == pytest.approx(scores["rmse"], rel=1e-9)
+
+
+@pytest.fixture
+def judged_rows(monkeypatch):
+    """Fits in milliseconds, whose rows are still read from disk; the numbers of rows that judge, and the bills."""
+    rows, bills = [], []
+    judge = TableRegressor.judge
+
+    def fit(training, source, regressor, **_):
+        bills.append((training.kept_bytes, len(training.left_out)))
+        return linear().regressor.fit(*source.arrays())
+
+    def keep(model, taken, *more):
+        rows.append(taken.numbers.tolist())
+        return judge(model, taken, *more)
+
+    monkeypatch.setattr(learning, "_fit_within_budget", fit)
+    monkeypatch.setattr(TableRegressor, "judge", keep)
+    return rows, bills
+
+
+def linear(memory_budget=None):
+    """A quick model in memory; within a budget, one that ``judged_rows`` makes the same."""
+    regressor = GPRegressor(LinearFeatures(3), algorithm="exact", random_state=0)
+    chosen = {"regressor": regressor} if memory_budget is None else {"memory_budget": memory_budget, "random_state": 0}
+    return TableRegressor(only=["x0", "x1", "x2"], target_scale="identity", **chosen)
+
+
+@pytest.mark.parametrize(
+    "judging", [Judging(split_by="day"), Judging(group="town"), Judging(folds=3), Judging(folds=3, group="town")]
+)
+def test_rows_on_disk_are_judged_as_rows_in_memory(judging, judged_rows, tmp_path):
+    """The same rows are held out, and the scores are the same; also with rows that have no target."""
+    random = np.random.default_rng(1)
+    days = np.datetime64("2020-01-01") + random.integers(0, 900, 2400)
+    written = [f"{day.astype(object):%d.%m.%Y}" for day in days]
+    town = [None if number == 7 else f"town {number}" for number in random.integers(0, 40, 2400)]
+    path = write_table(tmp_path / "t.parquet", 2400, day=written, town=town)
+    table = pq.read_table(path)
+    gaps = pa.array(np.where(np.arange(2400) % 97 == 5, np.nan, table["y"].to_numpy()), from_pandas=True)
+    pq.write_table(table.set_column(table.column_names.index("y"), "y", gaps), path, row_group_size=500)
+    report = tmp_path / "r.html"
+    plain = fit_and_judge(linear(), path, "y", judging, report=report)
+    rows, bills = judged_rows
+    in_memory = rows.copy()
+    rows.clear()
+    found = fit_and_judge(linear("128MB"), path, "y", judging, report=report)
+    assert rows == in_memory
+    assert len(bills) == (judging.folds + 1 if judging.folds else 1)
+    assert found.held_out_rows == plain.held_out_rows
+    assert found.rows == plain.rows == found.model.rows_ == 2375
+    for one, other in zip(plain.scores, found.scores, strict=True):
+        assert one.name == other.name
+        assert one.rmse == pytest.approx(other.rmse, rel=1e-9)
+        assert one.nlpd == pytest.approx(other.nlpd, rel=1e-9)
+
+
+@pytest.mark.parametrize(("judging", "wanted"), [(Judging(split_by="year"), 1200), (Judging(folds=2), 6000)])
+def test_held_out_rows_beyond_the_room_do_not_judge_but_are_taken_in(judging, wanted, judged_rows, tmp_path):
+    path = write_table(tmp_path / "t.parquet", rows=6000, year=np.arange(6000) // 100)
+    fit = fit_and_judge(linear("6MB"), path, "y", judging)
+    judges = fit.held_out_rows
+    assert 100 < judges < 0.9 * wanted
+    assert f"{judges} rows are used for the scores instead of {wanted}: they are kept in memory." in fit.notes
+    assert fit.model.rows_ == 6000
+    for kept_bytes, left_out in judged_rows[1]:  # rows that judge, and the positions of all that are held out
+        assert kept_bytes > 32 * left_out
+    assert judged_rows[1][0][1] >= 1200
 
 
 def test_predictions_say_that_the_budget_is_the_models_own(tmp_path, monkeypatch):

@@ -241,7 +241,7 @@ def test_every_text_is_escaped(contents):
         curves=[Curve(HOSTILE, HOSTILE, [1.0, 2.0], [1.0, 2.0])],
         outliers=outliers,
         residual_panels=[panel],
-        importance=dataclasses.replace(contents.importance, entries=[Importance(HOSTILE, 1.0, 0.1)]),
+        importance=dataclasses.replace(contents.importance, entries=[Importance(HOSTILE, 1.0, 0.1, 0.1)]),
         checkup=Checkup([Finding("note", HOSTILE, HOSTILE, HOSTILE)], [HOSTILE], {HOSTILE: HOSTILE}),
         remarks=dict.fromkeys(names, HOSTILE),
     )

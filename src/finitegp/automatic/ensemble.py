@@ -21,7 +21,7 @@ from .batched import BatchedNetworks
 from .lagged_training import train_lagged
 from .processes import in_parallel
 from .settings import AutoSettings
-from .table import Array, Index, Table
+from .table import Array, Index, Table, with_score
 
 # Most members of one group, which share each product; and members that are trained with every weight decay.
 LARGEST_GROUP, RACERS = 2, 2
@@ -122,7 +122,7 @@ def train_ensemble(
         processes: Whether each of them has a process of its own. Threads wait for each other between operations, and
             two are together 1.3 times as fast as one (processes: 1.8 times); but a process takes seconds to start, and
             memory of its own.
-        progress: Called with a word on each finished group.
+        progress: Called with a word on each finished group, and how well it predicts its folds.
         device: Where they are trained. Initial values and batches are the same on all devices.
     """
     clip = fit_clip(training.inputs)
@@ -168,7 +168,11 @@ def train_ensemble(
             found.append(result)
             finished += len(result)
             if progress is not None:
-                progress(f"network {min(finished, total)} of {total}")
+                left_out = np.concatenate(jobs[len(found) - 1].folds)
+                predicted = np.concatenate([member.out_of_fold for member in result])
+                weights = None if training.counts is None else training.counts[left_out]
+                part = f"network {min(finished, total)} of {total}"
+                progress(with_score(part, predicted, training.targets[left_out], weights))
         return found
 
     everyone, decays = list(range(settings.members)), settings.weight_decays

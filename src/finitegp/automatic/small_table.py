@@ -23,7 +23,7 @@ from .boosting import CrossFittedTrees, cross_fit_trees
 from .copies_and_outliers import Groups, are_copies, equal_rows, gross_outliers
 from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel, landmark_rows
 from .stacking import fit_spread, stack_kernels, stack_with_trees
-from .table import Table
+from .table import Table, with_score
 
 _FEWEST_FOR_FOLDS = 5
 # With at least this number of rows that hyperparameters were not learned from, these alone judge, without refits.
@@ -190,6 +190,7 @@ class _Stack:
         judges = np.delete(np.arange(len(self.inputs)), self.learning)
         if len(judges) >= ENOUGH_JUDGES:
             means, scales = self._leave_folds_out(parameters, folds, judges)
+            self._tell("folds", means, judges)
         else:
             judges = np.arange(len(self.inputs))
             means, scales = self._refit_in_folds(parameters, folds)
@@ -280,7 +281,16 @@ class _Stack:
         stages = self.stages.arrays([f"fold {fold}" for fold in range(folds)], compute, shapes, lowest)
         for fold, found in enumerate(stages):
             means[:, assigned == fold], scales[:, assigned == fold] = found
+            judged = assigned <= fold
+            self._tell(f"fold {fold + 1} of {folds}", means[:, judged], np.flatnonzero(judged))
         return means, scales
+
+    def _tell(self, part: str, means: Array, judges: Groups) -> None:
+        """Report a finished part with the score of the kernel that predicts left-out rows best."""
+        if self.progress is not None:
+            rows = self.rows.take(judges)
+            errors = np.average((means - rows.targets) ** 2, axis=1, weights=rows.counts)
+            self.progress(with_score(part, means[int(np.argmin(errors))], rows.targets, rows.counts))
 
     def _leave_out(self, out: npt.NDArray[np.bool_], form: KernelForm, parameters: Array) -> tuple[Array, Array]:
         """Means and scales of rows that neither hyperparameters nor posterior have seen."""

@@ -40,8 +40,9 @@ _ADVICE: dict[str, Callable[..., str]] = {
     "missing_values_in_new_rows": lambda: "Remove these rows or columns, or fit the model with --missing impute.",
     "model_keeps_rows": lambda: "Fit it with --no-rows.",
     "needs_double": lambda: "use --double.",
-    "not_on_disk": lambda option: (
-        f"leave out {_SHELL_OPTIONS[option]} or --memory, or give the rows to judge with as --test FILE."
+    "no_room_to_decide": lambda option, needed: (
+        f"use --memory {_rounded_up(needed)} or more, leave out {_SHELL_OPTIONS[option]}, or give the rows to judge "
+        "with as --test FILE."
     ),
     "no_target": lambda: "name the column with --target.",
     "rows_without_target": lambda: "remove them, or leave out --refuse-missing-targets.",

@@ -35,7 +35,7 @@ def evaluate(
         predicted = loaded.predict_scored(table, report=found)
         baseline = loaded.baseline(predicted.targets)
         scores = [each.to_dict() for each in (predicted.scores(), baseline) if each is not None]
-        console.note(*table.notes, *found.lines())
+        console.note(*table.notes, *loaded.unusual(found))
         console.table(scores_table(f"{len(predicted.targets)} rows", scores))
         console.print(verdict(scores, predicted.width))
         console.result(

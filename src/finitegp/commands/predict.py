@@ -114,7 +114,7 @@ def predict(
         asked: dict[str, Any] = {"coverage": coverage, "method": interval.value, "report": found}
         write = _write_text if _is_text(output) and table.is_text else _write_typed
         write(_Predictions(loaded, table, added, keep, asked), output, force)
-        console.note(*table.notes, *found.lines())
+        console.note(*table.notes, *loaded.unusual(found))
         if not to_screen:
             console.print(f"{table.num_rows} rows with {', '.join(added)} ({100 * coverage:g} % interval): ", output)
         console.result(

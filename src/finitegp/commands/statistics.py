@@ -43,7 +43,7 @@ def statistics(
         found = TransformReport()
         site = loaded.statistics(table, found)
         site.save(output, overwrite=force)
-        console.note(*table.notes, *found.lines())
+        console.note(*table.notes, *loaded.unusual(found))
         features = site.statistics.num_features
         console.print(
             f"sums of {site.rows:g} rows ({features} x {features} of features, {features} of features with "

@@ -42,6 +42,6 @@ def update(
         found = TransformReport()
         loaded.update(table, report=found)
         loaded.save(output, overwrite=force)
-        console.note(*table.notes, *found.lines())
+        console.note(*table.notes, *loaded.unusual(found))
         console.print(f"{found.rows} rows added, {loaded.rows_:g} in all: ", output)
         console.result({"model": str(output), "rows_added": found.rows, "rows": loaded.rows_})

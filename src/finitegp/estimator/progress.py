@@ -1,4 +1,4 @@
-"""What a user sees while a fit works: how much is done, what was done last, and how long the rest may take."""
+"""What a user sees while a fit works: how much is done, the last part and its score, how long the rest may take."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 # Of what remains of a stage: what a counted series takes, and what a part takes of which nobody knows how many follow.
 _SERIES_SHARE, _PART_SHARE = 0.8, 0.15
 # Lines instead of a bar come no more often.
 _SECONDS_BETWEEN_LINES = 2.0
+# What parts that know it say of rows that were left out.
+_SCORE = re.compile(r", left-out R2 \S+$")
 
 
 class Stages:
@@ -23,14 +25,15 @@ class Stages:
 
     Args:
         shares: Names of stages in order, and about what part of the time each takes.
-        show: Called with the share that is done, and the part that was done last.
+        show: Called with the share that is done, and the part that was done last, with the latest score of left-out
+            rows.
 
     Example:
         >>> stages = Stages({"fit": 3.0, "report": 1.0}, lambda done, part: print(f"{done:.2f} {part}"))
-        >>> stages.begin("fit"); stages.tell("network 1 of 2"); stages.begin("report")
+        >>> stages.begin("fit"); stages.tell("network 1 of 2, left-out R2 0.8"); stages.tell("noise")
         0.00 fit
-        0.30 fit: network 1 of 2
-        0.75 report
+        0.30 fit: network 1 of 2, left-out R2 0.8
+        0.37 fit: noise, left-out R2 0.8
     """
 
     def __init__(self, shares: Mapping[str, float], show: Callable[[float, str], None]) -> None:
@@ -39,12 +42,13 @@ class Stages:
         self._show = show
         self._name, self._start, self._inside = next(iter(shares)), 0.0, 0.0
         self._series: tuple[int, int, float] = (0, 0, 0.0)
+        self._score = ""
 
     def begin(self, name: str) -> None:
         """The next stage; those before it are done."""
         names = list(self._shares)
         self._name, self._start = name, sum(self._shares[each] for each in names[: names.index(name)])
-        self._inside, self._series = 0.0, (0, 0, 0.0)
+        self._inside, self._series, self._score = 0.0, (0, 0, 0.0), ""
         self._show(self._start, name)
 
     def tell(self, part: str) -> None:
@@ -59,7 +63,9 @@ class Stages:
             self._inside = before + (1.0 - before) * _SERIES_SHARE * min(1.0, number / max(total, 1))
         else:
             self._inside += (1.0 - self._inside) * _PART_SHARE
-        self._show(self._start + self._inside * self._shares[self._name], f"{self._name}: {part}")
+        if scored := _SCORE.search(part):
+            part, self._score = part[: scored.start()], scored[0]
+        self._show(self._start + self._inside * self._shares[self._name], f"{self._name}: {part}{self._score}")
 
 
 # The stages that are shown at the moment, to which a fit inside reports what it has done.
@@ -98,9 +104,8 @@ def stage_progress(label: str, *, shown: bool) -> Iterator[Callable[[str], None]
 def _bar(label: str, console: Console) -> Iterator[Callable[[float, str], None]]:
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),  # what follows has to fit into 80 characters
         TaskProgressColumn(),
-        TimeElapsedColumn(),
         TextColumn("{task.fields[left]}{task.fields[part]}"),
     )
     started = time.monotonic()

@@ -190,6 +190,7 @@ class ResidualPanel:
         centers: Where local means were taken.
         local_mean: The mean residual there, over all rows.
         local_error: Its standard error.
+        local_rows: How many rows it is of.
         total: How many rows there are.
         deviations: Between minus and plus this, nine of ten residuals should lie.
     """
@@ -201,6 +202,7 @@ class ResidualPanel:
     centers: Array
     local_mean: Array
     local_error: Array
+    local_rows: npt.NDArray[np.int64]
     total: int
     deviations: float
 
@@ -213,11 +215,13 @@ class Importance:
         name: Of the input.
         increase: Mean increase of the RMSE over the shuffles.
         spread: Its standard deviation over the shuffles.
+        error: Its standard error, from how much it differs between held-out rows.
     """
 
     name: str
     increase: float
     spread: float
+    error: float
 
 
 @dataclass(frozen=True)

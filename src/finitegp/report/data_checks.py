@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,10 @@ from ..formatting import percent, shown
 from .contents import Finding
 
 Array = npt.NDArray[np.float64]
+#: The columns of each input.
+Groups = Mapping[str, list[int]]
+#: The share of rows from which on one target value is very common.
+COMMON = 0.15
 _MOST_COLUMNS = 1000
 _CHUNK = 10_000
 
@@ -29,6 +33,7 @@ def check_few_rows(rows: int, columns: int, held_out_rows: int) -> Finding | Non
             "Few training rows",
             f"{shown(rows)} training rows for {shown(columns)} column{'s' if columns > 1 else ''}.",
             "Get more rows, or drop columns that cannot matter; read the error bars rather than the predictions.",
+            "Get more rows, or --drop columns that cannot matter; read the error bars rather than the predictions.",
         )
     if held_out_rows < 50:
         return Finding(
@@ -36,13 +41,15 @@ def check_few_rows(rows: int, columns: int, held_out_rows: int) -> Finding | Non
             "Few held-out rows",
             f"All scores come from {shown(held_out_rows)} held-out rows.",
             "Read the scores with their standard errors, or judge by leave-one-out, which uses all training rows.",
+            "Read the scores as rough, or use --cv 10, which judges all rows.",
         )
     return None
 
 
-def check_constant_columns(inputs: Array, names: Sequence[str]) -> Finding | None:
-    """Columns with one value only."""
-    constant = [names[int(index)] for index in np.flatnonzero(np.ptp(inputs, axis=0) == 0.0)]
+def check_constant_columns(inputs: Array, groups: Groups) -> Finding | None:
+    """Inputs with one value only."""
+    same = np.ptp(inputs, axis=0) == 0.0
+    constant = [name for name, columns in groups.items() if same[columns].all()]
     if not constant:
         return None
     return Finding(
@@ -50,37 +57,59 @@ def check_constant_columns(inputs: Array, names: Sequence[str]) -> Finding | Non
         "Constant columns" if len(constant) > 1 else "A constant column",
         f"The same value on every row: {listed(constant)}.",
         "Harmless, but useless: leave them out. If the column should vary, look at how the table was made.",
+        "Harmless, but useless: --drop them. If the column should vary, look at how the table was made.",
     )
 
 
-def check_duplicate_columns(inputs: Array, names: Sequence[str]) -> Finding | None:
-    """Columns that are the same up to unit and origin; the two columns of a yes-no text are not meant.
+def check_duplicate_columns(inputs: Array, groups: Groups) -> Finding | None:
+    """Inputs that are the same up to unit and origin: each column of one is a column of the other, and the reverse.
+
+    Two inputs whose gaps are in the same rows are not meant, nor are the two columns of a yes-no text.
 
     Example:
         >>> values = np.random.default_rng(0).normal(size=(50, 2))
         >>> metres = np.column_stack([values, 100 * values[:, 0]])
-        >>> check_duplicate_columns(metres, ["metres", "age", "centimetres"]).evidence
-        "'metres' and 'centimetres'."
+        >>> check_duplicate_columns(metres, {"metres": [0], "age": [1], "centimetres": [2]}).evidence
+        "The same up to unit and origin: 'metres' and 'centimetres'."
     """
     varying = np.flatnonzero(np.ptp(inputs, axis=0) > 0.0)[:_MOST_COLUMNS]
     if len(varying) < 2 or len(inputs) < 3:
         return None
     values = inputs[:, varying]
-    centered = values - values.mean(axis=0)
-    unit = centered / np.linalg.norm(centered, axis=0)
-    pairs = []
-    for first, second in np.argwhere(np.triu(np.abs(unit.T @ unit) > 1.0 - 1e-10, k=1)):
-        if set(np.unique(values[:, first])) == {0.0, 1.0} and np.all(values[:, first] + values[:, second] == 1.0):
-            continue  # one-hot columns of a text with two values
-        pairs.append(f"{names[varying[first]]!r} and {names[varying[second]]!r}")
-    if not pairs:
+    unit = values - values.mean(axis=0)
+    unit /= np.linalg.norm(unit, axis=0)
+    same = np.abs(unit.T @ unit) > 1.0 - 1e-10
+    place = {int(column): number for number, column in enumerate(varying)}
+    members = {name: [place[each] for each in columns if each in place] for name, columns in groups.items()}
+    sets: list[list[str]] = []
+    for name, own in members.items():
+        for known in sets:
+            other = members[known[0]]
+            between = same[np.ix_(own, other)]
+            if between.any(axis=0).all() and between.any(axis=1).all() and not _one_hot_pair(values, own, other):
+                known.append(name)
+                break
+        else:
+            sets.extend([[name]] if own else [])
+    doubled = [" and ".join(map(repr, each)) for each in sets if len(each) > 1]
+    if not doubled:
         return None
     return Finding(
         "warning",
         "Duplicate columns",
-        f"{'; '.join(pairs[:6])}{f'; and {len(pairs) - 6} more pairs' if len(pairs) > 6 else ''}.",
+        f"The same up to unit and origin: {'; '.join(doubled[:6])}"
+        f"{f'; and {len(doubled) - 6} more' if len(doubled) > 6 else ''}.",
         "Keep one of each: duplicates share their importance, so that each looks less important than it is.",
+        "Keep one of each and --drop the others: duplicates share their importance, so that each looks less important "
+        "than it is.",
     )
+
+
+def _one_hot_pair(values: Array, own: list[int], other: list[int]) -> bool:
+    """Whether two columns are those of a text with two values."""
+    one, two = values[:, own[0]], values[:, other[0]]
+    alone = len(own) == len(other) == 1
+    return alone and set(np.unique(one)) == {0.0, 1.0} and bool(np.all(one + two == 1.0))
 
 
 def check_telling_columns(inputs: Array, targets: Array, names: Sequence[str]) -> Finding | None:
@@ -120,6 +149,7 @@ def check_telling_columns(inputs: Array, targets: Array, names: Sequence[str]) -
         f"Alone determines the target nearly perfectly: {listed(telling)}.",
         "If it would not be known when predictions are made, or was computed from the target, leave it out and fit "
         "again.",
+        "If it would not be known when predictions are made, or was computed from the target, --drop it and fit again.",
     )
 
 
@@ -141,6 +171,7 @@ def check_shared_rows(inputs: Array, targets: Array, held_out_inputs: Array, hel
         f"{shared} of {len(held_out_targets)} held-out rows ({percent(share)}) occur among the training rows with the "
         "same target.",
         "Remove repeated rows before splitting, or split by what they belong to (customer, day, experiment).",
+        "Remove them from one of the tables, or hold out whole customers, days or experiments: --group COLUMN.",
     )
 
 
@@ -163,7 +194,7 @@ def check_repeated_targets(targets: Array) -> Finding | None:
             f"Only {len(values)} distinct values in {shown(len(targets))} rows.",
             "If they are classes, a classifier fits better; if they are counts or grades, read the intervals as rough.",
         )
-    if counts[most] / len(targets) >= 0.15:
+    if counts[most] / len(targets) >= COMMON:
         return Finding(
             "warning",
             "One target value is very common",
@@ -191,7 +222,8 @@ def check_skewed_target(targets: Array) -> Finding | None:
         "The target is skewed",
         f"All targets are positive and their skewness is {shown(plain, 2)}; that of their logarithm is "
         f"{shown(logarithm, 2)}.",
-        "Predicting the logarithm of the target may do better, and makes errors relative and intervals positive.",
+        "Predicting the logarithm, as TableRegressor(target_scale='log') does, may do better, and makes errors "
+        "relative and intervals positive.",
         "Fit with --target-scale log, which makes errors relative and intervals positive, and compare the scores.",
     )
 

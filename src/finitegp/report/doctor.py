@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ class Patient:
     """All that checks look at.
 
     Attributes:
-        column_names: Names of the inputs.
+        column_names: Names of the columns.
+        groups: The columns of each input.
         held_out: Inputs and targets.
         predicted: For them.
         noise_variance: Predicted for them, of the target as the model sees it, or None.
@@ -37,6 +38,7 @@ class Patient:
     """
 
     column_names: Sequence[str]
+    groups: Mapping[str, list[int]]
     held_out: tuple[Array, Array]
     predicted: Predicted
     noise_variance: Array | None
@@ -73,15 +75,15 @@ def examine(patient: Patient, *, seed: int = 0) -> Checkup:
 
 
 def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | None]]:
-    names, scores = patient.column_names, patient.scores
+    names, groups, scores = patient.column_names, patient.groups, patient.scores
     residuals = patient.held_out[1] - patient.predicted.mean
     standardized = patient.predicted.normal_scores(patient.held_out[1])
     inputs, targets = _sample(patient, seed)
     columns = inputs.shape[1]
     return {
-        "few rows": lambda: data_checks.check_few_rows(_rows(patient), columns, len(residuals)),
-        "constant columns": lambda: data_checks.check_constant_columns(inputs, names),
-        "duplicate columns": lambda: data_checks.check_duplicate_columns(inputs, names),
+        "few rows": lambda: data_checks.check_few_rows(_count_rows(patient), columns, len(residuals)),
+        "constant columns": lambda: data_checks.check_constant_columns(_rows(patient)[0], groups),
+        "duplicate columns": lambda: data_checks.check_duplicate_columns(inputs, groups),
         "repeated target values": lambda: data_checks.check_repeated_targets(targets),
         "skewed target": lambda: data_checks.check_skewed_target(_without_scale(patient, targets)),
         "leakage: one telling column": lambda: data_checks.check_telling_columns(inputs, targets, names),
@@ -92,8 +94,12 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         ),
         "baselines": lambda: prediction_checks.check_baselines(_with_baselines(scores)),
         "overfit gap": lambda: prediction_checks.check_overfit(_nlml(patient), scores[0]),
-        "coverage of intervals": lambda: prediction_checks.check_coverage(scores[0].coverage, len(residuals)),
-        "shape of predicted distributions": lambda: prediction_checks.check_distributions(standardized),
+        "coverage of intervals": lambda: prediction_checks.check_coverage(
+            scores[0].coverage, len(residuals), _atom(patient)
+        ),
+        "shape of predicted distributions": lambda: prediction_checks.check_distributions(
+            _with_density(patient, standardized)
+        ),
         "coverage by size of the prediction": lambda: prediction_checks.check_segments(
             standardized, patient.predicted.mean
         ),
@@ -112,13 +118,17 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         "conditioning": lambda: model_checks.check_conditioning(
             _model(patient).condition_number, _model(patient).jitter
         ),
-        "window": lambda: model_checks.check_window(*_window(patient)),
     }
 
 
+def _rows(patient: Patient) -> tuple[Array, Array]:
+    """Training rows where there are any, held-out rows otherwise."""
+    return patient.held_out if patient.training is None else patient.training
+
+
 def _sample(patient: Patient, seed: int) -> tuple[Array, Array]:
-    """Training rows where there are any, held-out rows otherwise: at most a few thousand."""
-    inputs, targets = patient.held_out if patient.training is None else patient.training
+    """Of these rows, at most a few thousand."""
+    inputs, targets = _rows(patient)
     kept = np.sort(np.random.default_rng(seed).permutation(len(inputs))[:_MOST_ROWS])
     return inputs[kept], targets[kept]
 
@@ -129,7 +139,7 @@ def _training(patient: Patient) -> tuple[Array, Array]:
     return patient.training
 
 
-def _rows(patient: Patient) -> int:
+def _count_rows(patient: Patient) -> int:
     return _model(patient).rows if patient.training is None else len(patient.training[0])
 
 
@@ -151,6 +161,18 @@ def _without_scale(patient: Patient, targets: Array) -> Array:
     return targets
 
 
+def _atom(patient: Patient) -> float:
+    """The share of the most common held-out target."""
+    targets = patient.held_out[1]
+    return float(np.unique(targets, return_counts=True)[1].max()) / len(targets)
+
+
+def _with_density(patient: Patient, standardized: Array) -> Array:
+    if _atom(patient) >= data_checks.COMMON:
+        raise _NotPossible("one target value is so common that no density describes it")
+    return standardized
+
+
 def _importance(patient: Patient) -> ImportanceTable:
     if patient.importance is None:
         raise _NotPossible("the importance of inputs was not measured")
@@ -158,6 +180,10 @@ def _importance(patient: Patient) -> ImportanceTable:
 
 
 def _nlml(patient: Patient) -> float:
+    if patient.training is not None and prediction_checks.check_unknown_ground(
+        patient.training[0], patient.held_out[0], patient.column_names
+    ):
+        raise _NotPossible("held-out rows lie outside of the trained range: no model is as sure there")
     value = _model(patient).nlml
     if value is None:
         raise _NotPossible("the noise is so small that the marginal likelihood cannot be trusted")
@@ -180,17 +206,3 @@ def _with_baselines(scores: Sequence[Scores]) -> Sequence[Scores]:
     if len(scores) < 2:
         raise _NotPossible("needs the training rows, which were not given")
     return scores
-
-
-def _window(patient: Patient) -> tuple[float, int, int, int, int]:
-    settings = patient.record.get("settings")
-    if patient.record.get("path") != "networks" or not isinstance(settings, dict):
-        raise _NotPossible("only for networks trained with Lagged, whose settings are on record")
-    needed = ("batch_size", "epochs", "min_steps", "window", "hidden")
-    missing = [name for name in needed if name not in settings]
-    if missing or "rows" not in patient.record:
-        raise _NotPossible(f"the record does not hold {', '.join(missing) or 'the number of rows'}")
-    rows = int(patient.record["rows"])
-    batch_size = min(int(settings["batch_size"]), rows)
-    steps = max(int(settings["epochs"]) * -(-rows // batch_size), int(settings["min_steps"]))
-    return float(settings["window"]), batch_size, rows, int(settings["hidden"][-1]), steps

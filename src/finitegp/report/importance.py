@@ -49,33 +49,35 @@ def measure_importance(
     names = list(groups)
     if len(names) > max_inputs:
         few = slice(0, max(20, min(len(rows), _SCREENING_ROWS // len(names))))
-        base = _rmse(predict_mean(rows[few]), observed[few])
         quick = [
-            _shuffled_rmse(predict_mean, rows[few], observed[few], groups[name], generator) - base for name in names
+            float(np.mean(_shuffled_squares(predict_mean, rows[few], observed[few], groups[name], generator)))
+            for name in names
         ]
         names = [names[index] for index in np.argsort(quick, kind="stable")[::-1][:max_inputs]]
-    base = _rmse(predict_mean(rows), observed)
+    squares = (predict_mean(rows) - observed) ** 2
+    base = float(np.sqrt(np.mean(squares)))
     entries = []
     for name in names:
-        increases = [
-            _shuffled_rmse(predict_mean, rows, observed, groups[name], generator) - base for _ in range(repeats)
-        ]
-        entries.append(Importance(name, float(np.mean(increases)), float(np.std(increases))))
+        shuffled = np.stack(
+            [_shuffled_squares(predict_mean, rows, observed, groups[name], generator) for _ in range(repeats)]
+        )
+        increases = np.sqrt(shuffled.mean(axis=1)) - base
+        # The derivative of a square root makes an error of the RMSE from that of the mean square.
+        error = float(np.std(shuffled.mean(axis=0) - squares)) / (2.0 * max(base, 1e-300) * len(rows) ** 0.5)
+        entries.append(Importance(name, float(increases.mean()), float(increases.std()), error))
     entries.sort(key=lambda entry: -entry.increase)
     return ImportanceTable(entries, len(rows), len(inputs), len(groups), repeats, base)
 
 
-def _shuffled_rmse(
+def _shuffled_squares(
     predict_mean: Callable[[Array], Array],
     rows: Array,
     targets: Array,
     columns: list[int],
     generator: np.random.Generator,
-) -> float:
+) -> Array:
+    """The squared error of each row."""
     shuffled = rows.copy()
     shuffled[:, columns] = rows[generator.permutation(len(rows))][:, columns]
-    return _rmse(predict_mean(shuffled), targets)
-
-
-def _rmse(mean: Array, targets: Array) -> float:
-    return float(np.sqrt(np.mean((mean - targets) ** 2)))
+    squares: Array = (predict_mean(shuffled) - targets) ** 2
+    return squares

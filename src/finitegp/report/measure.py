@@ -153,6 +153,7 @@ def gather_contents(
         checkup=examine(
             Patient(
                 column_names=names,
+                groups=groups,
                 held_out=(inputs, targets),
                 predicted=predicted,
                 noise_variance=None if noise is None else noise / reported.target_scale**2,

@@ -1,4 +1,4 @@
-"""Checks of the model itself: its features, its noise, its matrices and the window that it was trained with."""
+"""Checks of the model itself: its features, its noise and its matrices."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def check_dead_features(dead: int, num_features: int) -> Finding | None:
         "problem" if alive < 4 else "warning" if alive < 16 else "note",
         "Many features are dead",
         f"{dead} of {num_features} features ({percent(share, 0)}) are zero on every training row.",
-        "Lower the learning rate or the weight decay, or use an activation that cannot die (gelu, silu). If accuracy "
-        "is good as it is, a narrower network will do as well and cost less.",
+        "Lower the learning rate or the weight decay, or use an activation that cannot die, as "
+        "MLPFeatures(activation='gelu') has. If accuracy is good as it is, a narrower network will do as well and cost "
+        "less.",
         "If accuracy is good as it is, nothing has to be done; otherwise try another --seed or --effort.",
     )
 
@@ -44,8 +45,8 @@ def check_collapsed_features(effective_dimension: float, num_features: int) -> F
         "Features have collapsed",
         f"The {num_features} features act like {shown(effective_dimension, 2)}: the error bars can hardly tell known "
         "inputs from new ones.",
-        "Lower the learning rate, train shorter, or use feature_map='fourier'. Check whether the inputs carry "
-        "information on the target at all: see the importance section.",
+        "Lower the learning rate, train shorter, or use GPRegressor(feature_map='fourier'). Check whether the inputs "
+        "carry information on the target at all: see the importance section.",
         "Check whether the inputs carry information on the target at all: see the importance section.",
     )
 
@@ -81,14 +82,16 @@ def check_noise_bound(
             "the inputs.",
             "Check that the right target was chosen and that rows of inputs and target belong together; add inputs "
             "that bear on the target; raise the effort.",
+            "Check that the right --target was chosen and that rows of inputs and target belong together; add columns "
+            "that bear on the target; use --effort high.",
         )
     if floored_share >= 0.05:
         return Finding(
             "warning",
             "Noise of some rows is at its lower bound",
             f"The predicted noise of {percent(floored_share)} of the held-out rows is as small as it may be.",
-            "Look for repeated rows or few distinct targets there; set noise='constant' if the error bars of such rows "
-            "are too narrow.",
+            "Look for repeated rows or few distinct targets there; use GPRegressor(noise='constant') if the error bars "
+            "of such rows are too narrow.",
             "Look for repeated rows or few distinct targets there.",
         )
     return None
@@ -113,44 +116,6 @@ def check_conditioning(condition_number: float, jitter: float) -> Finding | None
         "variance.",
         "Leave out duplicate columns with --drop.",
     )
-
-
-def check_window(window: float, batch_size: int, rows: int, num_features: int, steps: int) -> Finding | None:
-    """The window of ``Lagged``: rows that its statistics cover, against features and rows.
-
-    Args:
-        window: Batches that the statistics cover.
-        batch_size: Rows per batch.
-        rows: Training rows of one network.
-        num_features: Features of one network.
-        steps: Steps of the whole training.
-
-    Example:
-        >>> check_window(1, 64, 10_000, 128, 5000).title
-        'Window is too small'
-        >>> check_window(4000, 64, 10_000, 128, 5000).title
-        'Window is too large'
-        >>> check_window(100, 64, 10_000, 128, 5000)
-    """
-    covered = window * batch_size
-    if covered < 2 * num_features and covered < rows:
-        return Finding(
-            "warning",
-            "Window is too small",
-            f"The window of {shown(window)} batches covers {shown(covered, 4)} rows, for {num_features} features: the "
-            "weights are noisy, which holds the features back.",
-            f"Set window to at least {-(-4 * num_features // batch_size)} batches, or use larger batches.",
-        )
-    if window > 0.25 * steps or covered > 50 * rows:
-        advice = max(1, min(int(0.1 * steps), -(-20 * rows // batch_size)))
-        return Finding(
-            "warning",
-            "Window is too large",
-            f"The window of {shown(window)} batches covers {shown(covered / rows, 2)} passes over the rows, and the "
-            f"whole training has {shown(steps)} steps: the statistics remember features that have long changed.",
-            f"Set window to {advice} batches or fewer, or train longer.",
-        )
-    return None
 
 
 def _digits_left(condition_number: float) -> int:

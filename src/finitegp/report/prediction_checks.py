@@ -15,6 +15,10 @@ from ..metrics import Scores
 from .contents import Finding, ImportanceTable, ResidualPanel
 
 Array = npt.NDArray[np.float64]
+# Chance makes a finding less often than this, all looks of one check taken together.
+_RARE = 1e-4
+# Of the trained range, by how much a value has to leave it.
+_CLEARLY_OUTSIDE = 0.1
 
 
 def check_perfect_predictions(r_squared: float | None) -> Finding | None:
@@ -78,14 +82,19 @@ def check_overfit(nlml: float, scores: Scores) -> Finding | None:
         "Overfitted features",
         f"The held-out NLPD is {shown(scores.nlpd)}, the training rows' NLML per row {shown(nlml)}: a gap of "
         f"{shown(gap, 2)} nats (standard error {shown(scores.nlpd_error, 2)}).",
-        "Train shorter or with more weight decay, use a smaller network or feature_map='fourier', or get more rows. "
-        "Check that held-out rows come from the same time and place as training rows.",
+        "Train shorter or with more weight decay, use a smaller network or GPRegressor(feature_map='fourier'), or get "
+        "more rows. Check that held-out rows come from the same time and place as training rows.",
         "Check that held-out rows come from the same time and place as training rows; get more rows.",
     )
 
 
-def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
+def check_coverage(coverage: dict[float, float], rows: int, atom: float = 0.0) -> Finding | None:
     """Intervals that hold clearly more or fewer targets than they promise.
+
+    Args:
+        coverage: The share of held-out targets inside, by what was promised.
+        rows: How many there are.
+        atom: The share of them that are one and the same value: an interval holds all or none of these.
 
     Example:
         >>> check_coverage({0.5: 0.3, 0.9: 0.6}, 1000).title
@@ -93,9 +102,9 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
         >>> check_coverage({0.5: 0.52, 0.9: 0.91}, 1000)
     """
     worst, direction, size = None, 0.0, 0.0
+    deviations = {level: math.sqrt(level * (1.0 - level) / rows) for level in coverage}
     for level, seen in coverage.items():
-        deviation = math.sqrt(level * (1.0 - level) / rows)
-        excess = abs(seen - level) - max(0.03, 3.3 * deviation)
+        excess = abs(seen - level) - max(0.03, 3.3 * deviations[level]) - (atom if seen > level else 0.0)
         if excess > size or (worst is None and excess > 0.0):
             worst, direction, size = level, seen - level, excess
     if worst is None:
@@ -107,19 +116,19 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
             "Error bars are too narrow",
             f"The {percent(worst, 0)} interval holds {percent(coverage[worst])} of {shown(rows)} held-out targets.",
             "Check whether held-out rows differ from training rows. More rows and more effort help; conformal "
-            "intervals (method='conformal') take their width from rows that were left out.",
+            "intervals, predict_interval(method='conformal'), take their width from rows that were left out.",
             "Check whether held-out rows differ from training rows. More rows and --effort high help; conformal "
             "intervals (predict --interval conformal) take their width from rows that were left out.",
         )
     widest = max(coverage)
-    if widest > worst and coverage[widest] < widest:
+    if widest > worst and coverage[widest] < widest - 2.5 * deviations[widest]:
         return Finding(
             "warning" if severe else "note",
             "Error bars are too wide for most rows, too narrow for a few",
             f"The {percent(worst, 0)} interval holds {percent(coverage[worst])} of {shown(rows)} held-out targets, the "
             f"{percent(widest, 0)} interval {percent(coverage[widest])}.",
-            "One noise for all rows is a compromise: set noise='input', or predict the logarithm of a positive target. "
-            "Look at the unexpected rows.",
+            "Errors differ between rows in a way that was not learned: use GPRegressor(noise='input'), add inputs that "
+            "tell which rows are noisy, or try TableRegressor(target_scale='log'). Look at the unexpected rows.",
             "Errors differ between rows in a way that was not learned: add columns that tell which rows are noisy, or "
             "try another --target-scale. Look at the unexpected rows.",
         )
@@ -127,13 +136,16 @@ def check_coverage(coverage: dict[float, float], rows: int) -> Finding | None:
         "warning" if severe else "note",
         "Error bars are too wide",
         f"The {percent(worst, 0)} interval holds {percent(coverage[worst])} of {shown(rows)} held-out targets.",
-        "Set noise='input' if some rows are noisier than others; look for outliers that blow up the noise.",
-        "Look for outliers that blow up the noise; --effort high learns better which rows are noisy.",
+        "Use GPRegressor(noise='input') if some rows are noisier than others; look for outliers: they raise the noise.",
+        "Look for outliers, which raise the noise; --effort high learns better which rows are noisy.",
     )
 
 
 def check_distributions(standardized: Array) -> Finding | None:
     """Targets that do not fall evenly into their predicted distributions: a PIT histogram that is not flat.
+
+    What counts is by how much any probability that is read off them is wrong, not every bump: the greatest distance
+    between the share of targets below a quantile and what that quantile promises.
 
     Example:
         >>> random = np.random.default_rng(0)
@@ -142,22 +154,25 @@ def check_distributions(standardized: Array) -> Finding | None:
         'Predicted distributions have the wrong shape'
     """
     from scipy.special import ndtr
-    from scipy.stats import chisquare
+    from scipy.stats import kstwobign
 
-    if len(standardized) < 100:
+    rows = len(standardized)
+    if rows < 100:
         return None
-    counts, _ = np.histogram(ndtr(standardized), bins=10, range=(0.0, 1.0))
-    apart = 0.5 * float(np.abs(counts / len(standardized) - 0.1).sum())
-    if apart < 0.08 or float(chisquare(counts).pvalue) > 1e-4:
+    levels = np.sort(ndtr(standardized))
+    off = np.arange(1, rows + 1) / rows - levels
+    worst = int(np.argmax(np.abs(off)))
+    apart = abs(float(off[worst]))
+    if apart < 0.07 or float(kstwobign.sf(apart * math.sqrt(rows))) > _RARE:
         return None
-    low, high = counts[0] / len(standardized), counts[-1] / len(standardized)
+    level = float(levels[worst])
     return Finding(
         "warning",
         "Predicted distributions have the wrong shape",
-        f"{percent(low)} of the held-out targets lie in the lowest tenth of their predicted distributions and "
-        f"{percent(high)} in the highest, and {percent(apart)} of all are in a tenth where they should not be.",
+        f"{percent(level + float(off[worst]), 0)} of the held-out targets lie below the quantile of their predicted "
+        f"distributions below which {percent(level, 0)} should be.",
         "Read intervals as rough, most of all one-sided ones; see the PIT histogram. A target on another scale "
-        "(target_scale of TableRegressor), more rows or more effort may help.",
+        "(TableRegressor(target_scale='log')), more rows or more effort may help.",
         "Read intervals as rough, most of all one-sided ones; see the PIT histogram. Another --target-scale, more rows "
         "or --effort high may help.",
     )
@@ -209,11 +224,12 @@ def check_explained(r_squared: float | None) -> Finding | None:
 
 
 def check_harmful_inputs(importance: ImportanceTable) -> Finding | None:
-    """Inputs without which, shuffled, the predictions are better."""
+    """Inputs without which, shuffled, the predictions are better, and would be on other rows too."""
+    deviations = -NormalDist().inv_cdf(_RARE / max(1, importance.inputs_of))
     harmful = [
         entry.name
         for entry in importance.entries
-        if entry.increase < -0.005 * importance.base_rmse and entry.increase < -3.0 * entry.spread
+        if entry.increase < -max(0.01 * importance.base_rmse, deviations * entry.error)
     ]
     if not harmful:
         return None
@@ -227,16 +243,16 @@ def check_harmful_inputs(importance: ImportanceTable) -> Finding | None:
 
 
 def check_heavy_tails(standardized: Array) -> Finding | None:
-    """More rows far outside their error bars than the predictive distribution allows.
+    """More rows far outside their error bars than the predictive distribution allows, and not just a handful of many.
 
     Example:
         >>> values = np.random.default_rng(0).normal(size=1000)
         >>> check_heavy_tails(values), check_heavy_tails(np.append(values, [9.0, -7.0, 12.0, 6.0])).severity
         (None, 'warning')
     """
-    far = int((np.abs(standardized) > 4.0).sum())
-    expected = 2.0 * NormalDist().cdf(-4.0) * len(standardized)
-    if far < 3 or far < 10.0 * expected:
+    far, rows = int((np.abs(standardized) > 4.0).sum()), len(standardized)
+    expected = 2.0 * NormalDist().cdf(-4.0) * rows
+    if far < max(3.0, 0.003 * rows):
         return None
     return Finding(
         "warning",
@@ -244,8 +260,9 @@ def check_heavy_tails(standardized: Array) -> Finding | None:
         f"{far} of {shown(len(standardized))} held-out rows lie as far out as four standard deviations of a normal "
         f"distribution or more, where their own distributions expect {shown(expected, 2)}; the farthest lies at "
         f"{shown(float(np.abs(standardized).max()), 2)}.",
-        "Look at these rows: mistakes in the table, or cases the inputs do not describe. Try the logarithm of the "
-        "target or noise='input', and do not read far intervals (99 % and beyond) literally.",
+        "Look at these rows: mistakes in the table, or cases the inputs do not describe. Try "
+        "TableRegressor(target_scale='log') or GPRegressor(noise='input'), and do not read far intervals (99 % and "
+        "beyond) literally.",
         "Look at these rows: mistakes in the table, or cases the columns do not describe. Try another --target-scale, "
         "and do not read far intervals (99 % and beyond) literally.",
     )
@@ -271,23 +288,33 @@ def check_bias(residuals: Array) -> Finding | None:
         f"The mean held-out residual is {shown(bias)} (standard error {shown(error, 2)}); the RMSE is {shown(rmse)}.",
         "Held-out rows differ from training rows: shuffle before splitting, or, if they are later in time, expect the "
         "same drift in use and update the model with recent rows.",
+        "Held-out rows differ from training rows: if they are later in time, expect the same drift in use, and let the "
+        "model take in recent rows with finitegp update.",
     )
 
 
 def check_structured_residuals(panels: Sequence[ResidualPanel]) -> Finding | None:
     """Residuals whose local mean leaves zero along an input: the model misses a dependence on it."""
+    from scipy.stats import chi2
+
     worst: dict[str, float] = {}
     for panel in panels:
-        clear = np.abs(panel.local_mean) > np.maximum(5.0 * panel.local_error, 0.3)
-        if bool(clear.any()):
-            worst[panel.name] = float(np.abs(panel.local_mean[clear]).max())
+        rows = panel.local_rows
+        # Few rows may be close together by chance: an error is never below that of residuals of deviation one.
+        error = np.maximum(panel.local_error, 1.0 / np.sqrt(rows))
+        by_chance = float(chi2.sf(np.sum((panel.local_mean / error) ** 2), len(rows)))
+        # Of the residuals' variance, what goes with the input; a bias of all rows is not meant.
+        explained = panel.local_mean - np.average(panel.local_mean, weights=rows)
+        excess = float(np.average(explained**2 - error**2, weights=rows))
+        if excess > 0.3**2 and by_chance < _RARE / len(panels):
+            worst[panel.name] = math.sqrt(excess)
     if not worst:
         return None
     return Finding(
         "warning",
         "Residuals depend on an input" if len(worst) == 1 else "Residuals depend on inputs",
-        f"Local mean residuals are up to {shown(max(worst.values()), 2)} standard deviations off zero along "
-        f"{listed(worst)}: see the section on residuals.",
+        f"Along {listed(worst)}, local mean residuals are typically {shown(max(worst.values()), 2)} standard "
+        "deviations off: see the section on residuals.",
         "The model is too stiff there: raise the effort, use more features or shorter length scales, or add an input "
         "that explains the pattern.",
         "The model is too stiff there: use --effort high, or add a column that explains the pattern.",
@@ -295,19 +322,19 @@ def check_structured_residuals(panels: Sequence[ResidualPanel]) -> Finding | Non
 
 
 def check_unknown_ground(inputs: Array, held_out_inputs: Array, names: Sequence[str]) -> Finding | None:
-    """Held-out rows outside of the range that was trained on."""
+    """Held-out rows clearly outside of the range that was trained on, which chance puts hardly any row."""
     low, high = inputs.min(axis=0), inputs.max(axis=0)
-    outside = (held_out_inputs < low) | (held_out_inputs > high)
+    width = np.where(high > low, high - low, 1.0)
+    beyond = np.maximum(low - held_out_inputs, held_out_inputs - high) / width
+    outside = beyond > _CLEARLY_OUTSIDE
     share = float(outside.any(axis=1).mean())
-    # Chance alone puts about two rows per column in n outside of the range of n training rows.
-    chance = 2.0 * inputs.shape[1] / (len(inputs) + 1)
-    if share <= 0.1 + 2.0 * chance:
+    if share <= 0.1:
         return None
     worst = int(outside.mean(axis=0).argmax())
     return Finding(
         "warning",
         "Held-out rows lie outside of the trained range",
-        f"{percent(share)} of the held-out rows have a value that no training row reaches, most often in "
-        f"{names[worst]!r}.",
-        "Predictions there are extrapolations. Train on rows that cover the range of use, or split at random.",
+        f"{percent(share)} of the held-out rows have a value that no training row comes near, most often in "
+        f"{names[worst]!r}, by up to {percent(float(beyond[:, worst].max()), 0)} of the trained range.",
+        "Predictions there are extrapolations: train on rows that cover the range of use.",
     )

@@ -53,7 +53,9 @@ def residual_panel(
     drawn = thin(len(columns), _MOST_POINTS, seed=seed)
     if categories is None:
         values = columns[:, 0]
-        groups = np.array_split(np.argsort(values, kind="stable"), max(1, min(12, round(len(values) ** 0.5 / 2))))
+        # Equal values come in random order: in that of the table, a group of them would be neighbours there too.
+        order = np.lexsort((np.random.default_rng(seed).permutation(len(values)), values))
+        groups = np.array_split(order, max(1, min(12, round(len(values) ** 0.5 / 2))))
         centers = np.array([np.median(values[group]) for group in groups])
         shown_values = values[drawn]
     else:
@@ -70,6 +72,7 @@ def residual_panel(
         centers=centers,
         local_mean=np.array([np.mean(standardized[group]) for group in groups]),
         local_error=np.array(errors),
+        local_rows=np.array([len(group) for group in groups]),
         total=len(columns),
         deviations=NormalDist().inv_cdf(0.95),
     )

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from ..data.naming import shortened
 from .arrow_values import family, moment_values, number_values, plain
 from .dates import date_parts, part_names
+from .summaries import OutsideValues
 from .text_values import NOT_A_MOMENT, moment_text, parse_numbers, strange_texts
 from .written_dates import read_moments, whole_number_moments
 from .written_numbers import read_numbers
@@ -122,18 +123,23 @@ class FittedColumn(ABC):
         """Encodings of values that the fit saw, ``(values, columns)``, each for an equal share of rows or so."""
         return np.empty((0, len(self.outputs)))
 
-    def farthest_outside(self, cells: Cells) -> tuple[int, str]:
-        """How many values lie clearly outside of what the fit saw, and the farthest of them as text."""
+    def outside(self, cells: Cells) -> OutsideValues | None:
+        """Values that lie clearly outside of what the fit saw; None if there are none."""
         span: tuple[float, ...] = getattr(self, "span", ())
-        if self.kind not in ("number", "date") or len(span) != 2:
-            return 0, ""
+        if self.kind not in ("number", "date") or len(span) != 2 or span[0] == span[1]:
+            return None
         low, high = span
         values = np.where(cells.gaps, low, cells.values)
         with np.errstate(over="ignore"):
-            beyond = np.maximum(low - values, values - high)
-            count = int(np.count_nonzero(beyond > _BEYOND * (high - low)))
-        farthest = values[int(np.argmax(beyond))] if count else low
-        return count, moment_text(int(farthest)) if self.kind == "date" else f"{farthest:.6g}"
+            beyond = np.maximum(low - values, values - high) / (high - low)
+        count = int(np.count_nonzero(beyond > _BEYOND))
+        if count == 0:
+            return None
+        worst = int(np.argmax(beyond))
+        shown = [
+            moment_text(int(each)) if self.kind == "date" else f"{each:.6g}" for each in (low, high, values[worst])
+        ]
+        return OutsideValues(count, float(beyond[worst]), shown[2], f"{shown[0]} to {shown[1]}")
 
     def _with_indicator(self, encoded: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         return np.column_stack([encoded, np.zeros(len(encoded))]) if self.indicator else encoded

@@ -261,9 +261,7 @@ class TableEncoder:
                 report.imputed[column.name] = report.imputed.get(column.name, 0) + gaps[column.name].total
                 column.fill(cells)
             if folds is None:
-                count, farthest = column.farthest_outside(cells)
-                if count:
-                    report.outside[column.name] = (report.outside.get(column.name, (0, ""))[0] + count, farthest)
+                report.count_outside(column.name, column.outside(cells))
             if cells.unseen:
                 report.count_unseen(column.name, cells.unseen)
             stop = start + len(column.value_names)

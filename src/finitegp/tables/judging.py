@@ -15,7 +15,7 @@ from ..data.permutation import RandomPermutation
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..estimator.progress import Stages, show_stages
-from ..memory import MemoryBudgetError, parse_bytes
+from ..memory import MemoryBudgetError, format_bytes, parse_bytes
 from ..memory.plan import Described, MemoryPlan
 from ..metrics import Scores
 from .arrow_values import TableLike, family
@@ -24,7 +24,7 @@ from .encoder import TableEncoder
 from .model import TableRegressor
 from .ordering import groups_of, order_by, order_of
 from .profiles import ColumnOptions
-from .rows import TableRows
+from .rows import TableRows, check_columns
 from .scoring import ScoredRows
 from .splits import Split, make_folds, split_groups, split_last
 from .summaries import TransformReport
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..report import ReportContents
     from .reporting import KnownRows
 
+Positions = npt.NDArray[np.int64]
 # With fewer rows, a fifth of them is too few: all rows are judged, by cross-validation.
 FEWEST_TO_HOLD_OUT = 50
 _FEWEST_TO_JUDGE = 5
@@ -42,6 +43,10 @@ _FOLDS = 5
 # Of rows on disk: training rows that the report and the linear baseline see, and the share of the memory budget that
 # these and held-out rows take at most, twice while they are put together.
 _SAMPLE_ROWS, _SHARE_OF_ROWS = 5000, 0.1
+_NO_ROOM = "The memory budget has no room for held-out rows: there are no scores and no report."
+# Bytes for each row of a table on disk that it takes to decide by a column which of them are held out, and for each row
+# that is.
+_DECIDING_BYTES, _HELD_OUT_BYTES = 64, 32
 # Numbers that scores need of a row, and outputs that a column has at most, by what it holds.
 _SCORED_NUMBERS, _MOST_OUTPUTS = 80, {"date": 8, "time": 8, "number": 2, "boolean": 2}
 
@@ -139,8 +144,9 @@ def fit_and_judge(
     With a report, where a random split judges and a column holds dates, a second fit to the earlier rows is judged by
     the later ones: the random split does not show how well these are predicted.
 
-    Within a memory budget, rows of a long table stay on disk. Random rows then judge, or another table, as many as the
-    budget has room for; copies are not looked for, and other ways to judge are refused.
+    Within a memory budget, rows of a long table stay on disk. Which of them are held out is decided as without one, by
+    a pass over one column where a column decides; of these as many judge as the budget has room for, drawn at random.
+    Copies are not looked for.
 
     Args:
         model: Not fitted; it is fitted in place.
@@ -168,32 +174,20 @@ def fit_and_judge(
         shown.begin("reading")
         with ranks.working():  # so that what is wrong on all ranks is reported by one
             training = model.training_rows(data, target=target)
-            if training.on_disk:
-                _refuse_on_disk(judging)
+            check_columns([name for name in (judging.split_by, judging.group) if name], training.table.column_names)
             if model.missing == "error":
                 model.check_gaps(training)  # also of rows that are held out, and before anything is fitted
         judge = _Judge(model, training, judging, seed, report, force, ranks, on_plan, shown, shell)
         return judge.with_table(test) if test is not None else judge.with_own_rows()
 
 
-def _refuse_on_disk(judging: Judging) -> None:
-    """An error for ways to judge that need all rows at once."""
-    for option in ("split_by", "group", "folds"):
-        if getattr(judging, option):
-            raise DataError(
-                f"Rows that stay on disk cannot be judged by {judging.how}:",
-                f"leave out {option} or the memory budget, or give the rows to judge with as another table (test).",
-                code="not_on_disk",
-                option=option,
-            )
-
-
 class _HeldOut(NamedTuple):
-    """Rows that judge, and positions of training rows for baselines and report."""
+    """Rows that judge, positions of training rows for baselines and report, and those of other rows to take in."""
 
     rows: TableRows
-    sample: npt.NDArray[np.int64]
+    sample: Positions
     take_in: bool
+    others: Positions = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +217,7 @@ class _Judge:
             self.notes.append(f"{why}, so there are no scores and no report.")
             return self._alone()
         if self.training.on_disk:
-            return self._with_sample()
+            return self._on_disk()
         split = self._split()
         targets = self.training.all_rows().targets
         if np.ptp(targets[split.training]) == 0.0:
@@ -241,45 +235,68 @@ class _Judge:
         else:
             found = self.model.with_target(self.model.target_).training_rows(table, target=str(self.model.target_))
             most = min(found.num_rows, self._room() // 2)
-            rows = found.take(np.sort(RandomPermutation(found.num_rows, self.seed + 1)(np.arange(most)))).rows
+            rows = found.take(self._drawn(found.num_rows, most)).rows
             if most < found.num_rows:
                 self.notes.append(f"{most} of {found.num_rows} rows judge, drawn at random: they are kept in memory.")
         sample = np.arange(self.training.num_rows)
         if self.training.on_disk:
-            most = min(len(sample), _SAMPLE_ROWS, max(0, self._room() - rows.num_rows))
-            sample = np.sort(RandomPermutation(len(sample), self.seed + 1)(np.arange(most)))
+            sample = self._drawn(len(sample), min(_SAMPLE_ROWS, max(0, self._room() - rows.num_rows)))
         return self._judged(self.training, _HeldOut(rows, sample, False), "another table")
 
-    def _with_sample(self) -> JudgedFit:
-        """Random rows of a table on disk judge; none, if the budget has no room for them."""
-        rows, room = self.training.num_rows, self._room()
-        wanted = int(self.judging.test_fraction * rows)
-        tests = min(wanted, room // 2)
-        if tests == 0:
-            self.notes.append("The memory budget has no room for held-out rows: there are no scores and no report.")
-            return self._alone()
-        drawn = RandomPermutation(rows, self.seed + 1)(np.arange(tests + min(_SAMPLE_ROWS, room - tests, rows - tests)))
-        positions, others = np.sort(drawn[:tests]), np.sort(drawn[tests:])
+    def _on_disk(self) -> JudgedFit:
+        """Rows of a table on disk judge; none, if the budget has no room for them."""
+        judging, room = self.judging, self._room()
         with self.ranks.working():
-            held_out = self.training.take(positions).rows
-            kept_bytes = self._row_bytes() * len(drawn)
-            training = self.training.without(positions, kept_bytes=kept_bytes)
-        if tests < wanted:
-            self.notes.append(f"{tests} rows are held out for the scores instead of {wanted}: they are kept in memory.")
-        # Of the sample, positions among the rows that are left.
-        sample = others - np.searchsorted(positions, others)
+            if judging.split_by is None and judging.group is None:
+                wanted = int(judging.test_fraction * self.training.num_rows)
+                held_out = self._drawn(self.training.num_rows, min(wanted, room // 2))
+                self._tell_fewer("held out", len(held_out), wanted)
+            else:
+                held_out = self._split().held_out
+        judges = held_out[self._drawn(len(held_out), room // 2)]
+        self._tell_fewer("used", len(judges), len(held_out))
+        if len(judges) == 0:
+            self.notes[:] = [_NO_ROOM]
+            return self._alone()
+        with self.ranks.working():
+            training, sample = self._rest(held_out, len(judges))
+            rows = self.training.take(judges).rows
         try:
-            return self._judged(training, _HeldOut(held_out, sample, True), self.judging.how)
+            return self._judged(training, _HeldOut(rows, sample, True, np.setdiff1d(held_out, judges)), judging.how)
         except MemoryBudgetError:
             if self.ranks.world_size > 1:  # other ranks have heard of it, and stop
                 raise
-        self.notes[:] = ["The memory budget has no room for held-out rows: there are no scores and no report."]
+        self.notes[:] = [_NO_ROOM]
         return self._alone()
+
+    def _tell_fewer(self, what: str, rows: int, wanted: int) -> None:
+        if 0 < rows < wanted:
+            self.notes.append(f"{rows} rows are {what} for the scores instead of {wanted}: they are kept in memory.")
+
+    def _drawn(self, rows: int, most: int) -> Positions:
+        """Positions of some random rows, in order: all, if there are no more."""
+        drawn: Positions = np.sort(RandomPermutation(rows, self.seed + 1)(np.arange(min(rows, most))))
+        return drawn
+
+    def _rest(self, held_out: Positions, judges: int) -> tuple[TrainingRows, Positions]:
+        """The training rows without those that are held out, and which of them baselines and report see: all in memory.
+
+        Of rows on disk it is a sample; it and those that judge are on the bill of the fit.
+        """
+        rest = self.training.num_rows - len(held_out)
+        if not self.training.on_disk:
+            return self.training.without(held_out), np.arange(rest)
+        sample = self._drawn(rest, max(0, min(_SAMPLE_ROWS, self._room() - judges)))
+        kept_bytes = self._row_bytes() * (judges + len(sample)) + _HELD_OUT_BYTES * len(held_out)
+        return self.training.without(held_out, kept_bytes=kept_bytes), sample
 
     def _room(self) -> int:
         """How many rows a memory budget lets us keep."""
+        return int(_SHARE_OF_ROWS * self._budget()) // self._row_bytes()
+
+    def _budget(self) -> int:
         budget = (self.model.regressor or self.model).memory_budget
-        return 0 if budget is None else int(_SHARE_OF_ROWS * parse_bytes(budget)) // self._row_bytes()
+        return 0 if budget is None else parse_bytes(budget)
 
     def _row_bytes(self) -> int:
         """About what a row that is kept takes: as it is, encoded twice, and with its predictions."""
@@ -329,7 +346,9 @@ class _Judge:
             )
         if held_out.take_in:
             model.update(held_out.rows)
-        self.notes.extend(found.lines())
+            for rows, _ in self.training.parts(held_out.others):
+                model.update(rows)
+        self.notes.extend(model.unusual(found))
         rows, width = len(judged.scored.targets), judged.scored.width
         return self._result(scores, rows, held_out.take_in, how, width, contents, seconds, other_scores)
 
@@ -360,7 +379,7 @@ class _Judge:
         if self.report is None or judging.group is not None or self.training.on_disk:
             self.notes.append(f"{told}: split by it to see that.")
             return {}, ""
-        order = order_of(self.training.all_rows().rows, column)
+        order = order_of(self.training, column)
         dated = np.flatnonzero(np.isfinite(order))
         try:
             split = split_last(order[dated], judging.test_fraction or Judging().test_fraction)
@@ -390,30 +409,70 @@ class _Judge:
         return {f"The {len(later)} latest rows by {column.name!r}, from {first} on": scores}, remark
 
     def _split(self) -> Split:
-        rows, judging = self.training.all_rows().rows, self.judging
+        judging = self.judging
         if judging.split_by is not None:
+            self._check_room_to_decide("split_by")
             known = ColumnOptions(None, self.model.decimal, self.model.day_first)
-            return split_last(order_by(rows, judging.split_by, known), judging.test_fraction)
-        return split_groups(groups_of(rows, judging.group), judging.test_fraction, seed=self.seed)
+            return split_last(order_by(self.training, judging.split_by, known), judging.test_fraction)
+        return split_groups(self._groups(), judging.test_fraction, seed=self.seed)
+
+    def _groups(self) -> Positions:
+        """A number for each row, equal for rows that stay together: those of a group, or copies in memory."""
+        if self.judging.group is not None:
+            self._check_room_to_decide("group")
+            return groups_of(self.training, self.judging.group)
+        if self.training.on_disk:
+            self._check_room_to_decide("folds")
+            return np.arange(self.training.num_rows)
+        return self.training.all_rows().rows.copies()
+
+    def _check_room_to_decide(self, option: str) -> None:
+        """An error if a memory budget has no room for what decides which rows of a table on disk are held out."""
+        needed = _DECIDING_BYTES * self.training.num_rows
+        if self.training.on_disk and needed > self._budget():
+            raise DataError(
+                f"To decide which rows are held out takes {format_bytes(needed)}, more than the memory budget:",
+                f"raise it, leave out {option}, or give the rows to judge with as another table (test).",
+                code="no_room_to_decide",
+                option=option,
+                needed=needed,
+            )
 
     def _cross_validate(self, folds: int) -> JudgedFit:
-        """All rows judged by models that were fitted without them; the model itself is fitted to all rows."""
+        """All rows judged by models that were fitted without them; the model itself is fitted to all rows.
+
+        Of rows on disk, as many of each fold judge as there is room for.
+        """
         from .reporting import Baseline, baselines, report_on
 
         model, training = self.model, self.training
         started = time.perf_counter()
         parts: list[ScoredRows] = []
         others: list[list[Baseline]] = []
+        judges: list[Positions] = []
+        how = f"{folds}-fold cross-validation"
         self.stages.begin("fit")
-        splits = make_folds(groups_of(training.all_rows().rows, self.judging.group), folds, seed=self.seed)
-        for number, split in enumerate(splits):
-            each, own = model.unfitted(), training.without(split.held_out)
-            each.fit_rows(own)
-            judged = each.judge(*training.take(split.held_out))
-            parts.append(judged.scored)
-            others.append(baselines(_known_rows(each, own, np.arange(own.num_rows)), judged.inputs, self.seed))
-            self.stages.tell(f"fold {number + 1} of {folds}")
-        model.fit_rows(training)
+        with self.ranks.working():
+            most = max(_FEWEST_TO_JUDGE, self._room() // (2 * folds)) if training.on_disk else training.num_rows
+            splits = make_folds(self._groups(), folds, seed=self.seed)
+        for number, held_out in enumerate(splits):
+            with self.ranks.working():
+                judges.append(held_out[self._drawn(len(held_out), most)])
+                each, (own, sample) = model.unfitted(), self._rest(held_out, sum(map(len, judges)))
+            each.fit_rows(own, ranks=self.ranks)
+            if self.ranks.is_first:
+                judged = each.judge(*training.take(judges[-1]))
+                parts.append(judged.scored)
+                others.append(baselines(_known_rows(each, own, sample), judged.inputs, self.seed))
+            score = f", left-out R2 {ScoredRows.joined(parts).scores().r_squared or 0.0:.3f}" if parts else ""
+            self.stages.tell(f"fold {number + 1} of {folds}{score}")
+        judging = np.sort(np.concatenate(judges))
+        own, sample = self._rest(np.empty(0, dtype=np.int64), len(judging))
+        self._fit(model, own)
+        seconds = time.perf_counter() - started
+        if not self.ranks.is_first:
+            return self._result([], 0, True, how, None, None, seconds)
+        self._tell_fewer("used", len(judging), training.num_rows)
         together = ScoredRows.joined(parts)
         scores = [together.scores()]
         for same in zip(*others, strict=True):
@@ -423,16 +482,15 @@ class _Judge:
         if self.report is not None:
             self.stages.begin("report")
             self.notes.append("The charts of the report are of rows that the saved model has seen; its scores are not.")
-            known = _known_rows(model, training, np.arange(training.num_rows))
-            judged = model.judge(*training.all_rows())
+            known = _known_rows(model, own, sample)
+            judged = model.judge(*training.take(judging))
             contents = report_on(
                 model, judged, known, self.report, scores=scores, seed=self.seed, force=self.force, shell=self.shell
             )
-        seconds, how = time.perf_counter() - started, f"{folds}-fold cross-validation"
-        return self._result(scores, training.num_rows, True, how, together.width, contents, seconds)
+        return self._result(scores, len(judging), True, how, together.width, contents, seconds)
 
 
-def _known_rows(model: TableRegressor, training: TrainingRows, positions: npt.NDArray[np.int64]) -> KnownRows:
+def _known_rows(model: TableRegressor, training: TrainingRows, positions: Positions) -> KnownRows:
     from .reporting import KnownRows
 
     rows, targets = training.take(positions)

@@ -330,12 +330,16 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
 
     def _warn(self, report: TransformReport) -> None:
         """One warning for all that is unusual about rows."""
+        report.extra_columns = []
+        if lines := self.unusual(report):
+            warn_caller(" ".join(lines))
+
+    def unusual(self, report: TransformReport) -> list[str]:
+        """One sentence for each thing about rows that is not as in the fit."""
         # Gaps in columns that had gaps in the fit are nothing to speak of.
         usual = {column.name for column in self.encoder_.columns if column.indicator}
-        report.imputed = {name: count for name, count in report.imputed.items() if name not in usual}
-        report.extra_columns = []
-        if lines := report.lines():
-            warn_caller(" ".join(lines))
+        imputed = {name: count for name, count in report.imputed.items() if name not in usual}
+        return replace(report, imputed=imputed).lines()
 
     def with_target(self, target: str | None) -> TableRegressor:
         """The same model with another name for its target; None leaves it as it is."""

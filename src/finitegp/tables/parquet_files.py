@@ -64,8 +64,8 @@ class ParquetFile:
         chunk = min(chunk_size, max(sum(self._group_rows[group] for group in run) for run in runs)) * row_bytes
         return int(_PARQUET_BYTES + self._page_bytes + _CHUNK_COPIES * chunk)
 
-    def batches(self, size: int, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """The rows from ``start`` to ``stop`` in record batches."""
+    def batches(self, size: int, start: int, stop: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows from ``start`` to ``stop`` of some columns in record batches."""
         seen = 0
         try:
             # A few row groups at a time and without threads: otherwise Arrow's memory grows with the file. Reading
@@ -75,7 +75,7 @@ class ParquetFile:
                     rows = sum(self._group_rows[group] for group in groups)
                     if start < seen + rows and seen < stop:
                         found = file.iter_batches(
-                            batch_size=size, row_groups=groups, columns=list(self.types), use_threads=False
+                            batch_size=size, row_groups=groups, columns=list(columns), use_threads=False
                         )
                         yield from rows_between(found, start - seen, stop - seen)
                     seen += rows

@@ -146,13 +146,17 @@ class TableReader:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self.rows(0, self.num_rows)
 
-    def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """Chunks of the rows from ``start`` to ``stop``; row groups of Parquet files before and after are not read."""
-        yield from self._rows(start, stop)
+    def rows(self, start: int, stop: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Chunks of the rows from ``start`` to ``stop``, of all columns or some.
+
+        Row groups of Parquet files before and after are not read, nor are their other columns.
+        """
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        yield from self._rows(start, stop, schema)
         # What comes after the pass shall find the memory that reading has used.
         pa.default_memory_pool().release_unused()
 
-    def _rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    def _rows(self, start: int, stop: int, schema: Any) -> Iterator[pa.RecordBatch]:
         for file, state, first in zip(self._files, self._states, self._starts, strict=False):
             if (now := _state(file.path)) != state:
                 what = "is gone" if now is None else "changed"
@@ -163,9 +167,9 @@ class TableReader:
             if isinstance(file, CsvFile | MemoryFile):
                 batches = rows_between(file.batches(), own_start, own_stop)
             else:
-                batches = file.batches(self.chunk_size, own_start, own_stop)
+                batches = file.batches(self.chunk_size, own_start, own_stop, schema.names)
             for batch in batches:
-                batch = _conform(batch, self.schema)
+                batch = _conform(batch, schema)
                 for offset in range(0, batch.num_rows, self.chunk_size):
                     yield batch.slice(offset, self.chunk_size)
 

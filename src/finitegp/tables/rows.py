@@ -79,9 +79,10 @@ class TableRows:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         yield from self.table.to_batches()
 
-    def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    def rows(self, start: int, stop: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Chunks of the rows from ``start`` to ``stop``, as `TableReader` has them."""
-        yield from self.table.slice(start, stop - start).to_batches(max_chunksize=_CHUNK_ROWS)
+        table = self.table if columns is None else self.table.select(list(columns))
+        yield from table.slice(start, stop - start).to_batches(max_chunksize=_CHUNK_ROWS)
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> TableRows:
         """Some of the rows: their positions, or true where a row is kept."""

@@ -58,11 +58,11 @@ def split_last(order: npt.NDArray[np.float64], fraction: float) -> Split:
     return Split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
 
 
-def make_folds(groups: Rows, folds: int, *, seed: int) -> list[Split]:
-    """Folds of about equal size for cross-validation; rows of one group are in one fold.
+def make_folds(groups: Rows, folds: int, *, seed: int) -> list[Rows]:
+    """Folds of about equal size for cross-validation: the rows of each. Those of one group are in one fold.
 
     Example:
-        >>> [split.held_out.tolist() for split in make_folds(np.array([0, 0, 1, 1]), 2, seed=0)]
+        >>> [fold.tolist() for fold in make_folds(np.array([0, 0, 1, 1]), 2, seed=0)]
         [[0, 1], [2, 3]]
     """
     _, codes, counts = np.unique(groups, return_inverse=True, return_counts=True)
@@ -75,4 +75,4 @@ def make_folds(groups: Rows, folds: int, *, seed: int) -> list[Split]:
         fold_of[group] = int(np.argmin(sizes))
         sizes[fold_of[group]] += counts[group]
     own = fold_of[codes]
-    return [Split(np.flatnonzero(own != fold), np.flatnonzero(own == fold)) for fold in range(folds)]
+    return [np.flatnonzero(own == fold) for fold in range(folds)]

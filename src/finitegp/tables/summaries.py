@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,22 @@ class ColumnSummary:
     relevance: float | None = None
 
 
+class OutsideValues(NamedTuple):
+    """Values of a column that lie clearly outside of what the fit saw.
+
+    Attributes:
+        number: How many.
+        beyond: How far the farthest lies beyond the range of the fit, as a share of that range.
+        farthest: It, as text.
+        seen: The range, as text.
+    """
+
+    number: int
+    beyond: float
+    farthest: str
+    seen: str
+
+
 @dataclass
 class TransformReport:
     """What happened in one or several calls of `TableEncoder.transform`, added up.
@@ -50,7 +67,7 @@ class TransformReport:
         unseen: Values in categories that the fit did not see, by column.
         examples: A few of these categories, by column.
         extra_columns: Columns that the fit did not see, and that were ignored.
-        outside: Values that lie clearly outside of what the fit saw, by column, and the farthest of the last chunk.
+        outside: Values that lie clearly outside of what the fit saw, by column.
         first_infinite: The first row with an infinite value, by column.
         unknown: For each row of the last call, and each column that is used: whether the fit saw nothing like its
             value, a new category or a gap where there was none. None if there is no such row.
@@ -62,7 +79,7 @@ class TransformReport:
     unseen: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
     extra_columns: list[str] = field(default_factory=list)
-    outside: dict[str, tuple[int, str]] = field(default_factory=dict)
+    outside: dict[str, OutsideValues] = field(default_factory=dict)
     first_infinite: dict[str, int] = field(default_factory=dict)
     unknown: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
 
@@ -71,6 +88,14 @@ class TransformReport:
         self.unseen[name] = self.unseen.get(name, 0) + sum(unseen.values())
         examples = self.examples.setdefault(name, [])
         examples += [text for text in unseen if text not in examples][: _SHOWN_UNSEEN - len(examples)]
+
+    def count_outside(self, name: str, found: OutsideValues | None) -> None:
+        """Values of a chunk outside of what the fit saw, if there are any."""
+        if found is not None:
+            known = self.outside.get(name, found._replace(number=0))
+            self.outside[name] = max(known, found, key=lambda each: each.beyond)._replace(
+                number=known.number + found.number
+            )
 
     def lines(self) -> list[str]:
         """One sentence for each thing that a user should hear of; none if all went as in the fit.
@@ -93,9 +118,10 @@ class TransformReport:
             for name, row in self.first_infinite.items()
         ]
         lines += [
-            f"Column {name!r}: {count} of {self.rows} values lie outside of what the fit saw, such as {farthest}: "
-            "predictions there are extrapolations."
-            for name, (count, farthest) in self.outside.items()
+            f"Column {name!r}: {found.number} of {self.rows} values lie outside of what the fit saw, {found.seen}, the "
+            f"farthest, {found.farthest}, by {100 * found.beyond:.0f} % of that range: predictions there are "
+            "extrapolations."
+            for name, found in self.outside.items()
         ]
         if self.extra_columns:
             lines.append(f"Columns that the fit did not see are ignored: {listed(self.extra_columns)}.")

@@ -151,29 +151,43 @@ class TrainingRows:
         """The rows with numbers from ``start`` to ``stop``, some at a time."""
         number = start
         for batch in self.table.rows(start, self.table.num_rows if stop is None else stop):
-            low, high = np.searchsorted(self.left_out, [number, number + batch.num_rows])
-            kept = np.delete(np.arange(batch.num_rows), self.left_out[low:high] - number)
+            kept = self._kept(number, batch.num_rows)
             if len(kept):
                 targets = self.read_targets(batch, number)[kept]
                 weights = None if self.read_weights is None else self.read_weights(batch, number)[kept]
-                rows = batch if low == high else batch.take(pa.array(kept))
-                yield TrainingChunk(rows, targets, weights, number - int(low))
+                rows = batch if len(kept) == batch.num_rows else batch.take(pa.array(kept))
+                yield TrainingChunk(rows, targets, weights, number - int(np.searchsorted(self.left_out, number)))
             number += batch.num_rows
+
+    def column(self, name: str) -> Iterator[Any]:
+        """The values of one column, some at a time."""
+        number = 0
+        for batch in self.table.rows(0, self.table.num_rows, [name]):
+            yield batch.column(0).take(pa.array(self._kept(number, batch.num_rows)))
+            number += batch.num_rows
+
+    def _kept(self, number: int, rows: int) -> Numbers:
+        """Which of some rows, the first of which has this number, are not left out."""
+        low, high = np.searchsorted(self.left_out, [number, number + rows])
+        return np.delete(np.arange(rows), self.left_out[low:high] - number)
 
     def take(self, positions: Numbers) -> TakenRows:
         """The rows at some positions, which are in order, in memory."""
         schema = self.table.table.schema if isinstance(self.table, TableRows) else self.table.schema
-        parts, targets = [], [np.empty(0)]
-        for chunk in self.chunks() if len(positions) else ():
-            low, high = np.searchsorted(positions, [chunk.position, chunk.position + chunk.rows.num_rows])
-            if low < high:
-                own = positions[low:high] - chunk.position
-                parts.append(chunk.rows.take(pa.array(own)))
-                targets.append(chunk.targets[own])
+        found = list(self.parts(positions))
+        parts, targets = [rows for rows, _ in found], [np.empty(0), *(values for _, values in found)]
         numbers, source = self.numbers(positions), locator_of(self.table)
         if isinstance(self.table, TableRows):
             numbers, source = self.table.numbers[numbers], self.table.source
         return TakenRows(TableRows(pa.Table.from_batches(parts, schema), numbers, source), np.concatenate(targets))
+
+    def parts(self, positions: Numbers) -> Iterator[tuple[pa.RecordBatch, Array]]:
+        """The rows at some positions, which are in order, and their targets, some at a time."""
+        for chunk in self.chunks() if len(positions) else ():
+            low, high = np.searchsorted(positions, [chunk.position, chunk.position + chunk.rows.num_rows])
+            if low < high:
+                own = positions[low:high] - chunk.position
+                yield chunk.rows.take(pa.array(own)), chunk.targets[own]
 
     def all_rows(self) -> TakenRows:
         """All of them, in memory."""
@@ -196,17 +210,18 @@ class TrainingRows:
 
     def locate(self, position: int) -> tuple[Path, int] | None:
         """The file of a row and its number there; None if the rows are in no file."""
-        return self.table.locate(self._number(position))
+        return self.table.locate(self.number(position))
 
     def line_of(self, position: int) -> int | None:
         """The line of its file on which a row stands; None if it is in no text file."""
-        return self.table.line_of(self._number(position)) if isinstance(self.table, LineLocator) else None
+        return self.table.line_of(self.number(position)) if isinstance(self.table, LineLocator) else None
 
     def label(self, number: int) -> str:
         """Where the row of a number is, for messages."""
         return self.table.label(number) if isinstance(self.table, TableRows) else row_label(number, self.table)
 
-    def _number(self, position: int) -> int:
+    def number(self, position: int) -> int:
+        """The number that the row at a position has in the table."""
         return int(self.numbers(np.array([position]))[0])
 
 

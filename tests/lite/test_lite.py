@@ -60,6 +60,17 @@ def test_predictions_are_the_librarys(kind, directory):
                 close(mine, theirs)
 
 
+@pytest.mark.parametrize("kind", ["table", "table, log"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_row_with_something_new_is_predicted_as_among_others(kind, directory):
+    """What is put into its gaps depends on the row alone, so chunks of a table are predicted as the whole."""
+    fitted, new = kept(kind).fitted, kept(kind).new
+    model = load(file_of(kind, directory))
+    alone = [{name: [cells[row]] for name, cells in new.items()} for row in range(4)]
+    for predict in (lambda rows: model.predict(rows).mean, fitted.predict):
+        close(np.concatenate([predict(row) for row in alone]), predict(new), rtol=1e-12)
+
+
 UPDATED = ("automatic small", "automatic large", "noise from inputs", "several targets", "Fourier", "table, log")
 
 

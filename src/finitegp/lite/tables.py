@@ -114,12 +114,13 @@ def fill_unknown(
     random = np.random.default_rng(0)
     filled = [inputs.copy() for _ in range(_COMBINATIONS)]
     for number, (place, known) in enumerate(representatives):
+        # Each known value equally often, in another order for each column. Drawn for columns without new values too:
+        # what is put into a row must not depend on the other rows.
+        order = random.permutation(_COMBINATIONS)
         rows = np.flatnonzero(unknown[:, number])
         if len(rows) == 0 or len(known) == 0:
             continue
-        # Each known value equally often, in another order for each column.
-        order = random.permutation(_COMBINATIONS) % len(known)
-        for each, value in zip(filled, order, strict=True):
+        for each, value in zip(filled, order % len(known), strict=True):
             each[rows, place] = known[value]
     return filled
 

@@ -18,6 +18,7 @@ from finitegp.automatic.table import Table
 from finitegp.component import student_component
 from finitegp.data.scaling import Standardizer
 from finitegp.error_shape import GAUSSIAN, ErrorShape, TailedShape
+from finitegp.estimator.from_fit import as_regressor
 from finitegp.extrapolation import ExcessVariance
 from finitegp.features import (
     ComposedFeatures,
@@ -33,6 +34,7 @@ from finitegp.features import (
 )
 from finitegp.noise import MeanVariance, SmoothFloor
 from finitegp.scaled import ScaledGP
+from finitegp.tables.target_scale import TargetScale
 
 # Lite is right to the last digits, so it cannot be compared with less.
 OLD_SCIPY = pytest.mark.skipif(
@@ -167,11 +169,20 @@ def _tables(scale, automatic):
     return model.fit(made, targets)
 
 
-def _named():
+def _named(scale="identity", *, automatic=False):
     inputs, targets = rows(60)
+    targets = targets if scale == "identity" else np.exp(targets / 20 - 1)
     named = {"length": inputs[:, 0], "width": inputs[:, 1], "power": targets}
     regressor = GPRegressor(FourierFeatures(2, 20), algorithm="exact", epochs=3, random_state=0)
-    return TableRegressor(target_scale="identity", regressor=regressor).fit(named, target="power")
+    if automatic:
+        regressor = GPRegressor(effort="low", random_state=0)
+    return TableRegressor(target_scale=scale, regressor=regressor).fit(named, target="power")
+
+
+def _student_root():
+    """Student's t, of which the degrees of freedom depend on the row, on the scale of a square root."""
+    scale = TargetScale.fitted("square root", np.array([900.0, 4900.0]))
+    return TableRegressor.from_parts(as_regressor(_outside(ErrorShape(5.0))), _named().encoder_, "power", None, scale)
 
 
 KINDS = {
@@ -190,6 +201,10 @@ KINDS = {
     "Gauss-Legendre": lambda: _given(GaussLegendreFeatures(2, 8, tolerance=0.3)),
     "several targets": _several,
     "table of numbers": _named,
+    "table of numbers, log": lambda: _named("log"),
+    "table of numbers, log, automatic": lambda: _named("log", automatic=True),
+    "table of numbers, Yeo-Johnson": lambda: _named("yeo-johnson"),
+    "table of numbers, square root": _student_root,
     "table": lambda: _tables("identity", True),
     "table, log": lambda: _tables("log", False),
 }
@@ -200,7 +215,7 @@ def kept(kind):
     """The model of a kind, made once."""
     torch.manual_seed(0)
     fitted = KINDS[kind]()
-    if kind == "table of numbers":
+    if kind.startswith("table of numbers"):
         names = ("length", "width")
         new, (later, targets) = rows(9, seed=1)[0] * 1.5, rows(12, seed=2)
         tables = [dict(zip(names, each.T, strict=True)) for each in (new, later)]

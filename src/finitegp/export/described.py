@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..errors import DataError
 from ..lite import LiteError, LiteModel, load
-from ..lite.program import Value, apply
 from ..scaled import ScaledGP
 
 if TYPE_CHECKING:
@@ -54,30 +52,13 @@ def described(model: Exportable) -> LiteModel:
 
 
 def check_columns(model: LiteModel, target: str, *, encodes: bool = False) -> list[str]:
-    """The names of a model's inputs: numbers or, if the target ``encodes`` them, text and gaps; others are refused."""
-    if model.encoder is not None:
-        for column in model.encoder.used:
-            what = {"category": "text", "date": "dates"}.get(column["type"])
-            what = what or ("gaps, which count as information" if column["indicator"] else None)
-            if what == "dates" or (what is not None and not encodes):
-                raise DataError(
-                    f"Column {column['name']!r} holds {what}, which {target} cannot be given: fit without it "
-                    "(drop), or to numbers (GPRegressor), or predict with finitegp-lite."
-                )
-        if model.scale.name != "identity":
+    """The names of a model's inputs: numbers or, if the target ``encodes`` them, anything; others are refused."""
+    for column in [] if model.encoder is None or encodes else model.encoder.used:
+        what = {"category": "text", "date": "dates"}.get(column["type"])
+        what = what or ("gaps, which count as information" if column["indicator"] else None)
+        if what is not None:
             raise DataError(
-                f"The target is modelled on the scale {model.scale.name!r}, whose means {target} does not compute: fit "
-                "with target_scale='identity', or predict with finitegp-lite."
+                f"Column {column['name']!r} holds {what}, which {target} cannot be given:",
+                "fit without it (drop), or export an ONNX graph, or predict with finitegp-lite.",
             )
     return model.column_names or [f"column {number}" for number in range(model.fits[0].columns)]
-
-
-def deviations(outputs: Mapping[str, Value]) -> dict[str, Value]:
-    """Mean and standard deviations of a fit's formulas."""
-    epistemic, noise = outputs["epistemic_variance"], outputs["noise_variance"]
-    return {
-        "mean": outputs["mean"],
-        "epistemic_std": apply("sqrt", epistemic),
-        "noise_std": apply("sqrt", noise),
-        "std": apply("sqrt", epistemic + noise),
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,10 +14,11 @@ from .. import __version__
 from ..arguments import check_arguments
 from ..atomic import complete_or_absent
 from ..errors import DataError
-from ..lite.program import BLOCK, Value, beside, largest, ordered
-from ..lite.tables import encode_values
-from .described import Exportable, check_columns, described, deviations
-from .interval_formulas import MOST_COVERAGE, Search, interval_ends
+from ..lite.program import BLOCK, Value, beside, ordered
+from ..lite.tables import DAY, NOT_A_MOMENT, encode_values
+from .described import Exportable, check_columns, described
+from .interval_formulas import MOST_COVERAGE, Search
+from .target_units import predicted, target_ends
 
 # From 19 on, text can be compared.
 _OPSET, _OPSET_OF_TEXT, _IR_VERSION = 18, 19, 10
@@ -28,6 +28,9 @@ _NAMES = {
     "sin": "Sin",
 }
 _BISECTIONS = 56
+# Of the calendar's cycle of 400 years; and from the start of one, long before any date, to 1970.
+_CYCLE = 146_097
+_DAYS_BEFORE_1970 = 719_162 + 800 * _CYCLE
 # Of the quadrature of the error function, which ONNX Runtime has for 32 bits only; it is one beyond six.
 _NODES, _FARTHEST = 32, 6.0
 
@@ -62,11 +65,14 @@ def to_onnx(
     """Write a model as an ONNX graph: mean, deviations, and intervals at a coverage that is given at run time.
 
     Inputs are ``rows`` ``(rows, columns)`` of numbers in the units of the table, NaN where there is none; ``text``
-    ``(rows, columns)`` if there are categories, empty where there is none; and ``coverage``, one number of at most
-    0.9999. Outputs are ``mean``, ``epistemic_std``, ``noise_std``, ``std``, ``lower`` and ``upper``, each
-    ``(rows, targets)``. Categories are compared letter by letter; the metadata have all of them. In a table with
-    categories or gaps, rows with a new category, or with a gap where the fit saw none, get NaN: what the library does
-    about them takes many predictions.
+    ``(rows, columns)`` if there are categories, empty where there is none; ``dates`` ``(rows, columns)`` if there are
+    dates, in whole microseconds since 1970, the smallest number of 64 bits where there is none (NumPy:
+    ``column.astype("datetime64[us]").astype("int64")``); and ``coverage``, one number of at most 0.9999.
+
+    Outputs are ``mean``, ``epistemic_std``, ``noise_std``, ``std``, ``lower`` and ``upper``, each ``(rows, targets)``;
+    the two parts of ``std`` only where the target is modelled on its own scale. Categories are compared letter by
+    letter; the metadata have all of them. In a table with categories, dates or gaps, rows with a new category, or with
+    a gap where the fit saw none, get NaN: what the library does about them takes many predictions.
 
     Needs the extra ``onnx``.
 
@@ -80,33 +86,32 @@ def to_onnx(
         overwrite: Whether to replace a file that is there.
 
     Raises:
-        DataError: If the model takes dates, or its target has another scale.
+        DataError: If the model has a module of one's own.
     """
     whole = described(model)
     columns = check_columns(whole, "an ONNX graph", encodes=True)
     used = [] if whole.encoder is None else whole.encoder.used
     categories = {column["name"]: column["categories"] for column in used if column["type"] == "category"}
-    given = {"rows": [name for name in columns if name not in categories], "text": list(categories)}
+    dates = [column["name"] for column in used if column["type"] == "date"]
+    numbers = [name for name in columns if name not in categories and name not in dates]
+    given = {"rows": numbers, "text": list(categories), "dates": dates}
     given = {name: each for name, each in given.items() if each}
     printer = _printer(double)
-    coverage = Value("coverage", 1)
-    parts = [deviations(fit.outputs) for fit in whole.fits]
+    parts = predicted(whole)
     for fit, outputs in zip(whole.fits, parts, strict=True) if intervals else ():
-        lower, upper = interval_ends(fit, coverage)
-        if whole.scale.lowest > -math.inf:  # no target is smaller
-            lower, upper = largest(lower, whole.scale.lowest), largest(upper, whole.scale.lowest)
-        outputs["lower"], outputs["upper"] = lower, upper
+        outputs["lower"], outputs["upper"] = target_ends(fit, whole.scale, Value("coverage", 1))
     named = {name: beside([each[name] for each in parts]) for name in parts[0]}
     about = {
         "finitegp": __version__,
         "columns": json.dumps(given.get("rows", [])),
         "categories": json.dumps(categories),
+        "dates": json.dumps(dates),
         "target": json.dumps((whole.header.get("table") or {}).get("target")),
         "rows": f"{whole.rows:g}",
         "distribution": whole.fits[0].distribution,
         "largest coverage": str(MOST_COVERAGE),
     }
-    as_they_are = not categories and not any(column["indicator"] for column in used)
+    as_they_are = list(given) == ["rows"] and not any(column["indicator"] for column in used)
     graph = printer.model(named, given, [] if as_they_are else used, about)
     given |= {"coverage": []} if intervals else {}
     with complete_or_absent(path, overwrite=overwrite) as temporary:
@@ -144,7 +149,7 @@ class _Printer:
         """The graph, checked; of columns ``given`` as they are, or as they are to be ``encoded``."""
         helper, double = self.onnx.helper, self.onnx.TensorProto.DOUBLE
         order = ordered(outputs.values())
-        types = {"rows": self.type, "text": self.onnx.TensorProto.STRING}
+        types = {"rows": self.type, "text": self.onnx.TensorProto.STRING, "dates": self.onnx.TensorProto.INT64}
         inputs = [helper.make_tensor_value_info(name, types[name], ["rows", len(each)]) for name, each in given.items()]
         self.rows = self.add("Cast", "rows", to=double) if "rows" in given else ""
         new = ""
@@ -173,7 +178,7 @@ class _Printer:
     def encode(self, columns: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         """The numbers that columns become, side by side, and in which rows something is new."""
         double, blocks, new = self.onnx.TensorProto.DOUBLE, [], []
-        counts = {"number": 0, "category": 0}
+        counts = {"number": 0, "category": 0, "date": 0}
         for column in columns:
             kind = column["type"]
             place = self.whole([counts[kind]])
@@ -187,6 +192,12 @@ class _Printer:
                 usual, found = values[:1], self.product(matches, values) if values.shape[1] else ""
                 seen = self.add("Cast", self.add("ReduceSum", matches, self.whole([1])), to=self.onnx.TensorProto.BOOL)
                 strange = self.add("Not", self.add("Or", seen, gap) if column["indicator"] else seen)
+            elif kind == "date":
+                given = self.add("Gather", "dates", place, axis=1)
+                gap = self.add("Equal", given, self.whole([NOT_A_MOMENT]))
+                found = self.date_parts(given, column["parts"]) if column["encoding"] != "missing or not" else ""
+                usual = encode_values(column, np.array([column["usual"]], dtype=np.int64))
+                strange = "" if column["indicator"] else gap
             else:
                 found = self.add("Gather", self.rows, place, axis=1)
                 gap = self.add("IsNaN", self.add("Sub", found, found))  # also of infinity
@@ -200,6 +211,43 @@ class _Printer:
         for each in new[1:]:
             together = self.add("Or", together, each)
         return self.add("Concat", *blocks, axis=1), together
+
+    def date_parts(self, moments: str, parts: Sequence[str]) -> str:
+        """The numbers that whole microseconds since 1970 become, as ``finitegp.lite.tables`` has them."""
+        double = self.onnx.TensorProto.DOUBLE
+
+        def ratio(one: str, other: str) -> str:
+            return self.add("Div", self.add("Cast", one, to=double), self.add("Cast", other, to=double))
+
+        def start(year: str) -> str:
+            """The days before a year, counted from zero at the start of a cycle of 400."""
+            leap = [self.add("Div", year, self.whole([every])) for every in (4, 100, 400)]
+            whole = self.add("Add", self.add("Mul", year, self.whole([365])), leap[0])
+            return self.add("Add", self.add("Sub", whole, leap[1]), leap[2])
+
+        within = self.add("Mod", moments, self.whole([DAY]))
+        days = self.add("Div", self.add("Sub", moments, within), self.whole([DAY]))
+        turns = {"time of day": ratio(within, self.whole([DAY]))}
+        weekday = self.add("Mod", self.add("Add", days, self.whole([3])), self.whole([7]))
+        turns["weekday"] = ratio(weekday, self.whole([7]))
+        if "day of year" in parts:
+            one, since = self.whole([1]), self.add("Add", days, self.whole([_DAYS_BEFORE_1970]))
+            year = self.add("Div", self.add("Mul", since, self.whole([400])), self.whole([_CYCLE]))  # or one beside it
+            early = self.add("Cast", self.add("Less", since, start(year)), to=self.onnx.TensorProto.INT64)
+            late = self.add("Less", since, start(self.add("Add", year, one)))
+            late = self.add("Cast", self.add("Not", late), to=self.onnx.TensorProto.INT64)
+            year = self.add("Sub", self.add("Add", year, late), early)
+            first = start(year)
+            length = self.add("Sub", start(self.add("Add", year, one)), first)
+            turns["day of year"] = ratio(self.add("Sub", since, first), length)
+        columns = []
+        for part in parts:
+            if part == "days":
+                columns.append(self.add("Add", self.add("Cast", days, to=double), turns["time of day"]))
+            else:
+                angle = self.add("Mul", turns[part], self.array(np.array(2.0 * np.pi)))
+                columns += [self.add("Sin", angle), self.add("Cos", angle)]
+        return self.add("Concat", *columns, axis=1)
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """One operator; the name of its output."""
@@ -261,7 +309,7 @@ class _Printer:
         below = inner.add("Cast", inner.names[id(value.below)], to=types.BOOL)
         ends = [inner.add("Where", below, place, bounds[0]), inner.add("Where", below, bounds[1], place)]
         goes_on = inner.add("Identity", bounds[2])
-        real = [(types.DOUBLE, [None, 1])] * 2
+        real = [(types.DOUBLE, [None, value.width])] * 2
         kinds = zip([bounds[3], bounds[2], *bounds[:2]], [(types.INT64, []), (types.BOOL, []), *real], strict=True)
         infos = [helper.make_tensor_value_info(name, *kind) for name, kind in kinds]
         kinds = zip([goes_on, *ends], [(types.BOOL, []), *real], strict=True)

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from numpy.typing import ArrayLike
 
 from .container import read_file, write_file
-from .fits import Fit, inside, read_fit
+from .fits import Fit, read_fit
+from .layout import inside
 from .program import Array, LiteError, evaluate
 from .student import Mixture
 from .tables import Encoder, Table, read_table

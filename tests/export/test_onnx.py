@@ -68,6 +68,12 @@ def test_the_command(runtime, tmp_path):
     assert [each.name for each in session.get_outputs()] == ["mean", "epistemic_std", "noise_std", "std"]
 
 
+@pytest.mark.engines
+def test_the_method_of_regressors(runtime, tmp_path):
+    made = kept("Fourier").fitted.to_onnx(tmp_path / "model.onnx", double=True, intervals=False)
+    assert (made.outputs, made.real) == (["mean", "epistemic_std", "noise_std", "std"], "float64")
+
+
 def text_table(columns, scale):
     """A model of some columns of a table, with gaps in three of them, and its rows."""
     made, targets = table(120)

@@ -71,21 +71,24 @@ def export_c(
     Of a target on another scale there are mean and standard deviation alone.
 
     Args:
-        model: A model file, a fitted ``GPRegressor`` or ``TableRegressor``, or a ``ScaledGP``.
+        model: A model file, a fitted ``GPRegressor`` or ``TableRegressor``, a ``ScaledGP`` or a ``FittedGP``.
         path: The header.
         name: What its names begin with.
         real: ``"float"`` or ``"double"``: the type of all numbers.
         max_bytes: The most bytes of constant arrays, such as ``"32kB"``. Features are left out until they fit, those
             first that the evidence misses least; the posterior is the exact one of the features that stay. Their prior
             variance goes with them, so that error bars far from all rows get narrower.
-        rows: Rows on which the loss of leaving features out is measured; None gives the loss of evidence instead.
-        targets: Their targets.
+        rows: Rows on which rounding and, with ``targets``, the loss of leaving features out are measured; without them
+            it is the loss of evidence.
+        targets: Of these rows.
         overwrite: Whether to replace a file that is there.
 
     Raises:
         DataError: If the model takes text, dates or gaps, or is a mixture on another scale of the target, or nothing
             fits, or numbers of 32 bits are not enough.
     """
+    if targets is not None and rows is None:
+        raise DataError("targets are those of rows, which are not given:", "give both.")
     whole = described(model)
     check_columns(whole, "a C header")
     if whole.scale.name != "identity" and whole.fits[0].distribution == "mixture":
@@ -151,9 +154,10 @@ def _rounding(model: LiteModel, rows: Table | ArrayLike | None, real: str) -> fl
 
 def _nlpd(model: LiteModel, rows: Table | ArrayLike, targets: ArrayLike) -> float:
     inputs, _ = model.inputs(rows)
-    values = np.asarray(targets, dtype=np.float64).reshape(len(inputs), -1)
-    if values.shape[1] != len(model.fits):
-        raise DataError(f"targets must have {len(model.fits)} columns, but have {values.shape[1]}.")
+    values = np.asarray(targets, dtype=np.float64)
+    if values.shape not in ((len(inputs),), (len(inputs), 1)):
+        raise DataError(f"targets must be one number for each of {len(inputs)} rows, but have shape {values.shape}.")
+    values = values.reshape(-1, 1)
     scaled = model.scale.forward(values)  # the derivative of the scale is the same whatever the features
     densities = [predict_fit(fit, inputs).mixture.log_density(scaled[:, k]) for k, fit in enumerate(model.fits)]
     return -float(np.mean(np.sum(densities, axis=0)))

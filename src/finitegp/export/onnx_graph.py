@@ -77,7 +77,7 @@ def to_onnx(
     Needs the extra ``onnx``.
 
     Args:
-        model: A model file, a fitted ``GPRegressor`` or ``TableRegressor``, or a ``ScaledGP``.
+        model: A model file, a fitted ``GPRegressor`` or ``TableRegressor``, a ``ScaledGP`` or a ``FittedGP``.
         path: The graph.
         double: Whether inputs and outputs have 64 bits instead of 32. Inside all numbers have 64 bits: in 32, variances
             of kernels on landmarks would lose most of their digits.

@@ -249,9 +249,11 @@ class Fit:
         pairs = zip(self.gps, other.gps, strict=True)
         return replace(self, gps=tuple(mine.changed(mine.sums.plus(theirs.sums)) for mine, theirs in pairs))
 
-    def stored(self) -> tuple[dict[str, Any], Arrays]:
+    def stored(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
         """Header entry and arrays of a file with the sums as they are now."""
-        header, arrays = dict(self.header), dict(self.arrays)
+        header, arrays = dict(self.header), dict[str, npt.NDArray[np.generic]](self.arrays)
+        if "trees" in header:
+            arrays["trees.columns"] = arrays["trees.columns"].astype(np.int64)
         header["components"] = [
             {**entry, "num_data": gp.sums.rows} for entry, gp in zip(header["components"], self.gps, strict=True)
         ]

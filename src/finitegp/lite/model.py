@@ -238,7 +238,10 @@ def load(path: str | os.PathLike[str]) -> LiteModel:
     header, arrays = read_file(path)
     kind = header.get("kind")
     if kind not in ("fit", "regressor", "table"):
-        raise LiteError(f"{path} holds a {str(kind)[:60]!r}, not a model: only models can be loaded here.")
+        raise LiteError(
+            f"{path} holds a {str(kind)[:60]!r}, not a model: only models can be loaded here. Of statistics of sites the "
+            "library's merge makes one."
+        )
     return read_model(str(path), header, arrays)
 
 

@@ -62,8 +62,9 @@ def feature_blocks(description: Any, tensors: Tensors, x: Value, roots: Roots, d
     """The blocks of features side by side that a described module makes of ``x``."""
     if "custom" in description:
         raise LiteError(
-            f"the feature map or noise is a module of its own, {str(description['custom'])[:200]}, of which the file "
-            "holds no code: use the library finitegp, and pass the module when loading"
+            f"the feature map or noise is a module of one's own, {str(description['custom'])[:200]}, of which a file "
+            "holds no code: make it of the library's feature maps, or of nn.Sequential, nn.Linear and activations; or "
+            "predict with the library finitegp, and pass the module when loading"
         )
     kind, arguments = description["type"], dict(description["arguments"])
     children = list(description["children"].items())

@@ -239,8 +239,8 @@ def load(path: str | os.PathLike[str]) -> LiteModel:
     kind = header.get("kind")
     if kind not in ("fit", "regressor", "table"):
         raise LiteError(
-            f"{path} holds a {str(kind)[:60]!r}, not a model: only models can be loaded here. Of statistics of sites the "
-            "library's merge makes one."
+            f"{path} holds a {str(kind)[:60]!r}, not a model: only models can be loaded here. The library's merge "
+            "makes a model of the statistics of sites."
         )
     return read_model(str(path), header, arrays)
 

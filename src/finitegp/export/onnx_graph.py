@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import __version__
 from ..arguments import check_arguments
 from ..atomic import complete_or_absent
 from ..errors import DataError
 from ..lite.program import BLOCK, Value, beside, ordered
-from ..lite.tables import DAY, NOT_A_MOMENT, encode_values
 from .described import Exportable, check_columns, described
 from .interval_formulas import MOST_COVERAGE, Search
+from .onnx_columns import Nodes, encode_columns
 from .target_units import predicted, target_ends
 
 # From 19 on, text can be compared.
@@ -28,9 +27,6 @@ _NAMES = {
     "sin": "Sin",
 }
 _BISECTIONS = 56
-# Of the calendar's cycle of 400 years; and from the start of one, long before any date, to 1970.
-_CYCLE = 146_097
-_DAYS_BEFORE_1970 = 719_162 + 800 * _CYCLE
 # Of the quadrature of the error function, which ONNX Runtime has for 32 bits only; it is one beyond six.
 _NODES, _FARTHEST = 32, 6.0
 
@@ -128,15 +124,12 @@ def _printer(double: bool) -> _Printer:
     return _Printer(onnx, double)
 
 
-class _Printer:
+class _Printer(Nodes):
     """Prints values as operators on numbers of 64 bits."""
 
     def __init__(self, onnx: Any, double: bool, prefix: str = "v") -> None:
-        self.onnx = onnx
+        super().__init__(onnx, prefix)
         self.type = onnx.TensorProto.DOUBLE if double else onnx.TensorProto.FLOAT
-        self.prefix = prefix
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
         self.names: dict[int, str] = {}
 
     def model(
@@ -154,7 +147,7 @@ class _Printer:
         self.rows = self.add("Cast", "rows", to=double) if "rows" in given else ""
         new = ""
         if encoded:
-            self.rows, new = self.encode(encoded)
+            self.rows, new = encode_columns(self, encoded, self.rows)
         if "lower" in outputs:
             inputs.append(helper.make_tensor_value_info("coverage", self.type, []))
             self.coverage = self.add("Reshape", self.add("Cast", "coverage", to=double), self.whole([1, 1]))
@@ -174,100 +167,6 @@ class _Printer:
         helper.set_model_props(model, about)
         self.onnx.checker.check_model(model)
         return model
-
-    def encode(self, columns: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-        """The numbers that columns become, side by side, and in which rows something is new."""
-        double, blocks, new = self.onnx.TensorProto.DOUBLE, [], []
-        counts = {"number": 0, "category": 0, "date": 0}
-        for column in columns:
-            kind = column["type"]
-            place = self.whole([counts[kind]])
-            counts[kind] += 1
-            if kind == "category":
-                given = self.add("Gather", "text", place, axis=1)
-                gap = self.add("Equal", given, self.array(np.array([[""]], dtype=object)))
-                known = self.array(np.array([column["categories"]], dtype=object))
-                matches = self.add("Cast", self.add("Equal", given, known), to=double)
-                values = encode_values(column, np.arange(len(column["categories"])))
-                usual, found = values[:1], self.product(matches, values) if values.shape[1] else ""
-                seen = self.add("Cast", self.add("ReduceSum", matches, self.whole([1])), to=self.onnx.TensorProto.BOOL)
-                strange = self.add("Not", self.add("Or", seen, gap) if column["indicator"] else seen)
-            elif kind == "date":
-                given = self.add("Gather", "dates", place, axis=1)
-                gap = self.add("Equal", given, self.whole([NOT_A_MOMENT]))
-                found = self.date_parts(given, column["parts"]) if column["encoding"] != "missing or not" else ""
-                usual = encode_values(column, np.array([column["usual"]], dtype=np.int64))
-                strange = "" if column["indicator"] else gap
-            else:
-                found = self.add("Gather", self.rows, place, axis=1)
-                gap = self.add("IsNaN", self.add("Sub", found, found))  # also of infinity
-                usual, strange = np.array([[column["usual"]]], dtype=np.float64), "" if column["indicator"] else gap
-            if column["encoding"] != "missing or not":
-                blocks.append(self.add("Where", gap, self.array(usual), found))
-            if column["indicator"]:
-                blocks.append(self.add("Cast", gap, to=double))
-            new += [strange] if strange else []
-        together = new[0] if new else ""
-        for each in new[1:]:
-            together = self.add("Or", together, each)
-        return self.add("Concat", *blocks, axis=1), together
-
-    def date_parts(self, moments: str, parts: Sequence[str]) -> str:
-        """The numbers that whole microseconds since 1970 become, as ``finitegp.lite.tables`` has them."""
-        double = self.onnx.TensorProto.DOUBLE
-
-        def ratio(one: str, other: str) -> str:
-            return self.add("Div", self.add("Cast", one, to=double), self.add("Cast", other, to=double))
-
-        def start(year: str) -> str:
-            """The days before a year, counted from zero at the start of a cycle of 400."""
-            leap = [self.add("Div", year, self.whole([every])) for every in (4, 100, 400)]
-            whole = self.add("Add", self.add("Mul", year, self.whole([365])), leap[0])
-            return self.add("Add", self.add("Sub", whole, leap[1]), leap[2])
-
-        within = self.add("Mod", moments, self.whole([DAY]))
-        days = self.add("Div", self.add("Sub", moments, within), self.whole([DAY]))
-        turns = {"time of day": ratio(within, self.whole([DAY]))}
-        weekday = self.add("Mod", self.add("Add", days, self.whole([3])), self.whole([7]))
-        turns["weekday"] = ratio(weekday, self.whole([7]))
-        if "day of year" in parts:
-            one, since = self.whole([1]), self.add("Add", days, self.whole([_DAYS_BEFORE_1970]))
-            year = self.add("Div", self.add("Mul", since, self.whole([400])), self.whole([_CYCLE]))  # or one beside it
-            early = self.add("Cast", self.add("Less", since, start(year)), to=self.onnx.TensorProto.INT64)
-            late = self.add("Less", since, start(self.add("Add", year, one)))
-            late = self.add("Cast", self.add("Not", late), to=self.onnx.TensorProto.INT64)
-            year = self.add("Sub", self.add("Add", year, late), early)
-            first = start(year)
-            length = self.add("Sub", start(self.add("Add", year, one)), first)
-            turns["day of year"] = ratio(self.add("Sub", since, first), length)
-        columns = []
-        for part in parts:
-            if part == "days":
-                columns.append(self.add("Add", self.add("Cast", days, to=double), turns["time of day"]))
-            else:
-                angle = self.add("Mul", turns[part], self.array(np.array(2.0 * np.pi)))
-                columns += [self.add("Sin", angle), self.add("Cos", angle)]
-        return self.add("Concat", *columns, axis=1)
-
-    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """One operator; the name of its output."""
-        name = f"{self.prefix}{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), [name], **attributes))
-        return name
-
-    def array(self, numbers: npt.NDArray[Any]) -> str:
-        """The name of a constant."""
-        name = f"c{len(self.initializers)}"
-        self.initializers.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(numbers), name))
-        return name
-
-    def product(self, given: str, matrix: npt.NDArray[Any]) -> str:
-        """With a constant matrix. Not MatMul: ONNX Runtime puts a factor beside it into an attribute of 32 bits."""
-        return self.add("Gemm", given, self.array(matrix))
-
-    def whole(self, numbers: list[int]) -> str:
-        """The name of constant whole numbers, such as a shape."""
-        return self.array(np.array(numbers, dtype=np.int64))
 
     def _print(self, value: Value) -> str:
         given = [self.names[id(each)] for each in value.inputs]

@@ -28,11 +28,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.record import made_with, publish
 from finitegp import DataError, FourierFeatures, GPRegressor, MLPFeatures
 from finitegp.export import export_c, to_onnx
 from finitegp.lite import load
-
-from .record import RESULTS, put_into_page, record
 
 COLUMNS, ROWS, SMALL_ROWS = 8, 4000, 500
 PAGE = Path(__file__).parents[1] / "docs" / "export.md"
@@ -234,9 +233,7 @@ def tables(rows: list[dict[str, Any]]) -> list[str]:
             lost = " | ".join(f"{each:.3f}" for each in figures)
             sizes = f"{row['constants']:,} | {row['features']} | {row['operations']:,}"
             lines.append(f"| {row['limit'] or 'none'} | {sizes} | {lost} |")
-    facts = models[0]
-    made = f"finitegp {facts['commit']}, torch {facts['torch']}, {facts['processor']}, 1 thread, {facts['date']}"
-    return [f"`python -m benchmarks.export` ({made}).", "", *lines]
+    return [f"`python -m benchmarks.export` ({made_with(models[0])}).", "", *lines]
 
 
 def main() -> None:
@@ -257,9 +254,7 @@ def main() -> None:
     rows.append({"what": "import", "seconds": import_seconds(3 if quick else 7)})
     print(json.dumps(rows[-2:]))
     if not quick:
-        record("export", rows)
-        written = [json.loads(line) for line in (RESULTS / "export.jsonl").read_text().splitlines()]
-        put_into_page(PAGE, __file__, tables(written))
+        publish("export", rows, PAGE, __file__, tables)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +34,16 @@ def put_into_page(page: Path, script: str, lines: list[str]) -> None:
     before, rest = page.read_text().split(start)
     after = rest.split(end, maxsplit=1)[1]
     page.write_text(before + "\n".join([start, "", *lines, "", end]) + after)
+
+
+def publish(
+    name: str, rows: list[dict[str, Any]], page: Path, script: str, table: Callable[[list[dict[str, Any]]], list[str]]
+) -> None:
+    """Record these rows, and put the lines that ``table`` makes of what was recorded into a page."""
+    path = record(name, rows)
+    put_into_page(page, script, table([json.loads(line) for line in path.read_text().splitlines()]))
+
+
+def made_with(facts: dict[str, Any]) -> str:
+    """What a recorded row was measured with, on one thread."""
+    return f"finitegp {facts['commit']}, torch {facts['torch']}, {facts['processor']}, 1 thread, {facts['date']}"

@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.record import made_with, publish
 from finitegp import BSGD, SCGD, FeatureGP, MLPFeatures, NpySource, ScaledSource, make_optimizer, train
 from finitegp.data import Scaling
 from finitegp.data.scaling import Standardizer
 
 from .process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
-from .record import RESULTS, put_into_page, record
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "export.md"
@@ -163,11 +163,10 @@ def smallest_limit(method: str, directory: Path, steps: int) -> int | None:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     facts = rows[0]
-    made = f"finitegp {facts['commit']}, torch {facts['torch']}, {facts['processor']}, 1 thread, {facts['date']}"
     lines = [
-        f"`python -m benchmarks.small_device` ({made}). {facts['rows']:,} rows on disk, {facts['steps']:,} steps, "
-        f"{facts['limit'] / 2**20:.0f} MB of address space beyond the libraries for all, {facts['chunk_size']} rows "
-        "at once in the exact pass:",
+        f"`python -m benchmarks.small_device` ({made_with(facts)}). {facts['rows']:,} rows on disk, "
+        f"{facts['steps']:,} steps, {facts['limit'] / 2**20:.0f} MB of address space beyond the libraries for all, "
+        f"{facts['chunk_size']} rows at once in the exact pass:",
         "",
         "| | SCGD | BSGD | SVGP, 16 inducing points |",
         "|---|--:|--:|--:|",
@@ -225,9 +224,7 @@ def main() -> None:
         for method, runs in found.items()
     ]
     if not quick:
-        record("small_device", medians)
-        written = [json.loads(line) for line in (RESULTS / "small_device.jsonl").read_text().splitlines()]
-        put_into_page(PAGE, __file__, table(written))
+        publish("small_device", medians, PAGE, __file__, table)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path):
+    """Look for no examples in files of tests: that is allowed to fail to import a file, and leaves it without tests."""
+    found = yield
+    return [each for each in found if not (isinstance(each, DoctestModule) and file_path.name.startswith("test_"))]
+
 
 # Relative tolerances by what is compared.
 TOLERANCES = {"reference": 1e-9, "peer": 1e-6, "algebra": 1e-10}

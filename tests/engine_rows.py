@@ -8,11 +8,23 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from export_models import intervals, kept, library
 from torch import nn
 
-from finitegp import FeatureGP, FourierFeatures, InputNoise
+from finitegp import FeatureGP, FourierFeatures, GPRegressor, InputNoise
+from finitegp.features import GaussLegendreFeatures, LandmarkFeatures, LinearFeatures, MLPFeatures
 
 INPUTS = ["width", "the.height", "depth"]
+MAPS = {
+    "Fourier": lambda: FourierFeatures(3, 32),
+    "network": lambda: MLPFeatures(3, (16, 8), seed=0),
+    "Gauss-Legendre": lambda: GaussLegendreFeatures(3, 4, tolerance=0.5),
+    "linear": lambda: LinearFeatures(3),
+    "landmarks": lambda: LandmarkFeatures.at(
+        make_table(20, seed=3)[INPUTS].to_numpy().copy(), kernel="matern32", length_scales=[1.0, 1.5, 2.0], variance=1.0
+    ),
+    "a module of one's own": lambda: OwnMap(),
+}
 
 
 def make_table(rows=3000, seed=0):
@@ -41,6 +53,60 @@ def make_noisy_model():
     return FeatureGP(FourierFeatures(3, 32), noise_model=InputNoise(nn.Linear(3, 1), reads="inputs", variance=0.02))
 
 
+def columns_of(fitted, inputs, coverage):
+    """What a prediction of one target adds to a frame, by the library in one process."""
+    found = fitted.predict(inputs)
+    lower, upper = found.interval(coverage)
+    deviations = {"epistemic_std": found.epistemic_variance.sqrt(), "noise_std": found.noise_variance.sqrt()}
+    return {"mean": found.mean, "lower": lower, "upper": upper, "std": found.std, **deviations}
+
+
+def frame_of(kind):
+    """The model of a kind of ``export_models``, new rows as a data frame, and inputs where it has no names."""
+    fitted, new = kept(kind).fitted, kept(kind).new
+    frame = pd.DataFrame(new if isinstance(new, dict) else {"a.b": new[:, 0], "c": new[:, 1]})
+    if "sold" in frame and kind == "table, log":  # as moments instead of text
+        frame["sold"] = pd.to_datetime(
+            pd.Series(["2024-05-05", None, "2025-01-01", "2024-02-29T10:30"]), format="ISO8601"
+        )
+    return fitted, frame.assign(key=np.arange(len(frame))), () if isinstance(new, dict) else ("a.b", "c")
+
+
+def model_columns(kind, coverage):
+    """What the prediction of a kind adds to a frame, by the library in one process."""
+    fitted, new = kept(kind).fitted, kept(kind).new
+    mean, std, epistemic, noise = library(fitted, new)
+    lower, upper = intervals(fitted, new, coverage, "predictive")
+    found = {"mean": mean, "std": std, "lower": lower, "upper": upper}
+    if epistemic is not None:
+        found |= {"epistemic_std": epistemic, "noise_std": noise}
+    if mean.ndim == 1:
+        return found
+    return {f"{name}_{target}": values[:, target] for name, values in found.items() for target in range(2)}
+
+
+def assert_same_columns(found, expected, before):
+    assert set(found.columns) == {*before, *expected}
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+def named_regressor():
+    """A regressor that knows its columns by name, in another order than the frame."""
+    table = make_table(60)
+    inputs = table[["depth", "width"]]
+    return GPRegressor(FourierFeatures(2, 20), algorithm="exact", epochs=2, random_state=0).fit(inputs, table["price"])
+
+
+class OwnMap(nn.Module):
+    """A feature map that files do not hold."""
+
+    num_features, input_dim = 3, 3
+
+    def forward(self, inputs):
+        return torch.tanh(inputs)
+
+
 def assert_same_statistics(found, expected):
     for name in ("gram", "projected_targets", "target_sum_of_squares", "log_scale_sum"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-10, atol=1e-10)
@@ -55,6 +121,8 @@ def run_block_of_page(number, names, directory, monkeypatch):
     table = make_table(200)[["width", "depth", "price"]].set_axis(["flow", "pressure", "power"], axis=1)
     (directory / "sensors").mkdir()
     table.to_parquet(directory / "sensors" / "0.parquet")
+    regressor = GPRegressor(FourierFeatures(2, 20), algorithm="exact", epochs=1, random_state=0)
+    regressor.fit(table[["flow", "pressure"]], table["power"]).save(directory / "pump.finitegp")
     found = {"model": FeatureGP(FourierFeatures(2, 32), 0.1), **names}
     exec(block, found)
     return found

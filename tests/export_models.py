@@ -11,28 +11,18 @@ import torch
 from saved_fits import make_rows as rows
 from torch import nn
 
-from finitegp import FeatureGP, GPRegressor, InputNoise, TableRegressor
+from finitegp import FeatureGP, GPRegressor, InputNoise, TableRegressor, features
 from finitegp.automatic import fit_auto
 from finitegp.automatic.boosting import fit_trees
 from finitegp.automatic.table import Table
 from finitegp.component import student_component
 from finitegp.data.scaling import Standardizer
 from finitegp.error_shape import GAUSSIAN, ErrorShape, TailedShape
+from finitegp.estimator.from_fit import as_regressor
 from finitegp.extrapolation import ExcessVariance
-from finitegp.features import (
-    ComposedFeatures,
-    ConcatenatedFeatures,
-    ConstantFeatures,
-    FourierFeatures,
-    GaussLegendreFeatures,
-    LandmarkFeatures,
-    LinearFeatures,
-    MLPFeatures,
-    PeriodicEmbedding,
-    SoftClip,
-)
 from finitegp.noise import MeanVariance, SmoothFloor
 from finitegp.scaled import ScaledGP
+from finitegp.tables.target_scale import TargetScale
 
 # Lite is right to the last digits, so it cannot be compared with less.
 OLD_SCIPY = pytest.mark.skipif(
@@ -100,22 +90,24 @@ def scaled(feature_map, *, shape=GAUSSIAN, noise_model=None, count=50):
 def all_modules():
     """Every module that a file may name, one way or another."""
     layers = [nn.Linear(2, 5), nn.GELU("tanh"), nn.Linear(5, 4, bias=False), nn.SiLU(), nn.Identity()]
-    networks = [MLPFeatures(8, (6, 3), name, index % 2 == 0, seed=index) for index, name in enumerate(ACTIVATIONS)]
-    clip = SoftClip(2, 0.8, low=[-1.2, -1.1], high=[1.1, 1.3])
-    return ConcatenatedFeatures(
+    networks = [
+        features.MLPFeatures(8, (6, 3), name, index % 2 == 0, seed=index) for index, name in enumerate(ACTIVATIONS)
+    ]
+    clip = features.SoftClip(2, 0.8, low=[-1.2, -1.1], high=[1.1, 1.3])
+    return features.ConcatenatedFeatures(
         nn.Sequential(*layers),
-        *(ComposedFeatures(PeriodicEmbedding(2, 5, 4, seed=3), network) for network in networks),
-        ComposedFeatures(clip, FourierFeatures(2, 6, "matern32", ard=False, learn_frequencies=True)),
-        LinearFeatures(2, magnitude=[0.5, 2.0], ard=True),
-        ConstantFeatures(2.0),
-        GaussLegendreFeatures(2, 6, tolerance=0.5),
+        *(features.ComposedFeatures(features.PeriodicEmbedding(2, 5, 4, seed=3), network) for network in networks),
+        features.ComposedFeatures(clip, features.FourierFeatures(2, 6, "matern32", ard=False, learn_frequencies=True)),
+        features.LinearFeatures(2, magnitude=[0.5, 2.0], ard=True),
+        features.ConstantFeatures(2.0),
+        features.GaussLegendreFeatures(2, 6, tolerance=0.5),
         input_dim=2,
     )
 
 
 def noise(reads="inputs", width=2):
     def network(seed):
-        return nn.Sequential(MLPFeatures(width, (5,), "relu", seed=seed), nn.Linear(5, 1), SmoothFloor(-1.0))
+        return nn.Sequential(features.MLPFeatures(width, (5,), "relu", seed=seed), nn.Linear(5, 1), SmoothFloor(-1.0))
 
     torch.manual_seed(1)
     return InputNoise(MeanVariance(network(0), network(1)), reads=reads, variance=0.05, bounds=(-0.9, 2.0))
@@ -123,7 +115,7 @@ def noise(reads="inputs", width=2):
 
 def landmarks(kernel):
     places = rows(30, seed=5)[0] / 3 - 0.3
-    return LandmarkFeatures.at(places, kernel=kernel, length_scales=[0.7, 1.1], variance=1.3)
+    return features.LandmarkFeatures.at(places, kernel=kernel, length_scales=[0.7, 1.1], variance=1.3)
 
 
 def _large(heavy):
@@ -134,7 +126,7 @@ def _large(heavy):
 
 def _outside(shape):
     """With a variance outside of the rows seen, as large tables have it."""
-    fit = scaled(LinearFeatures(2), shape=shape)
+    fit = scaled(features.LinearFeatures(2), shape=shape)
     inputs = fit.inputs_scaler.transform(rows(50)[0])
     return replace(fit, excess=ExcessVariance.fit(inputs, np.array([0.9, 0.2])))
 
@@ -155,23 +147,32 @@ def _given(feature_map, **options):
 def _several():
     inputs, targets = rows(60)
     both = np.column_stack([targets, inputs[:, 1] ** 2])
-    return GPRegressor(FourierFeatures(2, 20), algorithm="exact", epochs=3, random_state=0).fit(inputs, both)
+    return GPRegressor(features.FourierFeatures(2, 20), algorithm="exact", epochs=3, random_state=0).fit(inputs, both)
 
 
 def _tables(scale, automatic):
     made, targets = table(120)
     # Columns: size, size missing, three cuts, shop's mean and frequency, five parts of the date, open, weight.
-    given = None if automatic else LinearFeatures(14)
+    given = None if automatic else features.LinearFeatures(14)
     regressor = None if automatic else GPRegressor(given, algorithm="exact", epochs=3, random_state=0)
     model = TableRegressor(effort="low", random_state=0, target_scale=scale, regressor=regressor)
     return model.fit(made, targets)
 
 
-def _named():
+def _named(scale="identity", *, automatic=False):
     inputs, targets = rows(60)
+    targets = targets if scale == "identity" else np.exp(targets / 20 - 1)
     named = {"length": inputs[:, 0], "width": inputs[:, 1], "power": targets}
-    regressor = GPRegressor(FourierFeatures(2, 20), algorithm="exact", epochs=3, random_state=0)
-    return TableRegressor(target_scale="identity", regressor=regressor).fit(named, target="power")
+    regressor = GPRegressor(features.FourierFeatures(2, 20), algorithm="exact", epochs=3, random_state=0)
+    if automatic:
+        regressor = GPRegressor(effort="low", random_state=0)
+    return TableRegressor(target_scale=scale, regressor=regressor).fit(named, target="power")
+
+
+def _student_root():
+    """Student's t, of which the degrees of freedom depend on the row, on the scale of a square root."""
+    scale = TargetScale.fitted("square root", np.array([900.0, 4900.0]))
+    return TableRegressor.from_parts(as_regressor(_outside(ErrorShape(5.0))), _named().encoder_, "power", None, scale)
 
 
 KINDS = {
@@ -180,16 +181,20 @@ KINDS = {
     "automatic large": lambda: _large(False),
     "automatic large, heavy tails": lambda: _large(True),
     "every module": lambda: scaled(all_modules()),
-    "noise from inputs": lambda: scaled(LinearFeatures(2), noise_model=noise(), shape=ErrorShape(4.0)),
+    "noise from inputs": lambda: scaled(features.LinearFeatures(2), noise_model=noise(), shape=ErrorShape(4.0)),
     "two shapes of errors": lambda: _outside(TailedShape(ErrorShape(5.0), GAUSSIAN, share=0.1, ratio=6.0)),
     "boosted trees": _with_trees,
-    "noise from features": lambda: scaled(LinearFeatures(2), noise_model=noise("features", 3)),
+    "noise from features": lambda: scaled(features.LinearFeatures(2), noise_model=noise("features", 3)),
     **{f"{kernel} on landmarks": lambda kernel=kernel: scaled(landmarks(kernel)) for kernel in ("rbf", "matern32")},
-    "given network": lambda: _given(MLPFeatures(2, (16, 8), seed=0), noise="input"),
-    "Fourier": lambda: _given(FourierFeatures(2, 60, seed=1)),
-    "Gauss-Legendre": lambda: _given(GaussLegendreFeatures(2, 8, tolerance=0.3)),
+    "given network": lambda: _given(features.MLPFeatures(2, (16, 8), seed=0), noise="input"),
+    "Fourier": lambda: _given(features.FourierFeatures(2, 60, seed=1)),
+    "Gauss-Legendre": lambda: _given(features.GaussLegendreFeatures(2, 8, tolerance=0.3)),
     "several targets": _several,
     "table of numbers": _named,
+    "table of numbers, log": lambda: _named("log"),
+    "table of numbers, log, automatic": lambda: _named("log", automatic=True),
+    "table of numbers, Yeo-Johnson": lambda: _named("yeo-johnson"),
+    "table of numbers, square root": _student_root,
     "table": lambda: _tables("identity", True),
     "table, log": lambda: _tables("log", False),
 }
@@ -200,7 +205,7 @@ def kept(kind):
     """The model of a kind, made once."""
     torch.manual_seed(0)
     fitted = KINDS[kind]()
-    if kind == "table of numbers":
+    if kind.startswith("table of numbers"):
         names = ("length", "width")
         new, (later, targets) = rows(9, seed=1)[0] * 1.5, rows(12, seed=2)
         tables = [dict(zip(names, each.T, strict=True)) for each in (new, later)]

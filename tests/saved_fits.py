@@ -6,21 +6,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from finitegp import FeatureGP, ScaledGP
+from finitegp import FeatureGP, ScaledGP, features
 from finitegp.component import Component
 from finitegp.data.scaling import Standardizer
-from finitegp.features import (
-    ComposedFeatures,
-    ConcatenatedFeatures,
-    ConstantFeatures,
-    FourierFeatures,
-    GaussLegendreFeatures,
-    LandmarkFeatures,
-    LinearFeatures,
-    MLPFeatures,
-    PeriodicEmbedding,
-    SoftClip,
-)
 from finitegp.noise import ConstantNoise, InputNoise, MeanVariance, SmoothFloor
 
 
@@ -53,26 +41,30 @@ def network():
 
 def landmarks():
     places = np.linspace(-2.0, 2.0, 12).reshape(6, 2)
-    return LandmarkFeatures.at(places, kernel="rbf", length_scales=[0.5, 2.0], variance=1.3)
+    return features.LandmarkFeatures.at(places, kernel="rbf", length_scales=[0.5, 2.0], variance=1.3)
 
 
 MAPS = {
-    "MLPFeatures": lambda: MLPFeatures(2, (6, 5), activation="gelu", seed=1),
-    "MLPFeatures, no last activation": lambda: MLPFeatures(2, (6,), final_activation=False, seed=1),
-    "LinearFeatures": lambda: LinearFeatures(2, magnitude=0.2, bias_magnitude=3.0),
-    "LinearFeatures, no bias": lambda: LinearFeatures(2, bias=False),
-    "ConstantFeatures": lambda: ConstantFeatures(2.5),
-    "PeriodicEmbedding": lambda: PeriodicEmbedding(2, num_frequencies=3, width=3, seed=4),
-    "FourierFeatures": lambda: FourierFeatures(2, 10, kernel="matern32", length_scales=[0.5, 2.0], seed=5),
-    "FourierFeatures, fixed": lambda: FourierFeatures(
+    "MLPFeatures": lambda: features.MLPFeatures(2, (6, 5), activation="gelu", seed=1),
+    "MLPFeatures, no last activation": lambda: features.MLPFeatures(2, (6,), final_activation=False, seed=1),
+    "LinearFeatures": lambda: features.LinearFeatures(2, magnitude=0.2, bias_magnitude=3.0),
+    "LinearFeatures, no bias": lambda: features.LinearFeatures(2, bias=False),
+    "ConstantFeatures": lambda: features.ConstantFeatures(2.5),
+    "PeriodicEmbedding": lambda: features.PeriodicEmbedding(2, num_frequencies=3, width=3, seed=4),
+    "FourierFeatures": lambda: features.FourierFeatures(2, 10, kernel="matern32", length_scales=[0.5, 2.0], seed=5),
+    "FourierFeatures, fixed": lambda: features.FourierFeatures(
         2, 10, ard=False, sampling="orthogonal", learn_length_scales=False, learn_frequencies=True
     ),
     "LandmarkFeatures": landmarks,
-    "SoftClip": lambda: SoftClip(2, limit=2.0, low=[-3.0, -2.5], high=[1.0, 4.0]),
-    "GaussLegendreFeatures": lambda: GaussLegendreFeatures(2, 22, length_scales=[1.5, 2.0], magnitude=0.7),
-    "ComposedFeatures": lambda: ComposedFeatures(PeriodicEmbedding(2, 3, 3), MLPFeatures(6, (7,), seed=2)),
-    "ConcatenatedFeatures": lambda: ConcatenatedFeatures(
-        nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Identity(), nn.SiLU(), nn.Mish()), ConstantFeatures(), input_dim=2
+    "SoftClip": lambda: features.SoftClip(2, limit=2.0, low=[-3.0, -2.5], high=[1.0, 4.0]),
+    "GaussLegendreFeatures": lambda: features.GaussLegendreFeatures(2, 22, length_scales=[1.5, 2.0], magnitude=0.7),
+    "ComposedFeatures": lambda: features.ComposedFeatures(
+        features.PeriodicEmbedding(2, 3, 3), features.MLPFeatures(6, (7,), seed=2)
+    ),
+    "ConcatenatedFeatures": lambda: features.ConcatenatedFeatures(
+        nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Identity(), nn.SiLU(), nn.Mish()),
+        features.ConstantFeatures(),
+        input_dim=2,
     ),
 }
 

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from export_models import kept
 from torch import nn
 
 from finitegp import DataError, FeatureGP, FourierFeatures, InputNoise, MLPFeatures
+from finitegp.features import ConcatenatedFeatures, GaussLegendreFeatures, LandmarkFeatures, LinearFeatures
 
 pytest.importorskip("botorch", reason="needs the extra 'botorch'", exc_type=ImportError)
 
@@ -97,6 +99,59 @@ def assert_same(posterior, peer, tolerance):
 @pytest.fixture
 def points(generator):
     return BOUNDS[0] + 3.0 * torch.rand(5, 4, 2, dtype=torch.float64, generator=generator)
+
+
+def landmarks(kernel):
+    places = BOUNDS[0] + 3.0 * torch.rand(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    return LandmarkFeatures.at(places, kernel=kernel, length_scales=[0.5, 0.8], variance=1.3)
+
+
+MAPS = {
+    "Fourier": make_map,
+    "network": lambda: MLPFeatures(2, (16, 8), "tanh", seed=0),
+    "Gauss-Legendre": lambda: GaussLegendreFeatures(2, 6, tolerance=0.3),
+    "linear": lambda: LinearFeatures(2),
+    "rbf on landmarks": lambda: landmarks("rbf"),
+    "matern32 on landmarks": lambda: ConcatenatedFeatures(LinearFeatures(2), landmarks("matern32")),
+    "a module of one's own": lambda: nn.Sequential(nn.Linear(2, 4), nn.Softplus()),
+}
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_every_feature_map_has_the_librarys_posterior(kind, points, tolerances):
+    """Joint over points and of batches of them, with gradients, and after more rows."""
+    X, Y = make_rows()
+    gp = FeatureGP(MAPS[kind](), NOISE, output_scale=1.7).double()
+    model = FeatureGPModel.from_rows(gp, X, Y)
+    later = model.condition_on_observations(X[:3] + 0.2, Y[:3])
+    fantasies = model.condition_on_observations(X[None, :3] + 0.2, Y[None, :3])
+    alone = gp.condition((X, Y))
+    for fitted, mine in ((alone, model), (alone.update((X[:3] + 0.2, Y[:3])), later)):
+        posterior = mine.posterior(points)
+        for batch, where in enumerate(points):
+            expected = fitted.predict(where, return_covariance=True)
+            torch.testing.assert_close(posterior.mean[batch, :, 0], expected.mean, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(covariance(posterior)[batch], expected.covariance, rtol=1e-9, atol=1e-9)
+    assert_same(fantasies.posterior(points), later.posterior(points), tolerances["reference"])
+    where = points.clone().requires_grad_()
+
+    def ends(where):
+        found = model.posterior(where)
+        return found.mean.sum() + found.variance.sum()
+
+    (gradient,) = torch.autograd.grad(ends(where), where)
+    step = 1e-6 * torch.randn(points.shape, dtype=torch.float64)
+    change = (ends(points + step) - ends(points - step)) / 2.0
+    torch.testing.assert_close((gradient * step).sum(), change, rtol=1e-4, atol=1e-9)
+
+
+def test_gradients_at_a_landmark_are_numbers():
+    X, Y = make_rows()
+    feature_map = landmarks("matern32")
+    model = FeatureGPModel.from_rows(FeatureGP(feature_map, NOISE), X, Y)
+    where = feature_map.landmarks[:2].clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model.posterior(where).variance.sum(), where)
+    assert bool(torch.isfinite(gradient).all())
 
 
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
@@ -345,8 +400,9 @@ class TestAsBoTorchTestsItsModels(BotorchTestCase):
 
 def test_refusals_say_what_to_do(model):
     X, Y = make_rows(outcomes=2)
-    with pytest.raises(DataError, match=r"condition a FeatureGP on rows"):
-        FeatureGPModel(object())
+    for kind in ("Fourier", "automatic small", "automatic large", "table of numbers", "table, log"):
+        with pytest.raises(DataError, match=r"condition a FeatureGP on rows"):
+            FeatureGPModel(kept(kind).fitted)
     with pytest.raises(DataError, match=r"last dimension for the outcomes"):
         model.condition_on_observations(X[:3], Y[:3, 0])
     with pytest.raises(DataError, match=r"botorch.models.model.ModelList"):

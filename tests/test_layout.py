@@ -1,6 +1,7 @@
 """How the modules of the package, and of what is built on it, depend on one another."""
 
 import ast
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,20 @@ def test_every_public_name_is_there():
     assert shown == finitegp._MODULES
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         finitegp.nothing  # noqa: B018
+
+
+def test_a_test_file_that_cannot_be_imported_is_an_error(tmp_path):
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_broken.py").write_text("import no_such_module\n\n\ndef test_nothing():\n    pass\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        f"--rootdir={tmp_path}",
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
+    assert "No module named 'no_such_module'" in done.stdout

@@ -66,7 +66,8 @@ class FeatureGPModel(Model, FantasizeMixin):
     Posteriors are float64 and differentiable in the inputs, with any batch dimensions. Several outcomes share features
     and noise and are independent given them; for outcomes with features of their own use BoTorch's ``ModelList``.
     ``get_matheron_path_model`` and ``PathwiseThompsonSampling`` draw exact functions of the posterior, linear in the
-    features. ``fantasize`` and ``condition_on_observations`` are exact.
+    features. ``fantasize`` and ``condition_on_observations`` are exact. Posteriors of features on landmarks have the
+    variance that these features do not see; new rows leave it as it is, and functions drawn are without it.
 
     Args:
         fitted: The fitted model, in the units of the transforms' results.
@@ -180,8 +181,10 @@ class FeatureGPModel(Model, FantasizeMixin):
         """
         if output_indices is not None:
             return self.subset_output(output_indices).posterior(X, None, observation_noise, posterior_transform)
-        features, own_noise = self._features(self._transformed(X))
+        inputs = self._transformed(X)
+        features, own_noise = self._features(inputs)
         mean, covariance = self._moments(features)
+        covariance = covariance + self.fitted.residual_covariance(inputs, features)
         mean, covariance = mean.mT, covariance.unsqueeze(-3)  # outcomes before points: each is a Gaussian of its own
         covariance = covariance.expand(*mean.shape, mean.shape[-1])
         if isinstance(observation_noise, Tensor):

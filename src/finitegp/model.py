@@ -377,11 +377,11 @@ class FittedGP:
         return replace(found, epistemic_variance=found.epistemic_variance + scale * lost.to(found.epistemic_variance))
 
     def residual_covariance(self, inputs: Tensor, features: Tensor) -> Tensor:
-        """``(rows, rows)`` covariance of what features on landmarks do not see; zero without landmarks."""
+        """``(*batch, rows, rows)`` covariance of what features on landmarks do not see; zero without landmarks."""
         scale = self.model.output_scale
-        total = torch.zeros(len(inputs), len(inputs), dtype=torch.float64)
+        total = torch.zeros(*inputs.shape[:-1], inputs.shape[-2], dtype=torch.float64)
         for part, mine in landmark_parts(self.model.feature_map, features / math.sqrt(scale)):
-            total += scale * part.residual_covariance(inputs.to(mine), mine)
+            total = total + scale * part.residual_covariance(inputs.to(mine), mine)
         return total
 
     @torch.no_grad()

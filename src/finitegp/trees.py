@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from .errors import ModelFileError
-from .lite.program import sum_trees
+from .lite.program import LiteError, check_trees, sum_trees
 
 Array = npt.NDArray[np.float64]
 # No scaled input is larger: where a tree ends early, all rows go left below.
 NEVER = 1e9
-_MOST_NODES = 1023
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +60,11 @@ class BoostedTrees:
         Raises:
             ModelFileError: If it makes no sense for inputs of this many columns.
         """
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 < weight <= 1.0:
-            raise ModelFileError("the weight of its trees makes no sense")
-        places, thresholds, leaves = (tensors[name] for name in ("columns", "thresholds", "leaves"))
-        nodes = places.shape[1] if places.ndim == 2 else 0
-        good = places.dtype == torch.int64 and thresholds.dtype == leaves.dtype == torch.float64
-        good = good and 0 < nodes <= _MOST_NODES and (nodes & (nodes + 1)) == 0 and len(places) > 0
-        good = good and thresholds.shape == places.shape and leaves.shape == (len(places), nodes + 1)
-        if not good or int(places.min()) < 0 or int(places.max()) >= columns:
+        places, thresholds, leaves = (tensors[name].double().numpy() for name in ("columns", "thresholds", "leaves"))
+        if tensors["columns"].dtype != torch.int64:
             raise ModelFileError("its trees make no sense")
-        if not bool(torch.isfinite(thresholds).all() and torch.isfinite(leaves).all()):
-            raise ModelFileError("its trees hold what is no number")
-        return cls(places.numpy(), thresholds.numpy(), leaves.numpy(), float(weight))
+        try:
+            share = check_trees(weight, places, thresholds, leaves, columns)
+        except LiteError as error:
+            raise ModelFileError(str(error)) from None
+        return cls(places.astype(np.int64), thresholds, leaves, share)

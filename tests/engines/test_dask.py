@@ -6,16 +6,24 @@ import pytest
 import torch
 from engine_rows import (
     INPUTS,
+    MAPS,
     FailsOnce,
+    OwnMap,
+    assert_same_columns,
     assert_same_statistics,
+    columns_of,
+    frame_of,
     make_model,
     make_noisy_model,
     make_table,
+    model_columns,
+    named_regressor,
     parts_of,
     run_block_of_page,
 )
+from export_models import KINDS, file_of, kept
 
-from finitegp import DataError
+from finitegp import DataError, GPRegressor
 
 pytest.importorskip("dask.dataframe", reason="needs the extra 'dask'", exc_type=ImportError)
 pytest.importorskip("distributed", reason="needs the extra 'dask'", exc_type=ImportError)
@@ -90,10 +98,7 @@ def test_posterior_and_predictions(frame, table):
     alone_model = make_model()
     alone = alone_model.condition(parts_of(table), optimize_noise=True)
     assert model.noise_variance == pytest.approx(alone_model.noise_variance, rel=1e-10)
-    expected = alone.predict(new[INPUTS].to_numpy())
-    low, high = expected.interval(0.8)
-    columns = {"mean": expected.mean, "lower": low, "upper": high, "std": expected.std}
-    columns["epistemic_std"], columns["noise_std"] = expected.epistemic_variance.sqrt(), expected.noise_variance.sqrt()
+    columns = columns_of(alone, new[INPUTS].to_numpy(), 0.8)
     lazy = DaskRows(dask.dataframe.from_pandas(new, npartitions=3), INPUTS).predict(fitted, coverage=0.8)
     found = lazy.compute()
     assert list(lazy.columns) == list(found.columns)
@@ -103,6 +108,40 @@ def test_posterior_and_predictions(frame, table):
     for name, values in columns.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-10, atol=1e-10)
         np.testing.assert_allclose(as_arrays[name].compute(), values, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_every_feature_map(kind, frame, table):
+    model, new = make_model(feature_map=MAPS[kind]()), make_table(50, seed=1)
+    fitted = DaskRows(frame, INPUTS, "price").condition(model)
+    found = DaskRows(dask.dataframe.from_pandas(new, npartitions=2), INPUTS).predict(fitted, coverage=0.8).compute()
+    alone = model.condition(parts_of(table))
+    assert_same_columns(found, columns_of(alone, new[INPUTS].to_numpy(), 0.8), new.columns)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_kind_of_model_predicts(kind, client):
+    fitted, new, inputs = frame_of(kind)
+    lazy = DaskRows(dask.dataframe.from_pandas(new, npartitions=2), inputs).predict(fitted, coverage=0.8)
+    found, expected = lazy.compute(), model_columns(kind, 0.8)
+    assert list(lazy.columns) == list(found.columns)
+    assert_same_columns(found, expected, new.columns)
+    if inputs:
+        arrays = DaskRows.from_arrays(*arrays_of([new[list(inputs)].to_numpy()], rows=4)).predict(fitted, coverage=0.8)
+        assert arrays.keys() == expected.keys()
+        np.testing.assert_allclose(arrays[next(iter(expected))].compute(), next(iter(expected.values())), rtol=1e-10)
+
+
+def test_workers_get_the_bytes_of_a_file(frame, tmp_path):
+    """Of a model file, and of a regressor that finds its columns by name."""
+    fitted, new, _ = frame_of("table")
+    rows = DaskRows(dask.dataframe.from_pandas(new, npartitions=1))
+    found = [rows.predict(model) for model in (file_of("table", tmp_path), fitted)]
+    pd.testing.assert_frame_equal(*(each.compute() for each in found))
+    regressor = named_regressor()
+    expected = regressor.predict(make_table()[["depth", "width"]])
+    np.testing.assert_allclose(DaskRows(frame).predict(regressor)["mean"].compute(), expected, rtol=1e-10)
 
 
 def test_predictions_of_several_targets_and_empty_partitions(frame, table):
@@ -160,7 +199,7 @@ def test_refusals_say_what_to_do(frame, table):
     inputs, targets = arrays_of(parts_of(table))
     with pytest.raises(DataError, match="'key' does not hold numbers: encode it"):
         DaskRows(frame, [*INPUTS, "key"], "price")
-    with pytest.raises(DataError, match="no column 'length': the frame has 'width'"):
+    with pytest.raises(DataError, match="no column 'length' in the frame"):
         DaskRows(frame, ["length"], "price")
     with pytest.raises(DataError, match="put it in a list"):
         DaskRows(frame, "width", "price")
@@ -170,8 +209,23 @@ def test_refusals_say_what_to_do(frame, table):
         DaskRows(frame, INPUTS).statistics(make_model())
     with pytest.raises(DataError, match="column 'mean' already: rename or drop"):
         DaskRows(frame.rename(columns={"rent": "mean"}), INPUTS).predict(fitted)
+    with pytest.raises(DataError, match="does not know its columns by name: name them in inputs"):
+        DaskRows(frame).predict(fitted)
+    with pytest.raises(DataError, match="takes 3 columns, but there are 2"):
+        DaskRows(frame, INPUTS[:2]).predict(fitted)
+    with pytest.raises(DataError, match="There is no column 'size' in the frame"):
+        DaskRows(frame).predict(kept("table").fitted)
+    with pytest.raises(DataError, match="The model is a dict: pass a FittedGP"):
+        DaskRows(frame, INPUTS).predict({})
+    own = GPRegressor(OwnMap(), algorithm="exact", epochs=1).fit(table[INPUTS], table["price"])
+    with pytest.raises(DataError, match=r"cannot load this one: .*OwnMap.*pass a FittedGP instead"):
+        DaskRows(frame).predict(own)
+    with pytest.raises(DataError, match="no inputs, so they can only be predicted: name the inputs"):
+        DaskRows(frame, targets="price").statistics(make_model())
     with pytest.raises(ValueError, match="coverage must be between 0 and 1"):
         DaskRows(frame, INPUTS).predict(fitted, coverage=90)
+    with pytest.raises(DataError, match=r"arrays have none: use DaskRows\(frame\)"):
+        DaskRows.from_arrays(inputs).predict(kept("table").fitted)
     with pytest.raises(DataError, match=r"use dask.array.from_array"):
         DaskRows.from_arrays(inputs, parts_of(table)[1])
     with pytest.raises(DataError, match=r"compute_chunk_sizes"):

@@ -10,16 +10,24 @@ import pytest
 import torch
 from engine_rows import (
     INPUTS,
+    MAPS,
     FailsOnce,
+    OwnMap,
+    assert_same_columns,
     assert_same_statistics,
+    columns_of,
+    frame_of,
     make_model,
     make_noisy_model,
     make_table,
+    model_columns,
+    named_regressor,
     parts_of,
     run_block_of_page,
 )
+from export_models import KINDS, file_of, kept
 
-from finitegp import DataError
+from finitegp import DataError, GPRegressor
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'", exc_type=ImportError)
 
@@ -47,6 +55,7 @@ def spark():
             "spark.executorEnv.PYTHONPATH": paths,
             "spark.executorEnv.OMP_NUM_THREADS": "1",
             "spark.executor.memory": "1g",
+            "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "300",  # several batches in each partition
             "spark.log.level": "OFF",
         }
@@ -114,14 +123,53 @@ def test_posterior_and_predictions(spark, frame, table):
     alone_model = make_model()
     alone = alone_model.condition(parts_of(table), optimize_noise=True)
     assert model.noise_variance == pytest.approx(alone_model.noise_variance, rel=1e-10)
-    expected = alone.predict(new[INPUTS].to_numpy())
-    low, high = expected.interval(0.8)
-    columns = {"mean": expected.mean, "lower": low, "upper": high, "std": expected.std}
-    columns["epistemic_std"], columns["noise_std"] = expected.epistemic_variance.sqrt(), expected.noise_variance.sqrt()
+    columns = columns_of(alone, new[INPUTS].to_numpy(), 0.8)
     found = collect(SparkRows(spark.createDataFrame(new), INPUTS).predict(fitted, coverage=0.8))
     assert found["key"].tolist() == new["key"].tolist()
     for name, values in columns.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_every_feature_map(kind, spark, frame, table):
+    model, new = make_model(feature_map=MAPS[kind]()), make_table(50, seed=1).sort_values("key", ignore_index=True)
+    fitted = SparkRows(frame, INPUTS, "price").condition(model)
+    found = collect(SparkRows(spark.createDataFrame(new), INPUTS).predict(fitted, coverage=0.8))
+    alone = model.condition(parts_of(table))
+    assert_same_columns(found, columns_of(alone, new[INPUTS].to_numpy(), 0.8), new.columns)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_kind_of_model_predicts(kind, spark):
+    fitted, new, inputs = frame_of(kind)
+    found = collect(SparkRows(spark.createDataFrame(new).repartition(2), inputs).predict(fitted, coverage=0.8))
+    assert_same_columns(found, model_columns(kind, 0.8), new.columns)
+
+
+def test_workers_get_the_bytes_of_a_file(spark, frame, table, tmp_path):
+    """Of a model file, and of a regressor that finds its columns by name."""
+    fitted, new, _ = frame_of("table")
+    rows = SparkRows(spark.createDataFrame(new))
+    one, other = (collect(rows.predict(model)) for model in (file_of("table", tmp_path), fitted))
+    assert one.equals(other)
+    regressor = named_regressor()
+    expected = regressor.predict(table.sort_values("key")[["depth", "width"]])
+    np.testing.assert_allclose(collect(SparkRows(frame).predict(regressor))["mean"], expected, rtol=1e-10)
+
+
+def test_columns_of_other_types(spark):
+    """Decimals, moments and dates of Spark are numbers and dates of the table."""
+    fitted, new, _ = frame_of("table")
+    plain = new.assign(sold=["2024-05-05", "2024-06-01", "2025-01-01", "2024-02-29"])
+    frame = spark.createDataFrame(plain)
+    expected = collect(SparkRows(frame).predict(fitted))["mean"]
+    casts = {"size": "decimal(8, 3)", "sold": "date", "key": "bigint"}
+    for moment in ("date", "timestamp_ntz", "timestamp"):
+        changed = frame
+        for name, kind in (casts | {"sold": moment}).items():
+            changed = changed.withColumn(name, changed[name].cast(kind))
+        np.testing.assert_allclose(collect(SparkRows(changed).predict(fitted))["mean"], expected, rtol=1e-12)
 
 
 def test_several_targets_and_empty_partitions(frame, table):
@@ -160,7 +208,7 @@ def test_refusals_say_what_to_do(spark, frame, table):
     fitted = make_model().condition(parts_of(table))
     with pytest.raises(DataError, match="'key' does not hold numbers: encode it"):
         SparkRows(frame, [*INPUTS, "key"], "price")
-    with pytest.raises(DataError, match="no column 'length': the frame has 'width'"):
+    with pytest.raises(DataError, match="no column 'length' in the frame"):
         SparkRows(frame, ["length"], "price")
     with pytest.raises(DataError, match=r"use spark\.createDataFrame"):
         SparkRows(table, INPUTS, "price")
@@ -170,6 +218,19 @@ def test_refusals_say_what_to_do(spark, frame, table):
         SparkRows(frame, INPUTS).statistics(make_model())
     with pytest.raises(DataError, match="column 'mean' already: rename or drop"):
         SparkRows(frame.withColumnRenamed("rent", "mean"), INPUTS).predict(fitted)
+    with pytest.raises(DataError, match="does not know its columns by name: name them in inputs"):
+        SparkRows(frame).predict(fitted)
+    with pytest.raises(DataError, match="takes 3 columns, but there are 2"):
+        SparkRows(frame, INPUTS[:2]).predict(fitted)
+    with pytest.raises(DataError, match="There is no column 'size' in the frame"):
+        SparkRows(frame).predict(kept("table").fitted)
+    with pytest.raises(DataError, match="The model is a dict: pass a FittedGP"):
+        SparkRows(frame, INPUTS).predict({})
+    own = GPRegressor(OwnMap(), algorithm="exact", epochs=1).fit(table[INPUTS], table["price"])
+    with pytest.raises(DataError, match=r"cannot load this one: .*OwnMap.*pass a FittedGP instead"):
+        SparkRows(frame).predict(own)
+    with pytest.raises(DataError, match="no inputs, so they can only be predicted: name the inputs"):
+        SparkRows(frame, targets="price").statistics(make_model())
     with pytest.raises(ValueError, match="coverage must be between 0 and 1"):
         SparkRows(frame, INPUTS).predict(fitted, coverage=90)
     with pytest.raises(ValueError, match="max_tasks must be at least 1"):

@@ -8,26 +8,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from export_models import KINDS, kept, library, rows, scaled
+from export_models import KINDS, kept, library, rows, scaled, table
+from torch import nn
 from typer.testing import CliRunner
 
-from finitegp import DataError, GPRegressor
+from finitegp import DataError, FeatureGP, GPRegressor, TableRegressor
 from finitegp.cli import app
 from finitegp.errors import ArgumentError
 from finitegp.export import export_c
 from finitegp.export.c_header import _plain
+from finitegp.export.described import described
 from finitegp.features import ConcatenatedFeatures, FourierFeatures, LandmarkFeatures, LinearFeatures, MLPFeatures
 from finitegp.lite.program import Value, evaluate
 from finitegp.scaled import ScaledGP
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-shared", "-fPIC"]
-EXPORTED = [kind for kind in KINDS if kind not in ("table", "table, log")]
+EXPORTED = [kind for kind in KINDS if kind not in ("table", "table, log", "table of numbers, log, automatic")]
 # Of the largest value: kernels on landmarks subtract nearly equal numbers, an RBF kernel the more.
 FLOAT = {"automatic small without rows": 3e-3, "rbf on landmarks": 1e-4}
 PAIRS = [(kind, real) for kind in EXPORTED for real in ("double", "float")]
 PAIRS.remove(("automatic small", "float"))  # refused: 32 bits are not enough
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler (cc or gcc)")
+
+
+def has_no_parts(kind):
+    """Whether the target has another scale, on which the standard deviation has no parts."""
+    return kind.startswith("table of numbers, ")
 
 
 def slug(kind, real):
@@ -43,8 +50,10 @@ def compiled(tmp_path_factory):
         name = slug(kind, real)
         export_c(kept(kind).fitted, directory / f"{name}.h", name=name, real=real)
         pointers = ", ".join(f"{real} *{letter}" for letter in "abcd")
+        given = "x, a, d" if has_no_parts(kind) else "x, a, b, c, d"
+        unused = "(void)b; (void)c; " if has_no_parts(kind) else ""
         code += f'#include "{name}.h"\nvoid run_{name}(const {real} *x, {pointers});\n'
-        code += f"void run_{name}(const {real} *x, {pointers}) {{ {name}_predict(x, a, b, c, d); }}\n"
+        code += f"void run_{name}(const {real} *x, {pointers}) {{ {unused}{name}_predict({given}); }}\n"
     return compile_c(directory, code)
 
 
@@ -82,8 +91,21 @@ def test_predictions_are_the_librarys(kind, real, compiled):
 
 
 def test_what_a_header_cannot_do_is_refused_by_name(tmp_path):
-    with pytest.raises(DataError, match="Column 'size' holds gaps"):
+    with pytest.raises(DataError, match="Column 'size' had gaps in the fit, but a C header takes numbers only: fit"):
         export_c(kept("table").fitted, tmp_path / "model.h")
+    with pytest.raises(DataError, match=r"scale 'log'.*mixtures.*fit with target_scale='identity', or export an ONNX"):
+        export_c(kept("table of numbers, log, automatic").fitted, tmp_path / "model.h")
+    made, targets = table(60)
+    for name, what in (("cut", "text"), ("sold", "dates")):
+        model = TableRegressor(regressor=GPRegressor("fourier", algorithm="exact", epochs=1, random_state=0))
+        with pytest.raises(DataError, match=f"Column '{name}' holds {what}"):
+            export_c(model.fit({name: made[name]}, targets), tmp_path / "model.h")
+    with pytest.raises(DataError, match=r"^The model cannot be exported: it cannot be used: .*Own.*make it of "):
+        export_c(GPRegressor(Own(), algorithm="exact", epochs=1).fit(*rows(20)), tmp_path / "model.h")
+    with pytest.raises(DataError, match=r"one number for each of 50 rows, but have shape \(3,\)"):
+        export_c(kept("Fourier").fitted, tmp_path / "model.h", max_bytes="1kB", rows=rows(50)[0], targets=np.ones(3))
+    with pytest.raises(DataError, match="give both"):
+        export_c(kept("Fourier").fitted, tmp_path / "model.h", targets=np.ones(3))
     with pytest.raises(DataError, match="C identifier"):
         export_c(kept("Fourier").fitted, tmp_path / "model.h", name="1*/")
     with pytest.raises(ValueError, match="real must be"):
@@ -100,8 +122,6 @@ def test_float_is_refused_where_it_is_not_enough(tmp_path):
 
 
 def test_names_of_columns_cannot_end_the_comment(tmp_path):
-    from finitegp import TableRegressor
-
     inputs, targets = rows(30)
     regressor = GPRegressor(LinearFeatures(2), algorithm="exact", epochs=1)
     model = TableRegressor(target_scale="identity", regressor=regressor)
@@ -110,6 +130,28 @@ def test_names_of_columns_cannot_end_the_comment(tmp_path):
     text = (tmp_path / "model.h").read_text(encoding="ascii")
     assert text.count("*/") == 1
     assert "a* / int x;" in text
+
+
+class Own(nn.Module):
+    """A feature map that files do not hold."""
+
+    num_features = 2
+
+    def forward(self, inputs):
+        return inputs
+
+
+def test_a_fitted_gp_is_exported_in_its_own_units(tmp_path):
+    inputs, targets = rows(50)
+    fitted = FeatureGP(FourierFeatures(2, 20), 0.1).condition((inputs, targets))
+    found, expected = described(fitted).predict(inputs), fitted.predict(inputs)
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-10)
+    np.testing.assert_allclose(found.epistemic_std, expected.epistemic_variance.sqrt(), rtol=1e-10)
+    assert export_c(fitted, tmp_path / "model.h").features == 20
+    several = FeatureGP(FourierFeatures(2, 20), 0.1).condition((inputs, np.stack([targets, targets], axis=1)))
+    for given, words in ((several, "2 targets"), (FeatureGP(Own(), 0.1).condition((inputs, targets)), "input_dim")):
+        with pytest.raises(DataError, match=f"{words} cannot be exported: fit a GPRegressor"):
+            export_c(given, tmp_path / "model.h")
 
 
 @needs_compiler
@@ -148,7 +190,6 @@ def _exact(fit, inputs, limit, new):
     """From the chosen columns of features at all training rows, by the textbook formulas of the function space."""
     from finitegp.export.c_export import _print
     from finitegp.export.compression import compressed
-    from finitegp.export.described import described
 
     small = compressed(described(fit), lambda model: _print(model, "model", "float").constant_bytes, limit)
     gp = small.fits[0].gps[0]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
-from ..model import FittedGP
 from .partitions import (
     Block,
     Columns,
@@ -16,13 +15,9 @@ from .partitions import (
     PartitionedRows,
     ResidualWork,
     StatisticsWork,
-    check_coverage,
-    check_new_names,
-    check_on_cpu,
-    predict_block,
-    prediction_names,
     sum_blocks,
 )
+from .prediction import Predictable, Predictor
 
 try:
     import dask
@@ -43,7 +38,8 @@ class DaskRows(PartitionedRows):
 
     Args:
         frame: A ``dask.dataframe.DataFrame``.
-        inputs: Columns that the feature map takes, in its order.
+        inputs: Columns that the feature map takes, in its order; none for new rows of a model that finds its columns
+            by name.
         targets: One column or several; none for new rows.
         weights: The column of row weights, which divide the row's noise variance.
         counts: The column with the number of equal rows that each row stands for.
@@ -61,7 +57,7 @@ class DaskRows(PartitionedRows):
     def __init__(
         self,
         frame: dask.dataframe.DataFrame,
-        inputs: Sequence[str],
+        inputs: Sequence[str] = (),
         targets: str | Sequence[str] = (),
         *,
         weights: str | None = None,
@@ -73,7 +69,8 @@ class DaskRows(PartitionedRows):
                 "use DaskRows.from_arrays for Dask arrays, and FeatureGP itself for what is in memory.",
             )
         self.columns = Columns.of(inputs, targets, weights, counts)
-        self.columns.check({str(name): _is_numeric(dtype) for name, dtype in frame.dtypes.items()})
+        self._numeric = {str(name): _is_numeric(dtype) for name, dtype in frame.dtypes.items()}
+        self.columns.check(self._numeric)
         self.num_inputs, self.num_targets = len(self.columns.inputs), len(self.columns.targets)
         self._frame, self._inputs = frame, None
         self._blocks = [dask.delayed(_frame_block)(part, self.columns) for part in frame.to_delayed()]
@@ -122,33 +119,35 @@ class DaskRows(PartitionedRows):
         return rows
 
     def predict(
-        self, fitted: FittedGP, *, coverage: float = 0.9
+        self, model: Predictable, *, coverage: float = 0.9
     ) -> dask.dataframe.DataFrame | dict[str, dask.array.Array]:
         """Predictions for all rows, made when Dask is asked for them.
 
         Args:
-            fitted: The model.
+            model: A :class:`~finitegp.FittedGP`, a fitted :class:`~finitegp.GPRegressor` or
+                :class:`~finitegp.TableRegressor`, a :class:`~finitegp.ScaledGP`, or a model file.
             coverage: Probability that the interval from ``lower`` to ``upper`` holds a new observation.
 
         Returns:
             For a data frame, the frame with columns ``mean``, ``lower``, ``upper``, ``epistemic_std``, ``noise_std``
             and ``std``; for arrays, a dict of arrays of these names. With several targets there are ``mean_0``,
-            ``mean_1`` and so on.
+            ``mean_1`` and so on; of a table without the two parts of ``std``.
         """
-        check_coverage(coverage)
-        check_on_cpu(fitted.model)
-        num_targets = fitted.posterior.statistics.num_targets
-        shipped = dask.delayed(fitted, pure=False, traverse=False)
+        predictor = Predictor.of(model, coverage)
+        shipped = dask.delayed(predictor, pure=False, traverse=False)
         if self._frame is not None:
-            names = check_new_names(self._frame.columns, num_targets)
-            meta = self._frame._meta.assign(**{name: np.empty(0) for name in names})
-            return self._frame.map_partitions(_predict_frame, shipped, self.columns, coverage, names, meta=meta)
+            predictor.check_new(self._frame.columns)
+            names = predictor.columns_in(self._numeric, self.columns.inputs)
+            meta = self._frame._meta.assign(**{name: np.empty(0) for name in predictor.gives})
+            return self._frame.map_partitions(_predict_frame, shipped, names, meta=meta)
+        if predictor.takes_tables:
+            raise DataError("A TableRegressor takes columns by name, but arrays have none:", "use DaskRows(frame).")
         assert self._inputs is not None
-        names = prediction_names(num_targets)
+        predictor.check_count(self.num_inputs)
         table = self._inputs.map_blocks(
-            _predict_array, shipped, coverage, dtype=np.float64, chunks=(self._inputs.chunks[0], (len(names),))
+            _predict_array, shipped, chunks=(self._inputs.chunks[0], (len(predictor.gives),)), meta=np.empty((0, 0))
         )
-        return {name: table[:, column] for column, name in enumerate(names)}
+        return {name: table[:, column] for column, name in enumerate(predictor.gives)}
 
     def _sum(self, work: StatisticsWork | ResidualWork, num_bytes: int) -> PartialSum:
         shipped = dask.delayed(work, pure=False, traverse=False)
@@ -199,10 +198,11 @@ def _add(parts: list[PartialSum]) -> PartialSum:
     return total
 
 
-def _predict_frame(frame: Any, fitted: FittedGP, columns: Columns, coverage: float, names: list[str]) -> Any:
-    values = predict_block(fitted, _frame_block(frame, Columns(columns.inputs)).inputs, coverage)
-    return frame.assign(**{name: values[:, column] for column, name in enumerate(names)})
+def _predict_frame(frame: Any, predictor: Predictor, names: Sequence[str]) -> Any:
+    rows = frame[list(names)] if predictor.takes_tables else _frame_block(frame, Columns(tuple(names))).inputs
+    values = predictor.predict(rows, names)
+    return frame.assign(**{name: values[:, column] for column, name in enumerate(predictor.gives)})
 
 
-def _predict_array(inputs: dask.array.Array, fitted: FittedGP, coverage: float) -> Any:
-    return predict_block(fitted, np.asarray(inputs), coverage)
+def _predict_array(inputs: dask.array.Array, predictor: Predictor) -> Any:
+    return predictor.predict(np.asarray(inputs))

@@ -21,11 +21,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..data import ArraySource, Rows
+from ..data.naming import unknown_column
 from ..errors import DataError, FiniteGPError
 from ..likelihood import MarginalLikelihood, negative_log_marginal_likelihood, optimal_noise
 from ..model import FeatureGP, FittedGP
 from ..posterior import WeightPosterior
 from ..statistics import FeatureStatistics, sum_statistics
+from .prediction import Predictable, check_on_cpu
 
 _Array = npt.NDArray[np.float64]
 
@@ -101,14 +103,13 @@ class Columns:
         Args:
             numeric: For each column of the frame, whether it holds numbers.
         """
-        if not self.inputs:
-            raise DataError("inputs names no columns:", "give the columns that the feature map takes, in its order.")
         if missing := [name for name in self.names if name not in numeric]:
-            raise DataError(f"There is no column {missing[0]!r}:", f"the frame has {', '.join(map(repr, numeric))}.")
+            raise DataError(unknown_column(missing[0], list(numeric), "the frame"))
         if text := [name for name in self.names if not numeric[name]]:
             raise DataError(
                 f"Column {text[0]!r} does not hold numbers:",
-                "encode it with the engine first (casts, one-hot columns, parts of dates): feature maps take numbers.",
+                "encode it with the engine first (casts, one-hot columns, parts of dates), because feature maps take "
+                "numbers; to predict with a TableRegressor, which takes text and dates, name no inputs.",
             )
 
     def block(self, column: Callable[[str], ArrayLike]) -> Block:
@@ -174,7 +175,7 @@ class PartitionedRows(ABC):
     """Rows that an engine holds in partitions. A subclass sums over partitions, and predicts.
 
     Attributes:
-        num_inputs: The number of input columns.
+        num_inputs: The number of input columns; 0 for rows of which the model finds the columns by name.
         num_targets: The number of targets; 0 for new rows, which can only be predicted.
     """
 
@@ -186,7 +187,7 @@ class PartitionedRows(ABC):
         """The sum over all partitions, in their order; each partial sum has ``num_bytes``."""
 
     @abstractmethod
-    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> object:
+    def predict(self, model: Predictable, *, coverage: float = 0.9) -> object:
         """Predictions for all rows, made when the engine is asked for them."""
 
     def statistics(self, model: FeatureGP) -> FeatureStatistics:
@@ -227,8 +228,9 @@ class PartitionedRows(ABC):
         return FittedGP(exact, WeightPosterior(statistics, exact.noise_variance))
 
     def _statistics(self, exact: FeatureGP) -> FeatureStatistics:
-        if not self.num_targets:
-            raise DataError("The rows have no targets, so they can only be predicted:", "name the targets as well.")
+        if not self.num_targets or not self.num_inputs:
+            what = "targets" if self.num_inputs else "inputs"
+            raise DataError(f"The rows have no {what}, so they can only be predicted:", f"name the {what} as well.")
         return self._total(StatisticsWork(exact), exact.count_features(self.num_inputs))
 
     def _total(self, work: StatisticsWork | ResidualWork, num_features: int) -> FeatureStatistics:
@@ -245,45 +247,3 @@ def frozen(model: FeatureGP) -> FeatureGP:
     """A float64 copy for workers."""
     check_on_cpu(model)
     return model.exact_copy().requires_grad_(False)
-
-
-def check_on_cpu(model: FeatureGP) -> None:
-    """Refuse a model that workers might not be able to load."""
-    if model.device.type != "cpu":
-        raise DataError(
-            f"The model is on the device {model.device}, which workers may not have:", "pass model.cpu() instead."
-        )
-
-
-def prediction_names(num_targets: int) -> list[str]:
-    """The columns of a prediction; those that differ between several targets end in the number of the target."""
-    each = [""] if num_targets == 1 else [f"_{target}" for target in range(num_targets)]
-    per_target = [f"{name}{end}" for end in each for name in ("mean", "lower", "upper")]
-    return [*per_target, "epistemic_std", "noise_std", "std"]
-
-
-def predict_block(fitted: FittedGP, inputs: _Array, coverage: float) -> _Array:
-    """Predictions of some rows, with one column for each of :func:`prediction_names`."""
-    num_targets = fitted.posterior.statistics.num_targets
-    if len(inputs) == 0:
-        return np.empty((0, len(prediction_names(num_targets))))
-    prediction = fitted.predict(inputs)
-    low, high = prediction.interval(coverage)
-    per_target = torch.stack([prediction.mean, low, high], dim=-1).reshape(len(inputs), -1)
-    deviations = [prediction.epistemic_variance.sqrt(), prediction.noise_variance.sqrt(), prediction.std]
-    result: _Array = torch.cat([per_target, torch.stack(deviations, dim=-1)], dim=1).numpy()
-    return result
-
-
-def check_new_names(existing: Iterable[str], num_targets: int) -> list[str]:
-    """The names of the prediction's columns, if the frame has no such columns yet."""
-    names = prediction_names(num_targets)
-    if taken := [name for name in names if name in set(existing)]:
-        raise DataError(f"The frame has a column {taken[0]!r} already:", "rename or drop it; predictions add it.")
-    return names
-
-
-def check_coverage(coverage: float) -> None:
-    """Refuse what is no probability now, not on a worker later."""
-    if not 0.0 < coverage < 1.0:
-        raise ValueError(f"coverage must be between 0 and 1, but is {coverage}.")

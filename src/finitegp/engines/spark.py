@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DataError
-from ..model import FittedGP
 from .partitions import (
     Block,
     Columns,
@@ -16,12 +15,9 @@ from .partitions import (
     PartitionedRows,
     ResidualWork,
     StatisticsWork,
-    check_coverage,
-    check_new_names,
-    check_on_cpu,
-    predict_block,
     sum_blocks,
 )
+from .prediction import Predictable, Predictor
 
 try:
     from pyspark import TaskContext
@@ -43,7 +39,8 @@ class SparkRows(PartitionedRows):
 
     Args:
         frame: A ``pyspark.sql.DataFrame``.
-        inputs: Columns that the feature map takes, in its order.
+        inputs: Columns that the feature map takes, in its order; none for new rows of a model that finds its columns
+            by name.
         targets: One column or several; none for new rows.
         weights: The column of row weights, which divide the row's noise variance.
         counts: The column with the number of equal rows that each row stands for.
@@ -54,7 +51,7 @@ class SparkRows(PartitionedRows):
     def __init__(
         self,
         frame: DataFrame,
-        inputs: Sequence[str],
+        inputs: Sequence[str] = (),
         targets: str | Sequence[str] = (),
         *,
         weights: str | None = None,
@@ -74,9 +71,10 @@ class SparkRows(PartitionedRows):
         if max_tasks is not None and max_tasks < 1:
             raise ValueError(f"max_tasks must be at least 1, but is {max_tasks}.")
         self.columns = Columns.of(inputs, targets, weights, counts)
-        self.columns.check(
-            {field.name: isinstance(field.dataType, NumericType | BooleanType) for field in frame.schema.fields}
-        )
+        self._numeric = {
+            field.name: isinstance(field.dataType, NumericType | BooleanType) for field in frame.schema.fields
+        }
+        self.columns.check(self._numeric)
         self.num_inputs, self.num_targets = len(self.columns.inputs), len(self.columns.targets)
         self.max_tasks = max_tasks
         self._schema = frame.schema
@@ -84,27 +82,32 @@ class SparkRows(PartitionedRows):
         self._places = {name: f"c{number}" for number, name in enumerate(frame.columns)}
         self._numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
 
-    def predict(self, fitted: FittedGP, *, coverage: float = 0.9) -> DataFrame:
+    def predict(self, model: Predictable, *, coverage: float = 0.9) -> DataFrame:
         """Predictions for all rows, made when Spark is asked for them.
 
         Args:
-            fitted: The model.
+            model: A :class:`~finitegp.FittedGP`, a fitted :class:`~finitegp.GPRegressor` or
+                :class:`~finitegp.TableRegressor`, a :class:`~finitegp.ScaledGP`, or a model file.
             coverage: Probability that the interval from ``lower`` to ``upper`` holds a new observation.
 
         Returns:
             The frame with columns ``mean``, ``lower``, ``upper``, ``epistemic_std``, ``noise_std`` and ``std``; with
-            several targets ``mean_0``, ``mean_1`` and so on.
+            several targets ``mean_0``, ``mean_1`` and so on; of a table without the two parts of ``std``.
         """
-        check_coverage(coverage)
-        check_on_cpu(fitted.model)
-        names = check_new_names(self._schema.names, fitted.posterior.statistics.num_targets)
-        fields = [*self._schema.fields, *(StructField(name, DoubleType(), False) for name in names)]
-        columns, places, all_names = Columns(self.columns.inputs), self._places, [*self._schema.names, *names]
+        predictor = Predictor.of(model, coverage)
+        predictor.check_new(self._schema.names)
+        names = predictor.columns_in(self._numeric, self.columns.inputs)
+        columns, places = Columns(names), self._places
+        fields = [*self._schema.fields, *(StructField(name, DoubleType(), False) for name in predictor.gives)]
+        all_names = [*self._schema.names, *predictor.gives]
 
         def predict_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                values = predict_block(fitted, _block(batch, columns, places).inputs, coverage)
-                arrays = [*batch.columns, *map(pa.array, values.T)]
+                if predictor.takes_tables:
+                    rows = pa.RecordBatch.from_arrays([batch.column(places[name]) for name in names], names=list(names))
+                else:
+                    rows = _block(batch, columns, places).inputs
+                arrays = [*batch.columns, *map(pa.array, predictor.predict(rows, names).T)]
                 yield pa.RecordBatch.from_arrays(arrays, names=all_names)
 
         return self._numbered.mapInArrow(predict_batches, StructType(fields))

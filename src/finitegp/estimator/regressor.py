@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ from .parameters import RandomState, check_parameters, chosen_settings, given_se
 from .progress import stage_progress, tell_expected
 from .rows import check_in_place, is_constant, stays_in_place, to_numpy
 from .summary import training_summary
+
+if TYPE_CHECKING:
+    from ..export import OnnxExport
 
 Array = npt.NDArray[np.float64]
 
@@ -332,6 +335,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         """
         check_is_fitted(self, "fits_")
         save_regressor(self, path)
+
+    def to_onnx(self, path: str | os.PathLike[str], *, double: bool = False, intervals: bool = True) -> OnnxExport:
+        """Write the fitted regressor as an ONNX graph: :func:`finitegp.export.to_onnx`. Needs the extra ``onnx``."""
+        from ..export import to_onnx
+
+        return to_onnx(self, path, double=double, intervals=intervals)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], feature_map: nn.Module | None = None) -> GPRegressor:

@@ -19,7 +19,8 @@ from ..lite.tables import Table
 from ..memory.byte_sizes import parse_bytes
 from .c_header import CHeader, print_header
 from .compression import compressed
-from .described import Exportable, check_columns, described, deviations
+from .described import Exportable, check_columns, described
+from .target_units import predicted
 
 _MADE_ROWS = 256
 # In standard deviations; where numbers of 32 bits are worse, they are refused.
@@ -67,24 +68,35 @@ def export_c(
 ) -> CExport:
     """Write a model as one C99 header without allocation: mean and standard deviations (epistemic, noise, all).
 
+    Of a target on another scale there are mean and standard deviation alone.
+
     Args:
-        model: A model file, a fitted ``GPRegressor`` or ``TableRegressor``, or a ``ScaledGP``.
+        model: A model file, a fitted ``GPRegressor`` or ``TableRegressor``, a ``ScaledGP`` or a ``FittedGP``.
         path: The header.
         name: What its names begin with.
         real: ``"float"`` or ``"double"``: the type of all numbers.
         max_bytes: The most bytes of constant arrays, such as ``"32kB"``. Features are left out until they fit, those
             first that the evidence misses least; the posterior is the exact one of the features that stay. Their prior
             variance goes with them, so that error bars far from all rows get narrower.
-        rows: Rows on which the loss of leaving features out is measured; None gives the loss of evidence instead.
-        targets: Their targets.
+        rows: Rows on which rounding and, with ``targets``, the loss of leaving features out are measured; without them
+            it is the loss of evidence.
+        targets: Of these rows.
         overwrite: Whether to replace a file that is there.
 
     Raises:
-        DataError: If the model takes text, dates or gaps, or its target has another scale, or nothing fits, or numbers
-            of 32 bits are not enough.
+        DataError: If the model takes text, dates or gaps, or is a mixture on another scale of the target, or nothing
+            fits, or numbers of 32 bits are not enough.
     """
+    if targets is not None and rows is None:
+        raise DataError("targets are those of rows, which are not given:", "give both.")
     whole = described(model)
     check_columns(whole, "a C header")
+    if whole.scale.name != "identity" and whole.fits[0].distribution == "mixture":
+        raise DataError(
+            f"The target is modelled on the scale {whole.scale.name!r}, on which a header has no means of mixtures "
+            "(small tables, errors of two shapes):",
+            "fit with target_scale='identity', or export an ONNX graph, or predict with finitegp-lite.",
+        )
     printed, kept = _print(whole, name, real), whole
     if max_bytes is not None and printed.constant_bytes > (limit := parse_bytes(max_bytes)):
         kept = compressed(whole, lambda candidate: _print(candidate, name, real).constant_bytes, limit)
@@ -119,8 +131,7 @@ def _print(model: LiteModel, name: str, real: str) -> CHeader:
         + (f", target {target!r}." if target else "."),
         "Inputs are finite numbers in the units of the table that the model was fitted to.",
     ]
-    formulas = [deviations(fit.outputs) for fit in model.fits]
-    return print_header(formulas, name=name, columns=columns, about=about, real=real)
+    return print_header(predicted(model), name=name, columns=columns, about=about, real=real)
 
 
 def _rounding(model: LiteModel, rows: Table | ArrayLike | None, real: str) -> float:
@@ -133,8 +144,7 @@ def _rounding(model: LiteModel, rows: Table | ArrayLike | None, real: str) -> fl
     else:
         inputs, _ = model.inputs(rows)
     worst = 0.0
-    for fit in model.fits:
-        formulas = deviations(fit.outputs)
+    for formulas in predicted(model):
         exact = evaluate(formulas, inputs)
         rounded = evaluate(formulas, inputs.astype(np.float32), np.float32)
         errors = [np.abs(rounded[name] - exact[name]) / exact["std"] for name in ("mean", "std")]
@@ -144,8 +154,10 @@ def _rounding(model: LiteModel, rows: Table | ArrayLike | None, real: str) -> fl
 
 def _nlpd(model: LiteModel, rows: Table | ArrayLike, targets: ArrayLike) -> float:
     inputs, _ = model.inputs(rows)
-    values = np.asarray(targets, dtype=np.float64).reshape(len(inputs), -1)
-    if values.shape[1] != len(model.fits):
-        raise DataError(f"targets must have {len(model.fits)} columns, but have {values.shape[1]}.")
-    densities = [predict_fit(fit, inputs).mixture.log_density(values[:, k]) for k, fit in enumerate(model.fits)]
+    values = np.asarray(targets, dtype=np.float64)
+    if values.shape not in ((len(inputs),), (len(inputs), 1)):
+        raise DataError(f"targets must be one number for each of {len(inputs)} rows, but have shape {values.shape}.")
+    values = values.reshape(-1, 1)
+    scaled = model.scale.forward(values)  # the derivative of the scale is the same whatever the features
+    densities = [predict_fit(fit, inputs).mixture.log_density(scaled[:, k]) for k, fit in enumerate(model.fits)]
     return -float(np.mean(np.sum(densities, axis=0)))

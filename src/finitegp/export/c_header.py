@@ -26,6 +26,13 @@ _ELEMENTWISE = {*_BINARY, *FUNCTIONS}
 # Who computes each number of its inputs once, so that their formulas can stand in its own.
 _TAKES_FORMULAS = {*_ELEMENTWISE, "concat", "sum", "least"}
 _CALLS = {"exp", "log", "log1p", "sqrt", "tanh", "cos", "sin", "erf"}
+#: What a header can write.
+MEANINGS = {
+    "mean": "the mean of a new observation",
+    "epistemic_std": "the part of its standard deviation that more rows would take away",
+    "noise_std": "the part that stays",
+    "std": "its standard deviation",
+}
 _PER_LINE = 8
 # Types of whole numbers, with the largest that each has everywhere, and its bytes.
 _WHOLE = ((255, "unsigned char", 1), (65_535, "unsigned short", 2), (2**31 - 1, "unsigned long", 8))
@@ -58,7 +65,7 @@ def print_header(
     """The header of formulas.
 
     Args:
-        targets: For each target the formulas ``mean``, ``epistemic_std``, ``noise_std`` and ``std``.
+        targets: For each target the formulas of ``MEANINGS`` that there are.
         name: What everything in the header begins with.
         columns: Names of the inputs, in their order.
         about: Lines of the comment at the top.
@@ -74,13 +81,11 @@ def print_header(
     comment += " *\n * Inputs, in this order:\n"
     comment += "".join(f" *   x[{place}]  {_plain(column)}\n" for place, column in enumerate(columns))
     guard = f"{name.upper()}_H"
-    outputs = ("mean", "epistemic_std", "noise_std", "std")
-    arguments = ", ".join(f"{name}_real *{each}" for each in outputs)
+    arguments = ", ".join(f"{name}_real *{each}" for each in targets[0])
+    comment += f" *\n * {name}_predict writes, for each of {name.upper()}_TARGETS targets:\n"
+    comment += "".join(f" *   {output}: {MEANINGS[output]}\n" for output in targets[0])
     text = f"""/*
-{comment} *
- * {name}_predict writes, for each of {name.upper()}_TARGETS targets: the mean of a new observation, the part of its
- * standard deviation that more rows would take away (epistemic), the part that stays (noise), and all of it.
- */
+{comment} */
 #ifndef {guard}
 #define {guard}
 
@@ -293,6 +298,8 @@ class _Printer:
 
     def literal(self, number: float) -> str:
         """A number of the header's type."""
+        if self.real == "float" and abs(number) > np.finfo(np.float32).max:
+            raise DataError("A number of the model is too large for float:", "export it as double.")
         text = f"{float(number):.9g}" if self.real == "float" else repr(float(number))
         return (text if re.search("[.e]", text) else f"{text}.0") + self.suffix
 
@@ -304,9 +311,8 @@ class _Printer:
             kind, size = next((k, n) for limit, k, n in _WHOLE if most <= limit)
             texts = [str(each) for each in flat]
         else:
-            flat = flat.astype(np.float32).astype(np.float64) if self.real == "float" else flat
-            if not np.isfinite(flat).all():
-                raise DataError(f"A number of the model is too large for {self.real}: export it as double.")
+            with np.errstate(over="ignore"):  # what is too large is refused where it is printed
+                flat = flat.astype(np.float32).astype(np.float64) if self.real == "float" else flat
             kind, size = f"{self.name}_real", self.size
             texts = [self.literal(each) for each in flat]
         key = (flat.tobytes(), kind)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from ..lite import LiteModel
-from ..lite.fits import GP, Sums
+from ..lite.gp import GP, Sums
 from ..lite.linear_algebra import cholesky
 from ..lite.modules import Block
 from ..lite.program import Array, Value, affine, beside, constant, solve_lower, squared_distances, take

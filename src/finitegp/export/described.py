@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+import numpy as np
+
+from ..component import Component
+from ..data.scaling import Standardizer
 from ..errors import DataError
 from ..lite import LiteError, LiteModel, load
-from ..lite.program import Value, apply
+from ..lite.container import read_file
+from ..lite.model import read_model
+from ..model import FittedGP
 from ..scaled import ScaledGP
-
-if TYPE_CHECKING:
-    from ..scaled import ScaledGP
 
 
 class Saves(Protocol):
@@ -25,19 +27,21 @@ class Saves(Protocol):
 
 
 #: A fitted model, or its file.
-Exportable: TypeAlias = "LiteModel | ScaledGP | Saves | str | os.PathLike[str]"
+Exportable: TypeAlias = LiteModel | FittedGP | ScaledGP | Saves | str | os.PathLike[str]
 
 
 def described(model: Exportable) -> LiteModel:
-    """The formulas of a model file, a fitted estimator or a ``ScaledGP``."""
+    """The formulas of a model file, or of a fitted model."""
     try:
         if isinstance(model, LiteModel):
             return model
         if isinstance(model, str | os.PathLike):
             return load(model)
+        if isinstance(model, FittedGP):
+            model = _in_its_own_units(model)
         if not hasattr(model, "save") and not isinstance(model, ScaledGP):
             raise DataError(
-                "model must be a model file, a fitted GPRegressor or TableRegressor, or a ScaledGP, but is "
+                "model must be a model file, a fitted GPRegressor or TableRegressor, a ScaledGP or a FittedGP, but is "
                 f"{model!r:.60}."
             )
         with tempfile.TemporaryDirectory() as directory:
@@ -48,36 +52,28 @@ def described(model: Exportable) -> LiteModel:
                 from ..persistence import save_fit
 
                 save_fit(model, path)
-            return load(path)
+            return read_model("it", *read_file(path))
     except LiteError as error:
         raise DataError(f"The model cannot be exported: {error}") from None
 
 
+def _in_its_own_units(fitted: FittedGP) -> ScaledGP:
+    columns, targets = getattr(fitted.model.feature_map, "input_dim", None), fitted.posterior.statistics.num_targets
+    if columns is None or targets > 1:
+        what = "a feature map without input_dim" if columns is None else f"{targets} targets"
+        raise DataError(f"A FittedGP with {what} cannot be exported:", "fit a GPRegressor with this feature map.")
+    inputs, target = (Standardizer(np.zeros(shape), np.ones(shape)) for shape in ((int(columns),), ()))
+    return ScaledGP((Component(fitted),), inputs, target)
+
+
 def check_columns(model: LiteModel, target: str, *, encodes: bool = False) -> list[str]:
-    """The names of a model's inputs: numbers or, if the target ``encodes`` them, text and gaps; others are refused."""
-    if model.encoder is not None:
-        for column in model.encoder.used:
-            what = {"category": "text", "date": "dates"}.get(column["type"])
-            what = what or ("gaps, which count as information" if column["indicator"] else None)
-            if what == "dates" or (what is not None and not encodes):
-                raise DataError(
-                    f"Column {column['name']!r} holds {what}, which {target} cannot be given: fit without it "
-                    "(drop), or to numbers (GPRegressor), or predict with finitegp-lite."
-                )
-        if model.scale.name != "identity":
+    """The names of a model's inputs: numbers or, if the target ``encodes`` them, anything; others are refused."""
+    for column in [] if model.encoder is None or encodes else model.encoder.used:
+        what = {"category": "holds text", "date": "holds dates"}.get(column["type"])
+        what = what or ("had gaps in the fit" if column["indicator"] else None)
+        if what is not None:
             raise DataError(
-                f"The target is modelled on the scale {model.scale.name!r}, whose means {target} does not compute: fit "
-                "with target_scale='identity', or predict with finitegp-lite."
+                f"Column {column['name']!r} {what}, but {target} takes numbers only:",
+                "fit without it (drop), or export an ONNX graph, or predict with finitegp-lite.",
             )
     return model.column_names or [f"column {number}" for number in range(model.fits[0].columns)]
-
-
-def deviations(outputs: Mapping[str, Value]) -> dict[str, Value]:
-    """Mean and standard deviations of a fit's formulas."""
-    epistemic, noise = outputs["epistemic_variance"], outputs["noise_variance"]
-    return {
-        "mean": outputs["mean"],
-        "epistemic_std": apply("sqrt", epistemic),
-        "noise_std": apply("sqrt", noise),
-        "std": apply("sqrt", epistemic + noise),
-    }

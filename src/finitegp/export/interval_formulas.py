@@ -52,7 +52,10 @@ class Search(Value):
 
 
 def interval_ends(fit: Fit, coverage: Value) -> tuple[Value, Value]:
-    """Lower and upper ends of predictive intervals at a coverage, one column each."""
+    """Lower and upper ends of predictive intervals on the scale of the model, one column for each coverage.
+
+    Several coverages must be constants.
+    """
     if fit.distribution == "mixture":
         return _mixture_ends(fit, coverage)
     deviations = normal_reach(coverage)
@@ -95,32 +98,31 @@ def _student_ratio(deviations: Value, freedoms: Value, fewest: float) -> Value:
         return np.asarray(np.log(-stdtrit(1.0 / inverses, ndtr(-places)) / places))
 
     coefficients = _fitted(log_ratio, (farthest**2, 1.0 / fewest), (_DEGREES, _DEGREES))
+    by_freedom = _chebyshev(2.0 * fewest / freedoms - 1.0, _DEGREES)
+    if deviations.op == "const":
+        at_places = chebyshev.chebvander(2.0 / farthest**2 * np.square(deviations.arrays[0]) - 1.0, _DEGREES - 1)
+        return apply("exp", affine(by_freedom, (at_places @ coefficients).T))
     by_place = affine(_chebyshev(2.0 / farthest**2 * deviations * deviations - 1.0, _DEGREES), coefficients)
-    return apply("exp", total(by_place * _chebyshev(2.0 * fewest / freedoms - 1.0, _DEGREES)))
+    return apply("exp", total(by_place * by_freedom))
 
 
 def _mixture_ends(fit: Fit, coverage: Value) -> tuple[Value, Value]:
-    """By bisection between bounds that hold for every distribution of this mean and variance."""
+    """By bisection between bounds that hold for every distribution of this mean and variance, all ends at once."""
     outputs = fit.outputs
     std = apply("sqrt", outputs["epistemic_variance"] + outputs["noise_variance"])
     tail = 0.5 - 0.5 * smallest(coverage, MOST_COVERAGE)
     far, near = (apply("sqrt", ratio) * std for ratio in ((1.0 - tail) / tail, tail / (1.0 - tail)))
-    cumulative = _cumulative(fit)
-    ends = []
-    for sign, wanted in ((-1.0, tail), (1.0, 1.0 - tail)):
-        bounds = [outputs["mean"] - far, outputs["mean"] + near]
-        if sign > 0.0:
-            bounds = [outputs["mean"] - near, outputs["mean"] + far]
-        below = less(cumulative, wanted)
-        inside = {id(value) for value in ordered([below]) if any(each.op == "place" for each in ordered([value]))}
-        needed = [each for value in ordered([below]) if id(value) in inside for each in value.inputs]
-        given = {id(each): each for each in needed if id(each) not in inside}
-        ends.append(Search("search", 1, (*bounds, *given.values()), below=below))
-    return ends[0], ends[1]
+    low, high = outputs["mean"] - beside([far, near]), outputs["mean"] + beside([near, far])
+    below = less(_cumulative(fit, 2 * tail.width), beside([tail, 1.0 - tail]))
+    inside = {id(value) for value in ordered([below]) if any(each.op == "place" for each in ordered([value]))}
+    needed = [each for value in ordered([below]) if id(value) in inside for each in value.inputs]
+    given = {id(each): each for each in needed if id(each) not in inside}
+    ends = Search("search", below.width, (low, high, *given.values()), below=below)
+    return take(ends, np.arange(tail.width)), take(ends, tail.width + np.arange(tail.width))
 
 
-def _cumulative(fit: Fit) -> Value:
-    r"""The mixture's distribution function at a place.
+def _cumulative(fit: Fit, places: int) -> Value:
+    r"""The mixture's distribution function at some places, one column for each.
 
     With :math:`u^2 = \nu \log(1 + t^2 / \nu)`, which is the square of t itself for a Gaussian, the logarithm of
     Student's tail is a smooth function of u and of one over the degrees of freedom: Chebyshev polynomials in both.
@@ -141,15 +143,18 @@ def _cumulative(fit: Fit) -> Value:
     basis = _chebyshev(2.0 * fewest * (finite / freedoms) - 1.0, _TAIL_DEGREES[1])
     by_component = take(basis, np.arange(basis.width).reshape(-1, count).T)
     coefficients = affine(by_component, np.tile(fitted.T, (count, 1, 1)))
-    t = (Value("place", 1) - fit.outputs["means"]) / fit.outputs["scales"]
-    squares = finite * freedoms * apply("log1p", t.squared / freedoms) + (1.0 - finite) * t.squared
+    # One column for each place and component.
+    each, every = np.repeat(np.arange(places), count), np.tile(np.arange(count), places)
+    means, scales, degrees = (take(value, every) for value in (fit.outputs["means"], fit.outputs["scales"], freedoms))
+    t, finite = (take(Value("place", places), each) - means) / scales, finite[every]
+    squares = finite * degrees * apply("log1p", t.squared / degrees) + (1.0 - finite) * t.squared
     argument = smallest(apply("sqrt", squares), _FARTHEST) * (2.0 / _FARTHEST) - 1.0
-    last, before = constant(np.zeros(count)), constant(np.zeros(count))
+    last, before = constant(np.zeros(len(every))), constant(np.zeros(len(every)))
     for degree in range(_TAIL_DEGREES[0] - 1, -1, -1):  # Clenshaw's recurrence
-        own = take(coefficients, np.arange(count) * _TAIL_DEGREES[0] + degree)
+        own = take(coefficients, every * _TAIL_DEGREES[0] + degree)
         last, before = own + (2.0 if degree else 1.0) * argument * last - before, last
     tail = 0.5 * apply("exp", last)
-    return total(weights * (tail + less(0.0, t) * (1.0 - 2.0 * tail)))
+    return total(weights[every] * (tail + less(0.0, t) * (1.0 - 2.0 * tail)), count)
 
 
 def _fitted(function: Callable[[Array, Array], Array], ends: tuple[float, float], degrees: tuple[int, int]) -> Array:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import __version__
 from ..arguments import check_arguments
 from ..atomic import complete_or_absent
 from ..errors import DataError
-from ..lite.program import BLOCK, Value, beside, largest, ordered
-from ..lite.tables import encode_values
-from .described import Exportable, check_columns, described, deviations
-from .interval_formulas import MOST_COVERAGE, Search, interval_ends
+from ..lite.program import BLOCK, Value, beside, ordered
+from .described import Exportable, check_columns, described
+from .interval_formulas import MOST_COVERAGE, Search
+from .onnx_columns import Nodes, encode_columns
+from .target_units import predicted, target_ends
 
 # From 19 on, text can be compared.
 _OPSET, _OPSET_OF_TEXT, _IR_VERSION = 18, 19, 10
@@ -62,16 +61,19 @@ def to_onnx(
     """Write a model as an ONNX graph: mean, deviations, and intervals at a coverage that is given at run time.
 
     Inputs are ``rows`` ``(rows, columns)`` of numbers in the units of the table, NaN where there is none; ``text``
-    ``(rows, columns)`` if there are categories, empty where there is none; and ``coverage``, one number of at most
-    0.9999. Outputs are ``mean``, ``epistemic_std``, ``noise_std``, ``std``, ``lower`` and ``upper``, each
-    ``(rows, targets)``. Categories are compared letter by letter; the metadata have all of them. In a table with
-    categories or gaps, rows with a new category, or with a gap where the fit saw none, get NaN: what the library does
-    about them takes many predictions.
+    ``(rows, columns)`` if there are categories, empty where there is none; ``dates`` ``(rows, columns)`` if there are
+    dates, in whole microseconds since 1970, the smallest number of 64 bits where there is none (NumPy:
+    ``column.astype("datetime64[us]").astype("int64")``); and ``coverage``, one number of at most 0.9999.
+
+    Outputs are ``mean``, ``epistemic_std``, ``noise_std``, ``std``, ``lower`` and ``upper``, each ``(rows, targets)``;
+    the two parts of ``std`` only where the target is modelled on its own scale. Categories are compared letter by
+    letter; the metadata have all of them. In a table with categories, dates or gaps, rows with a new category, or with
+    a gap where the fit saw none, get NaN: what the library does about them takes many predictions.
 
     Needs the extra ``onnx``.
 
     Args:
-        model: A model file, a fitted ``GPRegressor`` or ``TableRegressor``, or a ``ScaledGP``.
+        model: A model file, a fitted ``GPRegressor`` or ``TableRegressor``, a ``ScaledGP`` or a ``FittedGP``.
         path: The graph.
         double: Whether inputs and outputs have 64 bits instead of 32. Inside all numbers have 64 bits: in 32, variances
             of kernels on landmarks would lose most of their digits.
@@ -80,33 +82,32 @@ def to_onnx(
         overwrite: Whether to replace a file that is there.
 
     Raises:
-        DataError: If the model takes dates, or its target has another scale.
+        DataError: If the model has a module of one's own.
     """
     whole = described(model)
     columns = check_columns(whole, "an ONNX graph", encodes=True)
     used = [] if whole.encoder is None else whole.encoder.used
     categories = {column["name"]: column["categories"] for column in used if column["type"] == "category"}
-    given = {"rows": [name for name in columns if name not in categories], "text": list(categories)}
+    dates = [column["name"] for column in used if column["type"] == "date"]
+    numbers = [name for name in columns if name not in categories and name not in dates]
+    given = {"rows": numbers, "text": list(categories), "dates": dates}
     given = {name: each for name, each in given.items() if each}
     printer = _printer(double)
-    coverage = Value("coverage", 1)
-    parts = [deviations(fit.outputs) for fit in whole.fits]
+    parts = predicted(whole)
     for fit, outputs in zip(whole.fits, parts, strict=True) if intervals else ():
-        lower, upper = interval_ends(fit, coverage)
-        if whole.scale.lowest > -math.inf:  # no target is smaller
-            lower, upper = largest(lower, whole.scale.lowest), largest(upper, whole.scale.lowest)
-        outputs["lower"], outputs["upper"] = lower, upper
+        outputs["lower"], outputs["upper"] = target_ends(fit, whole.scale, Value("coverage", 1))
     named = {name: beside([each[name] for each in parts]) for name in parts[0]}
     about = {
         "finitegp": __version__,
         "columns": json.dumps(given.get("rows", [])),
         "categories": json.dumps(categories),
+        "dates": json.dumps(dates),
         "target": json.dumps((whole.header.get("table") or {}).get("target")),
         "rows": f"{whole.rows:g}",
         "distribution": whole.fits[0].distribution,
         "largest coverage": str(MOST_COVERAGE),
     }
-    as_they_are = not categories and not any(column["indicator"] for column in used)
+    as_they_are = list(given) == ["rows"] and not any(column["indicator"] for column in used)
     graph = printer.model(named, given, [] if as_they_are else used, about)
     given |= {"coverage": []} if intervals else {}
     with complete_or_absent(path, overwrite=overwrite) as temporary:
@@ -123,15 +124,12 @@ def _printer(double: bool) -> _Printer:
     return _Printer(onnx, double)
 
 
-class _Printer:
+class _Printer(Nodes):
     """Prints values as operators on numbers of 64 bits."""
 
     def __init__(self, onnx: Any, double: bool, prefix: str = "v") -> None:
-        self.onnx = onnx
+        super().__init__(onnx, prefix)
         self.type = onnx.TensorProto.DOUBLE if double else onnx.TensorProto.FLOAT
-        self.prefix = prefix
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
         self.names: dict[int, str] = {}
 
     def model(
@@ -144,12 +142,12 @@ class _Printer:
         """The graph, checked; of columns ``given`` as they are, or as they are to be ``encoded``."""
         helper, double = self.onnx.helper, self.onnx.TensorProto.DOUBLE
         order = ordered(outputs.values())
-        types = {"rows": self.type, "text": self.onnx.TensorProto.STRING}
+        types = {"rows": self.type, "text": self.onnx.TensorProto.STRING, "dates": self.onnx.TensorProto.INT64}
         inputs = [helper.make_tensor_value_info(name, types[name], ["rows", len(each)]) for name, each in given.items()]
         self.rows = self.add("Cast", "rows", to=double) if "rows" in given else ""
         new = ""
         if encoded:
-            self.rows, new = self.encode(encoded)
+            self.rows, new = encode_columns(self, encoded, self.rows)
         if "lower" in outputs:
             inputs.append(helper.make_tensor_value_info("coverage", self.type, []))
             self.coverage = self.add("Reshape", self.add("Cast", "coverage", to=double), self.whole([1, 1]))
@@ -169,57 +167,6 @@ class _Printer:
         helper.set_model_props(model, about)
         self.onnx.checker.check_model(model)
         return model
-
-    def encode(self, columns: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-        """The numbers that columns become, side by side, and in which rows something is new."""
-        double, blocks, new = self.onnx.TensorProto.DOUBLE, [], []
-        counts = {"number": 0, "category": 0}
-        for column in columns:
-            kind = column["type"]
-            place = self.whole([counts[kind]])
-            counts[kind] += 1
-            if kind == "category":
-                given = self.add("Gather", "text", place, axis=1)
-                gap = self.add("Equal", given, self.array(np.array([[""]], dtype=object)))
-                known = self.array(np.array([column["categories"]], dtype=object))
-                matches = self.add("Cast", self.add("Equal", given, known), to=double)
-                values = encode_values(column, np.arange(len(column["categories"])))
-                usual, found = values[:1], self.product(matches, values) if values.shape[1] else ""
-                seen = self.add("Cast", self.add("ReduceSum", matches, self.whole([1])), to=self.onnx.TensorProto.BOOL)
-                strange = self.add("Not", self.add("Or", seen, gap) if column["indicator"] else seen)
-            else:
-                found = self.add("Gather", self.rows, place, axis=1)
-                gap = self.add("IsNaN", self.add("Sub", found, found))  # also of infinity
-                usual, strange = np.array([[column["usual"]]], dtype=np.float64), "" if column["indicator"] else gap
-            if column["encoding"] != "missing or not":
-                blocks.append(self.add("Where", gap, self.array(usual), found))
-            if column["indicator"]:
-                blocks.append(self.add("Cast", gap, to=double))
-            new += [strange] if strange else []
-        together = new[0] if new else ""
-        for each in new[1:]:
-            together = self.add("Or", together, each)
-        return self.add("Concat", *blocks, axis=1), together
-
-    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """One operator; the name of its output."""
-        name = f"{self.prefix}{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), [name], **attributes))
-        return name
-
-    def array(self, numbers: npt.NDArray[Any]) -> str:
-        """The name of a constant."""
-        name = f"c{len(self.initializers)}"
-        self.initializers.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(numbers), name))
-        return name
-
-    def product(self, given: str, matrix: npt.NDArray[Any]) -> str:
-        """With a constant matrix. Not MatMul: ONNX Runtime puts a factor beside it into an attribute of 32 bits."""
-        return self.add("Gemm", given, self.array(matrix))
-
-    def whole(self, numbers: list[int]) -> str:
-        """The name of constant whole numbers, such as a shape."""
-        return self.array(np.array(numbers, dtype=np.int64))
 
     def _print(self, value: Value) -> str:
         given = [self.names[id(each)] for each in value.inputs]
@@ -261,7 +208,7 @@ class _Printer:
         below = inner.add("Cast", inner.names[id(value.below)], to=types.BOOL)
         ends = [inner.add("Where", below, place, bounds[0]), inner.add("Where", below, bounds[1], place)]
         goes_on = inner.add("Identity", bounds[2])
-        real = [(types.DOUBLE, [None, 1])] * 2
+        real = [(types.DOUBLE, [None, value.width])] * 2
         kinds = zip([bounds[3], bounds[2], *bounds[:2]], [(types.INT64, []), (types.BOOL, []), *real], strict=True)
         infos = [helper.make_tensor_value_info(name, *kind) for name, kind in kinds]
         kinds = zip([goes_on, *ends], [(types.BOOL, []), *real], strict=True)

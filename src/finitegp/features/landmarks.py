@@ -18,6 +18,8 @@ from .composition import ConcatenatedFeatures, count_features
 CORRELATIONS = ("rbf", "matern32", "matern52")
 # Relative to the kernel's variance: far below any noise, and enough for landmarks that are nearly equal.
 _JITTER = 1e-10
+# Next to nothing, so that the gradient of a root at a landmark is zero and not NaN.
+_LEAST_SQUARE = 1e-300
 
 
 def correlation(squared_distances: Tensor, kind: str) -> Tensor:
@@ -84,11 +86,11 @@ class LandmarkFeatures(nn.Module):
         return {"input_dim": self.input_dim, "num_landmarks": self.num_features, "kernel": self.kernel}
 
     def covariance(self, one: Tensor, other: Tensor) -> Tensor:
-        """The kernel, ``(rows of one, rows of other)``."""
+        """The kernel, ``(*batch, rows of one, rows of other)``."""
         scales = torch.exp(-self.log_length_scales)
         first, second = one * scales, other * scales
-        squares = first.square().sum(1)[:, None] + second.square().sum(1) - 2.0 * (first @ second.T)
-        return self.log_variance.exp() * correlation(squares.clamp_min(0.0), self.kernel)
+        squares = first.square().sum(-1)[..., None] + second.square().sum(-1)[..., None, :] - 2.0 * (first @ second.mT)
+        return self.log_variance.exp() * correlation(squares.clamp_min(_LEAST_SQUARE), self.kernel)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
@@ -115,7 +117,7 @@ class LandmarkFeatures(nn.Module):
         return (self.log_variance.exp() - features.square().sum(dim=1)).clamp_min(0.0)
 
     def residual_covariance(self, inputs: Tensor, features: Tensor) -> Tensor:
-        """``(rows, rows)`` what the features lack of the kernel."""
+        """``(*batch, rows, rows)`` what the features lack of the kernel."""
         return self.covariance(inputs, inputs) - features @ features.mT
 
     def _apply(self, *arguments: Any, **options: Any) -> LandmarkFeatures:
@@ -160,7 +162,7 @@ def landmark_parts(feature_map: nn.Module, features: Tensor) -> Iterator[tuple[L
             if isinstance(part, LandmarkFeatures | ConcatenatedFeatures):
                 if start is None or width is None:
                     raise FeatureMapError("Features on landmarks must stand before modules without num_features.")
-                yield from landmark_parts(part, features[:, start : start + width])
+                yield from landmark_parts(part, features[..., start : start + width])
             start = start + width if isinstance(width, int) and start is not None else None
 
 

@@ -7,44 +7,38 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .linear_algebra import cholesky
-from .modules import Block, Roots, feature_blocks, log_noise_scale, soft_clipped
+from .gp import GP, SUMS, Arrays, read_gp
+from .layout import inside
+from .modules import soft_clipped
 from .program import (
     Array,
     LiteError,
     Value,
-    affine,
     apply,
     beside,
     boosted,
+    check_trees,
     clipped,
     constant,
-    evaluate,
     largest,
     least,
     less,
     smallest,
-    solve_lower,
-    solved,
     squared_distances,
     take,
     total,
 )
 from .student import Mixture, variance_factor
 
-Arrays = dict[str, Array]
-_Stored = TypeVar("_Stored", bound=npt.NDArray[np.generic])
 # Of scaled inputs, of distances outside of what was seen, and of coordinates that distances to centres are taken in.
 _FARTHEST, _SLOWING, _CLIP = 1e8, 10.0, 4.0
-_PROBE_TOLERANCE = 1e-6
 # Of numbers whose squares are computed.
 _LARGEST = 1e150
-_ROWS = 512
 # What each part of a file may hold; anything else may change predictions in a way that is not known here.
 _GP = {"feature_map", "noise", "noise_variance", "num_data", "chunk_size"}
 _KNOWN = {
@@ -55,127 +49,6 @@ _KNOWN = {
     "excess": {"threshold", "nearness"},
     "trees": {"weight"},
 }
-_SUMS = ("gram", "projected_targets", "target_sum_of_squares", "log_scale_sum")
-
-
-class Sums(NamedTuple):
-    """Row sums, which add: Gram matrix, products with the target, its squares, log noise scales, and rows."""
-
-    gram: Array
-    projected: Array
-    squares: Array
-    log_scales: Array
-    rows: float
-
-    def plus(self, other: Sums, sign: float = 1.0) -> Sums:
-        """The sums with, or without, other rows."""
-        gram, projected, squares, log_scales = (
-            np.asarray(mine + sign * theirs) for mine, theirs in zip(self[:4], other[:4], strict=True)
-        )
-        return Sums(gram, projected, squares, log_scales, self.rows + sign * other.rows)
-
-
-@dataclass(frozen=True, eq=False)
-class GP:
-    """An exact GP on scaled inputs: formulas of features and noise, and the posterior of its row sums.
-
-    Attributes:
-        header: Its entry in the file's header.
-        arrays: Its arrays in the file.
-        sums: Of all rows seen.
-        roots: Factors of landmarks, which all formulas of this GP share.
-    """
-
-    header: Mapping[str, Any]
-    arrays: Arrays
-    sums: Sums
-    roots: Roots
-
-    @property
-    def noise(self) -> float:
-        """The noise variance, apart from each row's scale."""
-        return float(self.header["noise_variance"])
-
-    @cached_property
-    def factor(self) -> Array:
-        """The lower factor of ``Z'Z + s I``."""
-        return cholesky(self.sums.gram + self.noise * np.eye(len(self.sums.gram)))
-
-    @cached_property
-    def weights(self) -> Array:
-        """``(features, targets)`` posterior means."""
-        half = solve_lower(self.factor, self.sums.projected)
-        return np.asarray(np.linalg.solve(self.factor.T, half))
-
-    @property
-    def evidence(self) -> float:
-        """The log marginal likelihood, but for what does not depend on the features."""
-        half = solve_lower(self.factor, self.sums.projected)
-        volume = 2.0 * float(np.log(np.diagonal(self.factor)).sum()) - len(self.factor) * math.log(self.noise)
-        return 0.5 * (float(np.square(half).sum()) / self.noise - float(half.shape[1]) * volume)
-
-    def parts(self, x: Value) -> tuple[list[Block], Value | None]:
-        """Features without their common factor, and the log noise scale, of scaled inputs."""
-        mine = inside(self.arrays, "model.feature_map.")
-        blocks = feature_blocks(self.header["feature_map"], mine, x, self.roots)
-        features = beside([block.features for block in blocks])
-        noise = inside(self.arrays, "model.noise.")
-        return blocks, log_noise_scale(self.header["noise"], noise, x, features, self.roots)
-
-    @property
-    def output_scale(self) -> float:
-        """The factor on the kernel."""
-        return float(np.exp(self.arrays["model.log_output_scale"]))
-
-    def mean(self, x: Value) -> Value:
-        """The posterior mean of the first target."""
-        blocks, _ = self.parts(x)
-        return affine(math.sqrt(self.output_scale) * beside([each.features for each in blocks]), self.weights[:, :1])
-
-    def predict(self, x: Value) -> tuple[Value, Value, Value]:
-        """Mean, variance of the function, and variance of the noise."""
-        blocks, log_scale = self.parts(x)
-        plain = [block.features for block in blocks]
-        features = math.sqrt(self.output_scale) * beside(plain)
-        unknown = self.noise * total(solved(features, self.factor).squared)
-        for block, mine in zip(blocks, plain, strict=True):
-            if block.variance:
-                unknown = unknown + self.output_scale * largest(block.variance - total(mine.squared), 0.0)
-        noise = constant(self.noise) if log_scale is None else self.noise * apply("exp", log_scale)
-        return affine(features, self.weights[:, :1]), unknown, noise
-
-    def sums_of(self, inputs: Array, targets: Array, row_weights: Array | None, counts: Array | None) -> Sums:
-        """Row sums of scaled rows."""
-        outputs = self._feature_outputs(inputs.shape[1])
-        found: Sums | None = None
-        for start in range(0, len(inputs), _ROWS):
-            rows = slice(start, start + _ROWS)
-            given = evaluate(outputs, inputs[rows])
-            z, y = given["features"], targets[rows][:, None]
-            times = np.ones(len(z)) if counts is None else counts[rows]
-            log_scale = given["log_scale"][:, 0] if "log_scale" in given else np.zeros(len(z))
-            if row_weights is not None:
-                log_scale = log_scale - np.log(row_weights[rows])
-            weighted = z * (np.exp(-log_scale) * times)[:, None]
-            squares = np.sum(np.square(y) * (np.exp(-log_scale) * times)[:, None], axis=0)
-            mine = Sums(weighted.T @ z, weighted.T @ y, squares, np.asarray(log_scale @ times), float(times.sum()))
-            found = mine if found is None else found.plus(mine)
-        if found is None or not np.isfinite(found.gram).all():
-            raise LiteError("there are no rows, or their features are no numbers in floating point")
-        return found
-
-    def _feature_outputs(self, columns: int) -> dict[str, Value]:
-        x = Value("input", columns)
-        blocks, log_scale = self.parts(x)
-        features = math.sqrt(self.output_scale) * beside([each.features for each in blocks])
-        return {"features": features, **({} if log_scale is None else {"log_scale": log_scale})}
-
-    def changed(self, sums: Sums) -> GP:
-        """The same GP with other sums; what forgetting leaves must be sums of rows."""
-        diagonal = np.diagonal(sums.gram)
-        if sums.rows < 0.0 or np.any(diagonal < -1e-8 * np.diagonal(self.sums.gram).max()):
-            raise LiteError("The rows to forget are not among those seen: pass exactly the rows that were taken in.")
-        return replace(self, sums=sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -376,16 +249,18 @@ class Fit:
         pairs = zip(self.gps, other.gps, strict=True)
         return replace(self, gps=tuple(mine.changed(mine.sums.plus(theirs.sums)) for mine, theirs in pairs))
 
-    def stored(self) -> tuple[dict[str, Any], Arrays]:
+    def stored(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
         """Header entry and arrays of a file with the sums as they are now."""
-        header, arrays = dict(self.header), dict(self.arrays)
+        header, arrays = dict(self.header), dict[str, npt.NDArray[np.generic]](self.arrays)
+        if "trees" in header:
+            arrays["trees.columns"] = arrays["trees.columns"].astype(np.int64)
         header["components"] = [
             {**entry, "num_data": gp.sums.rows} for entry, gp in zip(header["components"], self.gps, strict=True)
         ]
         for number, gp in enumerate(self.gps):
             prefix = f"components.{number}."
             arrays.pop(f"{prefix}landmark_weights", None)
-            arrays |= {f"{prefix}statistics.{name}": each for name, each in zip(_SUMS, gp.sums[:4], strict=True)}
+            arrays |= {f"{prefix}statistics.{name}": each for name, each in zip(SUMS, gp.sums[:4], strict=True)}
         return header, arrays
 
 
@@ -398,11 +273,6 @@ def row_hashes(inputs: Array, targets: Array) -> list[str]:
     """The library's name for each row and its target."""
     rows = np.column_stack([inputs, targets]) + 0.0
     return [hashlib.sha256(row.astype("<f8").tobytes()).hexdigest()[:32] for row in rows]
-
-
-def inside(arrays: Mapping[str, _Stored], prefix: str) -> dict[str, _Stored]:
-    """The arrays whose names begin so, under the rest of their names."""
-    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def read_fit(header: Mapping[str, Any], stored: Mapping[str, npt.NDArray[np.generic]]) -> Fit:
@@ -434,27 +304,19 @@ def read_fit(header: Mapping[str, Any], stored: Mapping[str, npt.NDArray[np.gene
     if "excess" in header:
         _check_excess(inside(arrays, "excess."), columns)
     gps = [
-        _read_gp(entry, inside(arrays, f"components.{number}."), columns)
+        read_gp(entry, inside(arrays, f"components.{number}."), columns)
         for number, entry in enumerate(header["components"])
     ]
     if "trees" in header:
-        _check_trees(header["trees"]["weight"], inside(arrays, "trees."), columns)
+        trees = inside(arrays, "trees.")
+        check_trees(header["trees"]["weight"], trees["columns"], trees["thresholds"], trees["leaves"], columns)
     spread = header.get("spread")
     return Fit(
         header,
         arrays,
         tuple(gps),
-        None if spread is None else _read_gp(spread["gp"], inside(arrays, "spread."), columns + 2),
+        None if spread is None else read_gp(spread["gp"], inside(arrays, "spread."), columns + 2),
     )
-
-
-def _check_trees(weight: object, arrays: Arrays, inputs: int) -> None:
-    columns, thresholds, leaves = (arrays[name] for name in ("columns", "thresholds", "leaves"))
-    nodes = columns.shape[1] if columns.ndim == 2 and len(columns) else 0
-    good = isinstance(weight, float) and 0.0 < weight <= 1.0 and 0 < nodes < 1024 and not nodes & (nodes + 1)
-    good = good and thresholds.shape == columns.shape and leaves.shape == (len(columns), nodes + 1)
-    if not good or columns.min() < 0 or columns.max() >= inputs or np.any(columns != np.floor(columns)):
-        raise LiteError("its trees make no sense")
 
 
 def _check_excess(arrays: Arrays, columns: int) -> None:
@@ -487,37 +349,3 @@ def _second_version(header: Any, arrays: Arrays) -> tuple[Any, Arrays]:
     moved = ("model.", "statistics.", "probe.")
     arrays = {f"components.0.{name}" if name.startswith(moved) else name: each for name, each in arrays.items()}
     return {"components": [component], "counts_copies_once": False, "outliers": {}, **conformal}, arrays
-
-
-def _read_gp(header: Any, arrays: Arrays, columns: int) -> GP:
-    projected = arrays["statistics.projected_targets"]
-    features = len(projected)
-    empty = Sums(
-        np.zeros((features, features)),
-        projected,
-        arrays["statistics.target_sum_of_squares"],
-        arrays["statistics.log_scale_sum"],
-        float(header["num_data"]),
-    )
-    gp = GP(header, arrays, empty, {})
-    if not (gp.noise > 0.0 and empty.rows > 0.0 and projected.ndim == 2):
-        raise LiteError("its sums or its noise make no sense")
-    if "probe.inputs" in arrays:
-        found = evaluate(gp._feature_outputs(columns), arrays["probe.inputs"])
-        scales = found["log_scale"][:, 0] if "log_scale" in found else np.zeros(len(found["features"]))
-        mine, stored = found["features"], arrays["probe.features"]
-        if gp.roots:  # features on landmarks depend on who factorises, their products do not
-            mine, stored = mine @ mine.T, stored @ stored.T
-        for one, other in ((mine, stored), (scales, arrays["probe.log_noise_scale"])):
-            if one.shape != other.shape or not np.allclose(one, other, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE):
-                raise LiteError("its features do not come out as when it was saved: use the library finitegp")
-    if "landmark_weights" in arrays:
-        places = next(each for name, each in arrays.items() if name.endswith(".landmarks"))
-        sums = gp.sums_of(places, np.zeros(len(places)), arrays["landmark_weights"], None)
-        if "landmark_targets" in arrays:  # older files hold the products themselves
-            at_places = evaluate(gp._feature_outputs(columns), places)["features"]
-            projected = at_places.T @ arrays["landmark_targets"]
-        return replace(gp, sums=empty._replace(gram=sums.gram, projected=projected))
-    if arrays["statistics.gram"].shape != (features, features):
-        raise LiteError("its sums are not square")
-    return replace(gp, sums=empty._replace(gram=arrays["statistics.gram"]))

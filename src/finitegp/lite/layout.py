@@ -6,8 +6,9 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+_Stored = TypeVar("_Stored")
 # Bytes of a header; and lists and objects in it, of which those of the widest tables have a quarter: each takes a
 # hundred bytes of memory or more.
 MAX_HEADER_BYTES, _MAX_HEADER_PARTS = 16_000_000, 500_000
@@ -62,3 +63,8 @@ def check_digest(head: bytes, body: bytes, digest: str) -> None:
     found.update(body)
     if found.hexdigest() != digest:
         raise LayoutError("its contents do not match its checksum")
+
+
+def inside(arrays: Mapping[str, _Stored], prefix: str) -> dict[str, _Stored]:
+    """The arrays whose names begin so, under the rest of their names."""
+    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from numpy.typing import ArrayLike
 
 from .container import read_file, write_file
-from .fits import Fit, inside, read_fit
+from .fits import Fit, read_fit
+from .layout import inside
 from .program import Array, LiteError, evaluate
 from .student import Mixture
 from .tables import Encoder, Table, read_table
@@ -237,7 +238,10 @@ def load(path: str | os.PathLike[str]) -> LiteModel:
     header, arrays = read_file(path)
     kind = header.get("kind")
     if kind not in ("fit", "regressor", "table"):
-        raise LiteError(f"{path} holds a {str(kind)[:60]!r}, not a model: only models can be loaded here.")
+        raise LiteError(
+            f"{path} holds a {str(kind)[:60]!r}, not a model: only models can be loaded here. The library's merge "
+            "makes a model of the statistics of sites."
+        )
     return read_model(str(path), header, arrays)
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .layout import inside
 from .linear_algebra import cholesky
 from .program import (
     Array,
@@ -61,8 +62,9 @@ def feature_blocks(description: Any, tensors: Tensors, x: Value, roots: Roots, d
     """The blocks of features side by side that a described module makes of ``x``."""
     if "custom" in description:
         raise LiteError(
-            f"the feature map or noise is a module of its own, {str(description['custom'])[:200]}, of which the file "
-            "holds no code: use the library finitegp, and pass the module when loading"
+            f"the feature map or noise is a module of one's own, {str(description['custom'])[:200]}, of which a file "
+            "holds no code: make it of the library's feature maps, or of nn.Sequential, nn.Linear and activations; or "
+            "predict with the library finitegp, and pass the module when loading"
         )
     kind, arguments = description["type"], dict(description["arguments"])
     children = list(description["children"].items())
@@ -70,7 +72,7 @@ def feature_blocks(description: Any, tensors: Tensors, x: Value, roots: Roots, d
         raise LiteError("modules are nested too deeply")
     if kind == "ConcatenatedFeatures":
         parts = [
-            feature_blocks(child, _inside(tensors, f"maps.{name}."), x, roots, depth + 1) for name, child in children
+            feature_blocks(child, inside(tensors, f"maps.{name}."), x, roots, depth + 1) for name, child in children
         ]
         return [block for part in parts for block in part]
     if kind == "LandmarkFeatures":
@@ -78,11 +80,11 @@ def feature_blocks(description: Any, tensors: Tensors, x: Value, roots: Roots, d
     if kind in ("ComposedFeatures", "Sequential"):
         value = x
         for name, child in children:
-            value = features_of(child, _inside(tensors, f"{name}."), value, roots, depth + 1)
+            value = features_of(child, inside(tensors, f"{name}."), value, roots, depth + 1)
         return [Block(value)]
     if kind == "MeanVariance":
         inner = [
-            features_of(child, _inside(tensors, f"networks.{name}."), x, roots, depth + 1) for name, child in children
+            features_of(child, inside(tensors, f"networks.{name}."), x, roots, depth + 1) for name, child in children
         ]
         return [Block(_log_of_mean(inner))]
     if kind not in _MAPS:
@@ -106,13 +108,9 @@ def log_noise_scale(description: Any, tensors: Tensors, x: Value, features: Valu
     inputs = x if arguments["reads"] == "inputs" else features
     (name, child), *_ = description["children"].items()
     bound = float(arguments["max_log_scale"])
-    found = features_of(child, _inside(tensors, f"{name}."), inputs, roots)
+    found = features_of(child, inside(tensors, f"{name}."), inputs, roots)
     scale = bound * apply("tanh", found * (1.0 / bound))
     return clipped(scale, *map(float, arguments["bounds"])) if "bounds" in arguments else scale
-
-
-def _inside(tensors: Tensors, prefix: str) -> dict[str, Array]:
-    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _activation(name: str, x: Value) -> Value:
@@ -140,7 +138,7 @@ def _linear(x: Value, arguments: Any, tensors: Tensors) -> Value:
 def _network(x: Value, arguments: Any, tensors: Tensors) -> Value:
     layers = len(arguments["hidden"])
     for layer in range(layers):
-        x = _linear(x, {}, _inside(tensors, f"layers.{2 * layer}."))
+        x = _linear(x, {}, inside(tensors, f"layers.{2 * layer}."))
         if layer < layers - 1 or arguments["final_activation"]:
             x = _activation(arguments["activation"], x)
     return x

@@ -21,6 +21,7 @@ BLOCK = 16
 TREES_AT_ONCE = 16_384
 #: Numbers in memory for each of them.
 TREE_NUMBERS = 6
+_MOST_NODES = 1023
 
 
 class LiteError(ValueError):
@@ -314,6 +315,19 @@ def sum_trees(inputs: Numbers, columns: npt.NDArray[np.int64], thresholds: Numbe
             place = 2 * place + 1 + larger
         parts.append(leaves.ravel()[first_leaf + place].sum(axis=1))
     return np.concatenate(parts) if parts else np.zeros(0, inputs.dtype)
+
+
+def check_trees(weight: object, columns: Array, thresholds: Array, leaves: Array, inputs: int) -> float:
+    """The weight of stored trees, after everything about them: see :func:`sum_trees`; ``inputs`` columns are there."""
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 < weight <= 1.0:
+        raise LiteError("the weight of its trees makes no sense")
+    nodes = columns.shape[1] if columns.ndim == 2 and len(columns) else 0
+    good = 0 < nodes <= _MOST_NODES and not nodes & (nodes + 1)
+    good = good and thresholds.shape == columns.shape and leaves.shape == (len(columns), nodes + 1)
+    good = good and all(bool(np.isfinite(each).all()) for each in (columns, thresholds, leaves))
+    if not good or columns.min() < 0 or columns.max() >= inputs or np.any(columns != np.floor(columns)):
+        raise LiteError("its trees make no sense")
+    return float(weight)
 
 
 def _grouped(value: Value, x: Numbers) -> Numbers:

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from .program import Array, LiteError
 
-_DAY = 86_400_000_000
-_NOT_A_MOMENT = np.iinfo(np.int64).min
+#: In microseconds, as dates are; and what stands for none.
+DAY = 86_400_000_000
+NOT_A_MOMENT = int(np.iinfo(np.int64).min)
 _COMBINATIONS, _MOST_REPRESENTATIVES = 24, 24
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
 _ISO = re.compile(
@@ -114,12 +115,13 @@ def fill_unknown(
     random = np.random.default_rng(0)
     filled = [inputs.copy() for _ in range(_COMBINATIONS)]
     for number, (place, known) in enumerate(representatives):
+        # Each known value equally often, in another order for each column. Drawn for columns without new values too:
+        # what is put into a row must not depend on the other rows.
+        order = random.permutation(_COMBINATIONS)
         rows = np.flatnonzero(unknown[:, number])
         if len(rows) == 0 or len(known) == 0:
             continue
-        # Each known value equally often, in another order for each column.
-        order = random.permutation(_COMBINATIONS) % len(known)
-        for each, value in zip(filled, order, strict=True):
+        for each, value in zip(filled, order % len(known), strict=True):
             each[rows, place] = known[value]
     return filled
 
@@ -222,12 +224,12 @@ def _moments(column: Mapping[str, Any], cells: Any) -> tuple[npt.NDArray[np.int6
         values = cells.astype("datetime64[us]").astype(np.int64)  # which has the same number where there is none
     else:
         values = np.array([_moment(column, cell, row) for row, cell in enumerate(cells)], dtype=np.int64)
-    return values, values == _NOT_A_MOMENT
+    return values, values == NOT_A_MOMENT
 
 
 def _moment(column: Mapping[str, Any], cell: Any, row: int) -> int:
     if _is_gap(cell):
-        return int(_NOT_A_MOMENT)
+        return NOT_A_MOMENT
     if isinstance(cell, np.datetime64):
         return int(cell.astype("datetime64[us]").astype(np.int64))
     if isinstance(cell, datetime.time):
@@ -238,7 +240,7 @@ def _moment(column: Mapping[str, Any], cell: Any, row: int) -> int:
         return int(np.datetime64(cell, "us").astype(np.int64))
     text = str(cell).strip()
     if isinstance(cell, str) and (text.casefold() in _MISSING or text in column["words"]):
-        return int(_NOT_A_MOMENT)
+        return NOT_A_MOMENT
     match = _ISO.fullmatch(f"1970-01-01 {text}" if column["kind"] == "time" else text)
     if match is None or not isinstance(cell, str):
         raise LiteError(
@@ -288,11 +290,11 @@ _READERS: dict[str, Callable[[Mapping[str, Any], Any], tuple[npt.NDArray[Any], n
 
 
 def _date_parts(moments: npt.NDArray[np.int64], parts: Sequence[str]) -> Array:
-    days = moments // _DAY
+    days = moments // DAY
     year = days.astype("datetime64[D]").astype("datetime64[Y]")
     start = year.astype("datetime64[D]").astype(np.int64)
     end = (year + np.timedelta64(1, "Y")).astype("datetime64[D]").astype(np.int64)
-    time = (moments - days * _DAY) / _DAY
+    time = (moments - days * DAY) / DAY
     turns = {"day of year": (days - start) / (end - start), "weekday": (days + 3) % 7 / 7, "time of day": time}
     columns: list[Array] = []
     for part in parts:

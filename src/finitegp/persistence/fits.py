@@ -25,6 +25,7 @@ from ..error_shape import ErrorShape
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
 from ..features.landmarks import landmarks_of
+from ..lite.layout import inside
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
@@ -133,7 +134,7 @@ def decode_fits(
         check_grids(stored)
         fits = []
         for number in range(len(stored)):
-            mine = _with_prefix(tensors, f"fits.{number}.")
+            mine = inside(tensors, f"fits.{number}.")
             fits.append(_decode(stored[number], mine, feature_map, noise_model))
         return fits
     except ModelFileError as error:
@@ -246,7 +247,7 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
         raise ModelFileError("it holds no GPs, or too many")
     components = []
     for number, described in enumerate(stored):
-        mine = _with_prefix(tensors, f"components.{number}.")
+        mine = inside(tensors, f"components.{number}.")
         fitted, weights = _decode_gp(described, mine, columns, feature_map, noise_model)
         freedom = _freedom(described["degrees_of_freedom"])
         components.append(
@@ -271,12 +272,12 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
     spread = header.get("spread")
     excess = None
     if "excess" in header:
-        excess = ExcessVariance.from_tensors(header["excess"], _with_prefix(tensors, "excess."))
+        excess = ExcessVariance.from_tensors(header["excess"], inside(tensors, "excess."))
         if len(excess.effects) != columns:
             raise ModelFileError(f"its variance outside of the training rows is not for {columns} columns")
     trees = None
     if "trees" in header:
-        trees = BoostedTrees.from_tensors(header["trees"]["weight"], _with_prefix(tensors, "trees."), columns)
+        trees = BoostedTrees.from_tensors(header["trees"]["weight"], inside(tensors, "trees."), columns)
     keeps_rows, copies, outliers = (header[name] for name in ("keeps_rows", "counts_copies_once", "outliers"))
     if not (isinstance(keeps_rows, bool) and isinstance(copies, bool) and isinstance(outliers, dict)):
         raise ModelFileError("what it holds of its training rows makes no sense")
@@ -285,7 +286,7 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
         inputs_scaler,
         target_scaler,
         trees=trees,
-        spread=None if spread is None else _decode_spread(spread, _with_prefix(tensors, "spread."), columns),
+        spread=None if spread is None else _decode_spread(spread, inside(tensors, "spread."), columns),
         excess=excess,
         conformal=None if scores is None else ConformalScores.from_json(scores),
         record=record,
@@ -362,10 +363,6 @@ def _decode_spread(header: Any, tensors: Tensors, columns: int) -> SpreadModel:
         landmark_targets=targets,
         **numbers,
     )
-
-
-def _with_prefix(tensors: Tensors, prefix: str) -> Tensors:
-    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _decode_tail(stored: Any) -> ErrorTail | None:

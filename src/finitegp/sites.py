@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from . import __version__
@@ -29,7 +31,8 @@ from .tables.arrow_values import TableLike, record_batches
 from .tables.encoder import TableEncoder
 from .tables.summaries import TransformReport
 
-Targets = Callable[[Any, TransformReport, int], Any]
+Array = npt.NDArray[np.float64]
+Targets = Callable[[], tuple[Array, Array | None]]
 
 # Far above the rounding of sums in another order, far below what one other row changes.
 _SAME_SUMS = 1e-9
@@ -144,7 +147,7 @@ def site_statistics(
         fit: The model's.
         encoder: Of the table.
         target: The name of the target.
-        targets: The targets of some rows, with a report and the number of the first row.
+        targets: Those of the last rows that the table gave, and their counts; None for one each.
         table: The site's.
         report: What happened to its values.
     """
@@ -195,10 +198,11 @@ def _partial_statistics(
     fit: ScaledGP, encoder: TableEncoder, targets: Targets, table: TableLike, report: TransformReport
 ) -> Iterator[FeatureStatistics]:
     for rows in record_batches(table):
-        values = targets(rows, report, report.rows)
+        values, counts = targets()
         inputs = encoder.transform(rows, report)
         scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(values)
-        yield from fit.fitted.model.partial_statistics(ArraySource(*scaled, chunk_size=fit.fitted.chunk_size))
+        data = ArraySource(*scaled, counts=counts, chunk_size=fit.fitted.chunk_size)
+        yield from fit.fitted.model.partial_statistics(data)
 
 
 def _condition(fit: ScaledGP, total: FeatureStatistics, refit_noise: bool) -> ScaledGP:

@@ -1,6 +1,7 @@
 """The command line on tables as people have them: what is read, what is left as it is, how fits are judged."""
 
 import csv as python_csv
+import errno
 import gzip
 import io
 import json
@@ -150,11 +151,24 @@ def test_a_stop_says_what_is_kept(here, shop, quick_effort, monkeypatch):
 
     monkeypatch.setattr("finitegp.tables.model.TableRegressor.save", stop)
     message = run("fit", "t.csv", "-t", "price", "--effort", "low", code=130).stderr
-    assert "Stopped: model.html is complete, and files that were there before are as they were." in message
+    assert "Stopped: no file was written, and files that were there before are as they were." in message
     monkeypatch.setattr("finitegp.tables.model.TableRegressor.fit_rows", stop)
     message = run("fit", "t.csv", "-t", "price", "-o", "other.finitegp", code=130).stderr
     assert "Stopped: no file was written" in message
-    assert sorted(path.name for path in here.iterdir()) == ["model.html", "t.csv"]
+    assert [path.name for path in here.iterdir()] == ["t.csv"]
+
+
+def test_a_disk_without_room_for_the_model_leaves_the_old_report_too(here, shop, quick_effort, monkeypatch):
+    write_shop_table(here / "t.csv", 60)
+    run("fit", "t.csv", "-t", "price", "--effort", "low")
+    before = {path.name: path.read_bytes() for path in here.iterdir()}
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("finitegp.tables.model.TableRegressor.save", full)
+    run("fit", "t.csv", "-t", "price", "--effort", "low", "--seed", "1", "--force", code=1)
+    assert {path.name: path.read_bytes() for path in here.iterdir()} == before
 
 
 def test_decimal_commas_and_semicolons(here, shop, quick_effort):

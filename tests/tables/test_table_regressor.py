@@ -250,6 +250,30 @@ def test_weights_drop_and_only(frame):
         linear(drop="day").fit(frame, target="price")
 
 
+def test_weights_of_rows_that_come_later(frame, tmp_path):
+    weighted = frame.assign(times=np.arange(80) % 3.0)
+    repeated = frame.loc[np.repeat(frame.index, np.arange(80) % 3)]
+    model = linear(weight="times", target_scale="identity").fit(weighted, target="price")
+    model.save(tmp_path / "model.finitegp")
+    expected = TableRegressor.load(tmp_path / "model.finitegp").set_params(weight=None).update(repeated)
+    found = TableRegressor.load(tmp_path / "model.finitegp").update(weighted)
+    assert found.rows_ == expected.rows_ == 2 * (80 // 3 * 3 + 1)
+    np.testing.assert_allclose(found.predict(frame), expected.predict(frame), rtol=1e-9)
+    site = TableRegressor.load(tmp_path / "model.finitegp").statistics(weighted)
+    assert site.statistics.num_data == len(repeated)
+    with pytest.raises(DataError, match="The rows have no column 'times', which held the weights"):
+        model.update(frame)
+    with pytest.raises(DataError, match="The weight 'times' is missing or negative in row 1"):
+        model.update(weighted.assign(times=[1.0, *[-1.0] * 79]))
+
+
+def test_held_out_rows_are_taken_in_with_their_weights(frame):
+    weighted = frame.assign(times=1.0 + np.arange(80) % 3)
+    judged = fit_and_judge(linear(weight="times", target_scale="identity"), weighted, "price")
+    assert judged.held_out_rows == 16
+    assert judged.model.rows_ == weighted["times"].sum()
+
+
 def test_mistakes(frame):
     with pytest.raises(DataError, match="pass y, or target='NAME'"):
         linear().fit(frame)

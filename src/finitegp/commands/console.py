@@ -126,7 +126,7 @@ class Console:
                     typer.echo(self._on_checkpoint(), err=True, nl=False)
                 raise typer.Exit(1) from None
             except KeyboardInterrupt:
-                kept = f"{', '.join(map(str, self.written))} is complete" if self.written else "no file was written"
+                kept = f"complete: {', '.join(map(str, self.written))}" if self.written else "no file was written"
                 typer.echo(f"Stopped: {kept}, and files that were there before are as they were.", err=True)
                 typer.echo(self._on_checkpoint(), err=True, nl=False)
                 raise typer.Exit(130) from None

@@ -211,8 +211,7 @@ def fit(
             Judging(test_fraction, split_by, group, cv),
             test=None if not test else open_tables(test, delimiter, encoding, **reading, **sizes),
             seed=seed,
-            report=report_path,
-            force=replace,
+            report=report_path is not None,
             ranks=ranks,
             on_plan=lambda plan: console.print(str(plan)),
             shell=True,
@@ -223,8 +222,6 @@ def fit(
         summary = judged.summary()
         console.table(columns_table(model.columns_))
         console.note(*judged.notes)
-        if judged.contents is not None and report_path is not None:
-            console.written.append(report_path)
         more = {
             "files": [path.name for path in table.paths],
             "effort": effort.value,
@@ -232,10 +229,19 @@ def fit(
             "memory": memory,
             "time": time,
         }
-        if not summary["scores"]:
-            report_path = None
         model.summary_ = {**summary, **more}
-        model.save(output, overwrite=force)
+        if report_path is None or judged.contents is None:
+            report_path = None
+            model.save(output, overwrite=force)
+        else:
+            from ..atomic import complete_or_absent
+            from ..report import write_report
+
+            # Whole before the model and in place after it: a disk that is full leaves the old ones of both.
+            with complete_or_absent(report_path, overwrite=replace) as page:
+                write_report(judged.contents, page, force=True)
+                model.save(output, overwrite=force)
+        console.written += [output, *([] if report_path is None else [report_path])]
         _show_result(console, model.summary_, output, report_path)
         columns = [asdict(line) for line in model.columns_]
         console.result(

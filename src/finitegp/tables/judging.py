@@ -132,7 +132,7 @@ def fit_and_judge(
     *,
     test: TableLike | None = None,
     seed: int = 0,
-    report: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | bool | None = None,
     force: bool = True,
     ranks: Ranks = ALONE,
     on_plan: Callable[[MemoryPlan[Described]], object] | None = None,
@@ -155,7 +155,7 @@ def fit_and_judge(
         judging: Which rows judge.
         test: Another table that judges instead; the model does not take it in.
         seed: Of the split.
-        report: The page to write.
+        report: The page to write; True gathers what it shows, for :func:`~finitegp.report.write_report`.
         force: Whether to replace a page that is there.
         ranks: The processes that share a fit within a memory budget; only the first one judges.
         on_plan: Called with the plan of the memory before such a fit.
@@ -169,7 +169,7 @@ def fit_and_judge(
     """
     judging = judging or Judging()
     stages = {"reading": 0.05, "fit": 1.0, "judging": 0.05}
-    stages |= {"fit to the earlier rows": 0.5, "report": 0.2} if report is not None else {}
+    stages |= {"fit to the earlier rows": 0.5, "report": 0.2} if report else {}
     with show_stages("finitegp", stages, shown=bool(model.verbose) and ranks.is_first) as shown:
         shown.begin("reading")
         with ranks.working():  # so that what is wrong on all ranks is reported by one
@@ -198,7 +198,7 @@ class _Judge:
     training: TrainingRows
     judging: Judging
     seed: int
-    report: str | os.PathLike[str] | None
+    report: str | os.PathLike[str] | bool | None
     force: bool
     ranks: Ranks
     on_plan: Callable[[MemoryPlan[Described]], object] | None
@@ -330,13 +330,13 @@ class _Judge:
         scores = all_scores(judged, known, self.seed)
         other_scores, remark = self._by_time(scores[0])
         contents = None
-        if self.report is not None:
+        if self.report:
             self.stages.begin("report")
             contents = report_on(
                 model,
                 judged,
                 known,
-                self.report,
+                self._page,
                 scores=scores,
                 other_scores=other_scores,
                 remark=remark,
@@ -351,6 +351,10 @@ class _Judge:
         self.notes.extend(model.unusual(found))
         rows, width = len(judged.scored.targets), judged.scored.width
         return self._result(scores, rows, held_out.take_in, how, width, contents, seconds, other_scores)
+
+    @property
+    def _page(self) -> str | os.PathLike[str] | None:
+        return None if isinstance(self.report, bool) else self.report
 
     def _result(
         self,
@@ -376,7 +380,7 @@ class _Judge:
         if column is None or judging.split_by is not None:
             return {}, ""
         told = f"Column {column.name!r} holds dates, and random rows do not show how well later ones are predicted"
-        if self.report is None or judging.group is not None or self.training.on_disk:
+        if not self.report or judging.group is not None or self.training.on_disk:
             self.notes.append(f"{told}: split by it to see that.")
             return {}, ""
         order = order_of(self.training, column)
@@ -479,13 +483,13 @@ class _Judge:
             mean, std = np.concatenate([fold.mean for fold in same]), np.concatenate([fold.std for fold in same])
             scores.append(Baseline(same[0].name, mean, std).score(together.targets))
         contents = None
-        if self.report is not None:
+        if self.report:
             self.stages.begin("report")
             self.notes.append("The charts of the report are of rows that the saved model has seen; its scores are not.")
             known = _known_rows(model, own, sample)
             judged = model.judge(*training.take(judging))
             contents = report_on(
-                model, judged, known, self.report, scores=scores, seed=self.seed, force=self.force, shell=self.shell
+                model, judged, known, self._page, scores=scores, seed=self.seed, force=self.force, shell=self.shell
             )
         return self._result(scores, len(judging), True, how, together.width, contents, seconds)
 

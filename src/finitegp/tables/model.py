@@ -43,6 +43,7 @@ from .targets import check_varies, plain_target
 from .training_rows import TrainingRows, note_on_copies
 
 if TYPE_CHECKING:
+    from ..export import OnnxExport
     from ..report import ReportContents
 
 Array = npt.NDArray[np.float64]
@@ -428,7 +429,10 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
     # Rows that come later
 
     def update(self, X: TableLike, y: ArrayLike | None = None, report: TransformReport | None = None) -> TableRegressor:
-        """Take up more rows: the exact posterior of all rows, with features, noise, scaling and encoding kept."""
+        """Take up more rows: the exact posterior of all rows, with features, noise, scaling and encoding kept.
+
+        Without ``y``, rows weigh what the column ``weight`` holds, if the model was fitted with one.
+        """
         if y is not None:
             rows, values = self.rows_to_judge(X, y)
             inputs = self.encoder_.transform(rows, _report_on(rows, report))
@@ -437,7 +441,8 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         streamed = self.streamed(X)
         report = _report_on(streamed, report)
         for batch in streamed:
-            self.regressor_.partial_fit(self.encoder_.transform(batch, report), self._scaled(streamed.targets))
+            inputs, targets = self.encoder_.transform(batch, report), self._scaled(streamed.targets)
+            self.regressor_.partial_fit(inputs, targets, streamed.weights)
         self.check_streamed(streamed)
         return self
 
@@ -469,8 +474,8 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
         """
         streamed = self.streamed(X)
 
-        def targets(batch: Any, report: TransformReport, first_row: int) -> Array:
-            return self._scaled(streamed.targets)
+        def targets() -> tuple[Array, Array | None]:
+            return self._scaled(streamed.targets), streamed.weights
 
         def rows() -> Iterator[Any]:
             yield from streamed
@@ -548,6 +553,12 @@ class TableRegressor(RegressorMixin, TableReading):  # type: ignore[misc]
             parameters,
             overwrite=overwrite,
         )
+
+    def to_onnx(self, path: str | os.PathLike[str], *, double: bool = False, intervals: bool = True) -> OnnxExport:
+        """Write the fitted model as an ONNX graph: :func:`finitegp.export.to_onnx`. Needs the extra ``onnx``."""
+        from ..export import to_onnx
+
+        return to_onnx(self, path, double=double, intervals=intervals)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, feature_map: nn.Module | None = None) -> TableRegressor:

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments
 from ..automatic.atoms import atom
-from ..data.naming import locator_of, row_label
+from ..data.naming import Locator, locator_of, row_label
 from ..errors import DataError, warn_caller
 from ..estimator import GPRegressor
 from ..estimator.parameters import RandomState, check_parameters, seed_of
@@ -211,16 +211,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             if sample_weight is None:
                 return None
             return _given(np.asarray(sample_weight, dtype=np.float64).reshape(table.num_rows))
-        name, read = self.weight, self._number_column(table, self.weight)[1]
-
-        def weights(batch: Any, row: int) -> Array:
-            found = read(batch, row)
-            if not bool((found >= 0.0).all()):
-                place = row_label(row + int(np.flatnonzero(~(found >= 0.0))[0]), table)
-                raise DataError(f"The weight {name!r} is missing or negative in {place}.")
-            return found
-
-        return weights
+        return _checked_weights(self.weight, self._number_column(table, self.weight)[1], table)
 
     def check_gaps(self, training: TrainingRows) -> None:
         """An error that lists the gaps in the columns that would be used."""
@@ -286,7 +277,24 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         def read(array: Any, first_row: int) -> Array:
             return read_target(self._target_column, array, source=source, first_row=first_row)
 
-        return RowsWithTarget(table, self.target_, read)
+        return RowsWithTarget(table, self.target_, read, self._later_weights(source))
+
+    def _later_weights(self, source: Locator | None) -> ReadNumbers | None:
+        """The reader of weights of rows that come after the fit."""
+        if self.weight is None:
+            return None
+        name, column = self.weight, plain_target(self.weight, decimal=self.decimal or "")
+
+        def read(batch: Any, row: int) -> Array:
+            if name not in batch.schema.names:
+                raise DataError(
+                    f"The rows have no column {name!r}, which held the weights of the rows of the fit:",
+                    "add it, with 1 for rows that count once.",
+                    code="no_weight",
+                )
+            return read_target(column, batch.column(name), source=source, first_row=row)
+
+        return _checked_weights(name, read, source)
 
     def check_streamed(self, rows: RowsWithTarget) -> None:
         """After a pass: an error if there were no targets, a warning if some were missing."""
@@ -300,3 +308,14 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
 
 def _given(values: Array) -> ReadNumbers:
     return lambda batch, row: values[row : row + batch.num_rows]
+
+
+def _checked_weights(name: str, read: ReadNumbers, source: Locator | None) -> ReadNumbers:
+    def weights(batch: Any, row: int) -> Array:
+        found = read(batch, row)
+        if not bool((found >= 0.0).all()):
+            place = row_label(row + int(np.flatnonzero(~(found >= 0.0))[0]), source)
+            raise DataError(f"The weight {name!r} is missing or negative in {place}.")
+        return found
+
+    return weights

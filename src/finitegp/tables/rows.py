@@ -143,19 +143,29 @@ class RowsWithTarget:
         data: The table.
         name: The column of the target.
         read: The targets in an Arrow array, NaN where missing, for the number of its first row in the table.
+        read_weights: The weights in a record batch in the same way, or None: rows of weight zero are left out.
 
     Attributes:
         targets: Those of the last chunk.
+        weights: Those of the last chunk; None if all are one.
         rows: Rows of the table so far.
         dropped: The numbers of those without a target.
     """
 
-    def __init__(self, data: TableLike, name: str, read: Callable[[pa.Array, int], npt.NDArray[np.float64]]) -> None:
-        self.data, self.name, self.read = data, name, read
+    def __init__(
+        self,
+        data: TableLike,
+        name: str,
+        read: Callable[[pa.Array, int], npt.NDArray[np.float64]],
+        read_weights: Callable[[pa.RecordBatch, int], npt.NDArray[np.float64]] | None = None,
+    ) -> None:
+        self.data, self.name, self.read, self.read_weights = data, name, read, read_weights
         self.source = locator_of(data)
         self.targets = np.empty(0)
+        self.weights: npt.NDArray[np.float64] | None = None
         self.rows = 0
         self.dropped: list[int] = []
+        self._left_out: list[int] = []
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in record_batches(self.data):
@@ -164,15 +174,20 @@ class RowsWithTarget:
             values = self.read(batch.column(batch.schema.get_field_index(self.name)), self.rows)
             kept = np.isfinite(values)
             self.dropped += (np.flatnonzero(~kept) + self.rows).tolist()
+            if self.read_weights is not None:
+                weights = self.read_weights(batch, self.rows)
+                kept &= weights > 0.0
+                self.weights = weights[kept]
+            self._left_out += (np.flatnonzero(~kept) + self.rows).tolist()
             self.rows += batch.num_rows
             self.targets = values[kept]
             if len(self.targets):
                 yield batch if kept.all() else batch.filter(pa.array(kept))
 
     def original(self, row: int) -> int:
-        """The number that a row has with those that were dropped before it."""
-        for dropped in self.dropped:
-            row += dropped <= row
+        """The number that a row has with those that were left out before it."""
+        for left_out in self._left_out:
+            row += left_out <= row
         return row
 
     def locate(self, row: int) -> tuple[Path, int] | None:

@@ -291,6 +291,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         "rows": len(task.targets),
         "columns": task.inputs.shape[1],
         "test_rows": len(task.test_targets),
+        "unit": unit,
         "processor_seconds": seconds,
         **scores_of(outcome, task.test_targets, unit),
         **environment(),

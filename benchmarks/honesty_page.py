@@ -22,7 +22,7 @@ TITLES = {
 LEVELS = ("0.5", "0.9", "0.99")
 
 
-#: Log densities per row, in the target's own units, as published: MC dropout on the same splits, NGBoost on random ones.
+#: Published log densities per row, in the target's units: MC dropout on the same splits, NGBoost on random ones.
 PUBLISHED = {
     "boston": (-2.40, -2.43),
     "concrete": (-2.94, -3.04),
@@ -89,8 +89,8 @@ def summary(tasks: Tasks, kind: str, ours: str) -> list[str]:
 def published(tasks: Tasks, ours: str) -> list[str]:
     """Log densities of the nine standard tables beside published ones."""
     lines = [
-        "Log density per row in the target's own units, with the standard error over splits, beside the published ones of MC dropout "
-        "(Gal and Ghahramani, the same splits) and NGBoost (Duan and others, its own random splits):",
+        "Log density per row in the target's own units, with the standard error over splits, beside the published ones "
+        "of MC dropout (Gal and Ghahramani, the same splits) and NGBoost (Duan and others, random splits of their own):",
         "",
         "| table | splits | finitegp | MC dropout | NGBoost |",
         "|---|--:|--:|--:|--:|",

@@ -90,7 +90,7 @@ def published(tasks: Tasks, ours: str) -> list[str]:
     """Log densities of the nine standard tables beside published ones."""
     lines = [
         "Log density per row in the target's own units, with the standard error over splits, beside the published ones "
-        "of MC dropout (Gal and Ghahramani, the same splits) and NGBoost (Duan and others, random splits of their own):",
+        "of MC dropout (Gal and Ghahramani, the same splits) and NGBoost (Duan and others, other random splits):",
         "",
         "| table | splits | finitegp | MC dropout | NGBoost |",
         "|---|--:|--:|--:|--:|",

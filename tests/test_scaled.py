@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import RBF, Matern
 
 from finitegp import DataError, FeatureGP
 from finitegp.automatic import fit_auto
+from finitegp.combination import widened
 from finitegp.component import Component, student_component
 from finitegp.data import ArraySource
 from finitegp.data.scaling import Standardizer
@@ -19,7 +20,7 @@ from finitegp.features import FourierFeatures, LandmarkFeatures
 from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import read_container
 from finitegp.predictive import StudentMixture
-from finitegp.scaled import ScaledGP, widened
+from finitegp.scaled import ScaledGP
 
 WILD = 7
 

@@ -30,7 +30,8 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     },
     "Tables": {
         "finitegp.tables.model": ["TableRegressor", "PredictedChunk"],
-        "finitegp.tables.judging": ["fit_and_judge", "Judging", "JudgedFit"],
+        "finitegp.tables.judging": ["fit_and_judge", "JudgedFit"],
+        "finitegp.tables.hold_out": ["Judging"],
         "finitegp.tables.scorers": ["nlpd_scorer", "crps_scorer", "coverage_scorer"],
         "finitegp.tables.target_scale": ["TargetScale"],
         "finitegp.sites": ["SiteStatistics"],

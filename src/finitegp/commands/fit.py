@@ -147,7 +147,8 @@ def fit(
                 "itself; use --memory for another size."
             )
         check_device("--device", device, memory)
-        from ..tables.judging import Judging, fit_and_judge
+        from ..tables.hold_out import Judging
+        from ..tables.judging import fit_and_judge
         from ..tables.model import TableRegressor
         from ..tables.reader import ON_DISK, ROWS_IN_MEMORY
 

@@ -29,7 +29,8 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.estimator": ["as_regressor"],
     },
     "Tables": {
-        "finitegp.tables.model": ["TableRegressor", "PredictedChunk"],
+        "finitegp.tables.model": ["TableRegressor"],
+        "finitegp.tables.predictions": ["TablePredictions", "PredictedChunk"],
         "finitegp.tables.judging": ["fit_and_judge", "JudgedFit"],
         "finitegp.tables.hold_out": ["Judging"],
         "finitegp.tables.scorers": ["nlpd_scorer", "crps_scorer", "coverage_scorer"],

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..data.naming import Locator, listed, row_label
+from ..data.naming import Locator, listed, locator_of, row_label
 
 _SHOWN_UNSEEN = 5
 
@@ -82,6 +82,13 @@ class TransformReport:
     outside: dict[str, OutsideValues] = field(default_factory=dict)
     first_infinite: dict[str, int] = field(default_factory=dict)
     unknown: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
+
+    @classmethod
+    def on(cls, table: object, report: TransformReport | None = None) -> TransformReport:
+        """A report, by default a new one, that names rows as the table does if it is not about another."""
+        report = cls() if report is None else report
+        report.source = locator_of(table) if report.source is None else report.source
+        return report
 
     def count_unseen(self, name: str, unseen: dict[str, int]) -> None:
         """Categories of a column that the fit did not see, with their counts."""

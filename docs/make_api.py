@@ -62,7 +62,11 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.schedules": ["make_optimizer", "cosine_decay", "theory_decay"],
         "finitegp.callbacks": ["*"],
     },
-    "Several processes": {"finitegp.distributed": ["join_ranks", "Ranks"], "finitegp.errors": ["LostRankError"]},
+    "Several processes": {
+        "finitegp.torchrun": ["join_ranks"],
+        "finitegp.distributed": ["Ranks"],
+        "finitegp.errors": ["LostRankError"],
+    },
     "Sources of rows": {"finitegp.tables.source": ["TableSource"], "finitegp.data": ["*"]},
     "Memory": {"finitegp.memory": ["*"]},
     "Mathematics": {

@@ -133,7 +133,8 @@ def fit(
         check_size("--memory", memory)
     if time is not None:
         check_time("--time", time)
-    from ..distributed import ALONE, join_ranks  # here, because torch takes seconds to import
+    from ..distributed import ALONE  # here, because torch takes seconds to import
+    from ..torchrun import join_ranks
 
     with console.guard(), join_ranks() as ranks, ExitStack() as keeping:
         if not ranks.is_first:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from .data import ArraySource, ScaledSource, Scaling
 from .data.scaling import Standardizer
 from .errors import DataError, NumericalError
 from .extrapolation import ExcessVariance
+from .lite.fits import row_hashes
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage
 from .spread import SpreadModel
@@ -51,7 +51,7 @@ class ScaledGP:
         keeps_rows: Whether the features hold training rows, as landmarks.
         counts_copies_once: Whether equal rows with equal targets were recognised as copies, which count once.
         outliers: Factors on the noise variance of training rows that are not trusted, by the hash of the row
-            (:func:`row_hashes`): such a row is forgotten as it was taken in.
+            (:func:`~finitegp.lite.fits.row_hashes`): such a row is forgotten as it was taken in.
     """
 
     components: tuple[Component, ...]
@@ -370,17 +370,6 @@ class ScaledGP:
 
     def _in_target_units(self, prediction: Prediction) -> Prediction:
         return prediction.in_units(float(self.target_scaler.mean), float(self.target_scaler.scale))
-
-
-def row_hashes(inputs: ArrayLike, targets: ArrayLike) -> list[str]:
-    """A name for each row and its target, in the user's units: to recognise a row by, not to read it from.
-
-    Example:
-        >>> row_hashes([[1.0, 2.0], [1.0, 2.0]], [0.0, -0.0]) == 2 * row_hashes([[1, 2]], [0])
-        True
-    """
-    rows = np.column_stack([np.asarray(inputs, np.float64), np.asarray(targets, np.float64)]) + 0.0  # no minus zero
-    return [hashlib.sha256(row.astype("<f8").tobytes()).hexdigest()[:32] for row in rows]
 
 
 def _gaussian(prediction: Prediction) -> StudentMixture:

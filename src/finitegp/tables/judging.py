@@ -359,7 +359,7 @@ class _Judge:
         parts: list[ScoredRows] = []
         others: list[list[Baseline]] = []
         judges: list[Positions] = []
-        how = f"{folds}-fold cross-validation"
+        how = Judging(folds=folds).how
         self.stages.begin("fit")
         with self.ranks.working():
             most = max(_FEWEST_TO_JUDGE, self.hold_out.room() // (2 * folds)) if training.on_disk else training.num_rows

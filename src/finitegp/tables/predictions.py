@@ -20,9 +20,8 @@ from ..metrics import Scores, score
 from .arrow_values import TableLike, record_batches
 from .encoder import TableEncoder
 from .predictive import EncodedRows, JudgedRows, TablePredictor
-from .reader import TableReader
 from .reading import TableReading
-from .rows import TableRows, is_file
+from .rows import TableRows
 from .scoring import ScoredRows
 from .summaries import ColumnSummary, TransformReport
 from .target_scale import TargetScale
@@ -111,13 +110,13 @@ class TablePredictions(TableReading):
         """Rows and their predictions chunk by chunk, for tables of any length; ``report`` counts what is unusual."""
         report = TransformReport.on(table, report)
         predictor = self.predictor_
-        for rows in record_batches(TableReader(table, **self.reading_options) if is_file(table) else table):
+        for rows in record_batches(self._readable(table)):
             prediction = predictor.predict(self.encode(rows, report))
             lower, upper = predictor.intervals(prediction, [coverage], method)
             yield PredictedChunk(rows, *predictor.moments(prediction), lower[:, 0], upper[:, 0])
 
     def _encoded(self, X: TableLike) -> list[EncodedRows]:
-        table = TableReader(X, **self.reading_options) if is_file(X) else X
+        table = self._readable(X)
         report = TransformReport.on(table, None)
         encoded = [self.encode(rows, report) for rows in record_batches(table)]
         if not encoded:

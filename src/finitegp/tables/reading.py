@@ -151,7 +151,11 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
 
     def read(self, data: TableLike) -> TableRows:
         """The rows of a table or a file in memory, read by the parameters."""
-        return TableRows.read(TableReader(data, **self.reading_options) if is_file(data) else data)
+        return TableRows.read(self._readable(data))
+
+    def _readable(self, data: TableLike) -> TableLike:
+        """A table as it is, or a reader of its file by the parameters."""
+        return TableReader(data, **self.reading_options) if is_file(data) else data
 
     def training_rows(
         self,
@@ -247,11 +251,14 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         rows = self.read(X)
         if y is not None:
             return rows, self._given_targets(y, rows)
+        return rows, read_target(self._target_column, rows.column(self._target_name()), source=rows)
+
+    def _target_name(self) -> str:
         if self.target_ is None:
             raise DataError(
                 "The model does not know the name of its target:", "name the column.", code="unknown_target"
             )
-        return rows, read_target(self._target_column, rows.column(self.target_), source=rows)
+        return self.target_
 
     def rows_to_judge(self, X: TableLike, y: ArrayLike | None = None) -> tuple[TableRows, Array]:
         """Rows in memory that have a target, and these; the others are counted in a warning."""
@@ -267,17 +274,13 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
     def streamed(self, X: TableLike) -> RowsWithTarget:
         """The rows of a table that have a target, chunk by chunk."""
         check_is_fitted(self)
-        if self.target_ is None:
-            raise DataError(
-                "The model does not know the name of its target:", "name the column.", code="unknown_target"
-            )
-        table = TableReader(X, **self.reading_options) if is_file(X) else X
+        name, table = self._target_name(), self._readable(X)
         source = locator_of(table)
 
         def read(array: Any, first_row: int) -> Array:
             return read_target(self._target_column, array, source=source, first_row=first_row)
 
-        return RowsWithTarget(table, self.target_, read, self._later_weights(source))
+        return RowsWithTarget(table, name, read, self._later_weights(source))
 
     def _later_weights(self, source: Locator | None) -> ReadNumbers | None:
         """The reader of weights of rows that come after the fit."""

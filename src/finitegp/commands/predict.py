@@ -158,7 +158,7 @@ def _is_text(output: Path) -> bool:
 
 
 class _Predictions(NamedTuple):
-    """What is to be written: predictions of a table, under names that are added to the columns that are kept."""
+    """Predictions of a table to be written, under names that are added to the columns that are kept."""
 
     model: TableRegressor
     table: TableReader

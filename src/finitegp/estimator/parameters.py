@@ -111,7 +111,7 @@ def _check_combinations(regressor: Any) -> None:
 
 
 def given_settings(regressor: Any, rows: int, seed: int) -> GivenSettings:
-    """What was chosen, and what follows from it for this number of rows."""
+    """The settings that were chosen, and those that follow from them for this number of rows."""
     feature_map, algorithm = regressor.feature_map, regressor.algorithm
     if _is_auto(feature_map):
         feature_map = "fourier" if algorithm == "exact" else "mlp"

@@ -432,7 +432,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     def _check_in_place(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
     ) -> tuple[Array, Array, Array | None] | None:
-        """What :meth:`_check_rows` returns, of large arrays without a copy of all rows; None if they are others.
+        """The rows of :meth:`_check_rows`, of large arrays without a copy of all rows; None if they are others.
 
         scikit-learn's checks would copy rows to float64, and those of a file into memory.
         """

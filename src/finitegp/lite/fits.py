@@ -53,7 +53,7 @@ _KNOWN = {
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What the library calls ``ScaledGP``: predictions in the target's units, and rows that come and go.
+    """The ``ScaledGP`` of the library: predictions in the target's units, and rows that come and go.
 
     Attributes:
         header: The file's entry of this fit.

@@ -102,7 +102,7 @@ def _binary(op: str, one: Operand, other: Operand) -> Value:
 
 
 def _folded(value: Value) -> Value:
-    """What depends on constants alone, as a constant."""
+    """A value that depends on constants alone, as a constant."""
     if any(each.op != "const" for each in value.inputs):
         return value
     return constant(_run(value, [each.arrays[0][None] for each in value.inputs], np.float64))

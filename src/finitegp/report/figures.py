@@ -291,7 +291,7 @@ def curve_figure(panel: str, curves: Sequence[Curve], number: int) -> Figure:
 
 
 def columns_table(columns: Sequence[ColumnFacts]) -> Table:
-    """What became of the columns of a table, the most relevant first."""
+    """A table of the columns and their encodings, the most relevant first."""
     ordered = sorted(columns, key=lambda each: -1.0 if each.relevance is None else each.relevance, reverse=True)
     body = [
         [

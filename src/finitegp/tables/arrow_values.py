@@ -1,4 +1,4 @@
-"""What users have, as Arrow record batches; what Arrow has, as NumPy numbers."""
+"""Users' tables as Arrow record batches, and Arrow's values as NumPy numbers."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def family(kind: pa.DataType) -> str:
-    """What a plain type holds: ``number``, ``boolean``, ``text``, ``date``, ``time``, ``empty`` or ``other``.
+    """The family of a plain type: ``number``, ``boolean``, ``text``, ``date``, ``time``, ``empty`` or ``other``.
 
     Example:
         >>> family(pa.int8()), family(pa.date32()), family(pa.list_(pa.int8()))

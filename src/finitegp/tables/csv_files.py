@@ -233,7 +233,7 @@ def _reader(path: Path, options: CsvOptions, types: dict[str, pa.DataType], skip
 
 
 def _null_values() -> list[str]:
-    """What stands for a missing number; in columns of text these stay text."""
+    """Texts that stand for a missing number; in columns of text these stay text."""
     words = set(csv.ConvertOptions().null_values)
     for word in MISSING_WORDS:
         words |= {word, word.upper(), word.capitalize(), word.title()}

@@ -148,7 +148,7 @@ class TableEncoder:
         return [column.name for column in self._used]
 
     def summary(self) -> list[ColumnSummary]:
-        """What became of each column, in the order of the table."""
+        """The summary of each column, in the order of the table."""
         names = iter(self.feature_names_out)
         return [
             ColumnSummary(

@@ -71,7 +71,7 @@ class JudgedFit:
     other_scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def summary(self) -> dict[str, object]:
-        """What a model file holds of the fit, in types that JSON has."""
+        """The entry of the fit in a model file, in types that JSON has."""
         findings = [] if self.contents is None else self.contents.checkup.findings
         return {
             **self.model.summary_,

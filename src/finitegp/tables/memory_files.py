@@ -30,7 +30,7 @@ class MemoryFile:
         self.num_rows = self._table.num_rows
 
     def reading_bytes(self, chunk_size: int) -> int:
-        """What the table takes."""
+        """The bytes that the table takes."""
         return int(self._table.nbytes)
 
     def batches(self) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from .written_numbers import DECIMALS, MAX_UNIT
 
 
 class StoredModel(NamedTuple):
-    """What a file of a model holds."""
+    """The parts of a model in a file."""
 
     regressor: GPRegressor
     encoder: TableEncoder

@@ -18,7 +18,7 @@ _UNCOMPRESSED_SIZE, _PAGE_KINDS = 2, (5, 7, 8)
 
 
 def open_page_bytes(path: Path, metadata: pq.FileMetaData) -> int:
-    """What one open page of each column takes, with its dictionary, in the largest row group of a file."""
+    """Bytes of one open page of each column, with its dictionary, in the largest row group of a file."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     if not groups:
         return 0

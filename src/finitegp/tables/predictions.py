@@ -150,7 +150,7 @@ class TablePredictions(TableReading):
         return self.judge(*self.rows_to_judge(X, y), report).scored
 
     def judge(self, rows: TableRows, values: Array, report: TransformReport | None = None) -> JudgedRows:
-        """What is predicted for rows whose targets are known, once, and all that follows from it."""
+        """The prediction for rows whose targets are known, made once, and all that follows from it."""
         started = time.perf_counter()
         predictor = self.predictor_
         encoded = self.encode(rows, TransformReport.on(rows, report))
@@ -173,7 +173,7 @@ class TablePredictions(TableReading):
 
     @property
     def columns_(self) -> list[ColumnSummary]:
-        """What became of each column, and how much it matters."""
+        """The summary of each column, with how much it matters."""
         check_is_fitted(self, "encoder_")
         effects = self._effects
         return [replace(line, relevance=effects.get(line.column)) for line in self.encoder_.summary()]

@@ -356,7 +356,7 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _Fi
 
 
 def _guess(beginning: bytes, encoding: str) -> str | None:
-    """What a file seems to be that should be text, or None if it may well be text."""
+    """The kind of a file that should be text but seems to be something else; None if it may well be text."""
     if encoding.lower().replace("-", "").startswith(("utf16", "utf32")):
         return None
     for magic, what in _BEGINNINGS:

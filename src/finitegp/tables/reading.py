@@ -41,7 +41,7 @@ class ReadingOptions(TypedDict):
 
 @check_arguments
 class TableReading(BaseEstimator):  # type: ignore[misc]
-    """What :class:`TableRegressor` knows before it is fitted; its parameters are described there."""
+    """The part of :class:`TableRegressor` that needs no fit; its parameters are described there."""
 
     target_: str | None
     _target_column: NumberColumn
@@ -120,7 +120,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         )
 
     def encoding_options(self, names: Sequence[str]) -> EncodingOptions:
-        """What is known about columns of these names."""
+        """All that is known about columns of these names."""
         left_out = {self.target_, self.weight, *self.drop}
         if self.only is not None:
             left_out |= set(names) - set(self.only)
@@ -223,7 +223,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         training.encoder(replace(options, missing="error"), TargetScale())
 
     def notes_on(self, training: TrainingRows) -> list[str]:
-        """What a user should hear of the reading of a table and of its targets: missing ones, atoms."""
+        """Notes for the user on the reading of a table and on its targets: missing ones, atoms."""
         table, facts = training.table, training.facts
         source = table.source if isinstance(table, TableRows) else table
         notes = list(getattr(source, "notes", ()))

@@ -32,7 +32,7 @@ class KnownRows(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What a baseline predicts: mean and standard deviation of Gaussians."""
+    """Predictions of a baseline: mean and standard deviation of Gaussians."""
 
     name: str
     mean: Array
@@ -125,7 +125,7 @@ def _column_facts(line: ColumnSummary) -> ColumnFacts:
 
 
 def _predicted(predictor: TablePredictor, judged: JudgedRows) -> Predicted:
-    """What is claimed of rows, with mean and standard deviation in the target's units."""
+    """The prediction of rows, with mean and standard deviation in the target's units."""
     inner = Predicted.of(judged.prediction)
     noise = inner.noise_variance if predictor.scale.name == "identity" else None
     return Predicted(judged.scored.mean, judged.scored.std, noise, modelled=(inner, predictor.scale))

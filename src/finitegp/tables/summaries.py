@@ -1,4 +1,4 @@
-"""What became of columns in a fit, and what is unusual about rows that come later."""
+"""Summaries of columns in a fit, and of what is unusual about rows that come later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN_UNSEEN = 5
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """What became of one column of the table.
+    """The summary of one column of the table.
 
     Attributes:
         column: Its name.
@@ -58,7 +58,7 @@ class OutsideValues(NamedTuple):
 
 @dataclass
 class TransformReport:
-    """What happened in one or several calls of `TableEncoder.transform`, added up.
+    """A count of all that was unusual in one or several calls of `TableEncoder.transform`.
 
     Attributes:
         source: Where the rows come from, if it can ``locate`` a row in a file, such as `TableReader`.

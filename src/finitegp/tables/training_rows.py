@@ -50,7 +50,7 @@ class TakenRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TargetFacts:
-    """What one pass over the targets finds.
+    """Facts about the targets, from one pass over them.
 
     Attributes:
         moments: Of the targets that are there.

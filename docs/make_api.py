@@ -31,7 +31,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     },
     "Tables": {
         "finitegp.tables.model": ["TableRegressor"],
-        "finitegp.tables.predictions": ["TablePredictions", "PredictedChunk"],
+        "finitegp.tables.predictions": ["PredictedChunk"],
         "finitegp.tables.judging": ["fit_and_judge", "JudgedFit"],
         "finitegp.tables.hold_out": ["Judging"],
         "finitegp.tables.scorers": ["nlpd_scorer", "crps_scorer", "coverage_scorer"],
@@ -98,6 +98,8 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     },
 }
 
+#: Bases whose methods are shown as those of the class that inherits them.
+_SHOWN_BASES = {"TablePredictions"}
 _LISTS = ("Args", "Attributes", "Raises")
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields|Example|Examples):$")
 _ENTRY = re.compile(r"^(\*{0,2}\w+(?:, \w+)*): (.*)$")
@@ -171,7 +173,8 @@ def _describe(name: str, thing: Any) -> Iterator[str]:
     yield from markdown(inspect.getdoc(thing) or "")
     if not inspect.isclass(thing):
         return
-    for method, member in vars(thing).items():
+    shown = [each for each in thing.__mro__ if each is thing or each.__name__ in _SHOWN_BASES]
+    for method, member in (member for each in shown for member in vars(each).items()):
         if method.startswith("_"):
             continue
         if isinstance(member, property):

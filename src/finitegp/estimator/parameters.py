@@ -147,7 +147,7 @@ def chosen_settings(regressor: Any, rows: int) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if value is not None}
 
 
-def _is_auto(value: Any) -> bool:
+def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == "auto"
 
 

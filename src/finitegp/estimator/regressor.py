@@ -460,7 +460,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             raise ValueError(f"y has {targets.shape[1]} target columns, but the fit has {len(self.fits_)}.")
 
 
-def _join(parts: list[Any], axis: int = -1) -> Array:
+def _join(parts: list[torch.Tensor], axis: int = -1) -> Array:
     """Tensors of several targets as one array with a new axis for them; that of a single target as it is."""
     arrays: list[Array] = [part.detach().cpu().numpy() for part in parts]
     return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=axis)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from .gp import GP, SUMS, Arrays, read_gp
 from .layout import inside
@@ -269,7 +270,7 @@ def _moments(weights: Array, means: Value, squares: Value, freedoms: Array) -> t
     return mean, total(weights * (variance_factor(freedoms) * squares + (means - mean).squared))
 
 
-def row_hashes(inputs: npt.ArrayLike, targets: npt.ArrayLike) -> list[str]:
+def row_hashes(inputs: ArrayLike, targets: ArrayLike) -> list[str]:
     """A name for each row and its target, in the user's units: to recognise a row by, not to read it from.
 
     Example:

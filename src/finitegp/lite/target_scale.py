@@ -116,7 +116,7 @@ class Scale:
         return mean, std
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     # Compared, not converted: a whole number of JSON may be too large for a float.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 

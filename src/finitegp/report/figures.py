@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..formatting import cut, distinct_cuts, percent, shown
 from ..metrics import Scores
@@ -335,7 +336,7 @@ def _diagonal(chart: Chart) -> None:
     chart.line(ends, ends, "reference")
 
 
-def _spaced(rows: int) -> Any:
+def _spaced(rows: int) -> npt.NDArray[np.int64]:
     """Row numbers from the first to the last, evenly, at most 20."""
     return np.unique(np.linspace(0, rows - 1, _TABLE_ROWS).astype(int))
 

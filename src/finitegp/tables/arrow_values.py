@@ -86,14 +86,14 @@ def _name(value: object) -> str:
     return type(value).__name__
 
 
-def _from_pandas(frame: Any) -> Any:
+def _from_pandas(frame: Any) -> pa.RecordBatch:
     names = [str(name) for name in frame.columns]
     check_unique(names, "The data frame")
     arrays = [_array_of(frame.iloc[:, number], name) for number, name in enumerate(names)]
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _array_of(values: Any, name: str) -> Any:
+def _array_of(values: Any, name: str) -> pa.Array:
     """One column as an Arrow array; columns of mixed objects become text."""
     try:
         array = pa.array(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values, from_pandas=True)

@@ -7,10 +7,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, clone
 from sklearn.utils import Tags
@@ -51,7 +52,7 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
     Feather, Excel). Columns are found by name and turned into numbers by :class:`TableEncoder`; rows without a
     target are left out and counted; a skewed target is modelled on another scale, while predictions, intervals and
     densities are in its own units. A scikit-learn estimator: it works in ``cross_val_score``, ``GridSearchCV``,
-    ``Pipeline`` and ``permutation_importance``. Its predictions and scores are those of :class:`TablePredictions`.
+    ``Pipeline`` and ``permutation_importance``.
 
     Args:
         target_scale: ``"identity"``, ``"log"``, ``"square root"``, ``"yeo-johnson"``, or ``"auto"``: the one on which
@@ -308,7 +309,7 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         def targets() -> tuple[Array, Array | None]:
             return self._scaled(streamed.targets), streamed.weights
 
-        def rows() -> Iterator[Any]:
+        def rows() -> Iterator[pa.RecordBatch]:
             yield from streamed
             self.check_streamed(streamed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
@@ -27,7 +27,7 @@ def open_page_bytes(path: Path, metadata: pq.FileMetaData) -> int:
         return int(sum(_column_bytes(file, largest.column(number)) for number in range(largest.num_columns)))
 
 
-def _column_bytes(file: BinaryIO, column: Any) -> float:
+def _column_bytes(file: BinaryIO, column: pq.ColumnChunkMetaData) -> float:
     size = int(column.total_uncompressed_size)
     count = int(column.num_values)
     first, values = _sizes(file, column.data_page_offset) or (size, count)

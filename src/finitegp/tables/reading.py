@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
@@ -277,7 +278,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         name, table = self._target_name(), self._readable(X)
         source = locator_of(table)
 
-        def read(array: Any, first_row: int) -> Array:
+        def read(array: pa.Array, first_row: int) -> Array:
             return read_target(self._target_column, array, source=source, first_row=first_row)
 
         return RowsWithTarget(table, name, read, self._later_weights(source))
@@ -288,7 +289,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             return None
         name, column = self.weight, plain_target(self.weight, decimal=self.decimal or "")
 
-        def read(batch: Any, row: int) -> Array:
+        def read(batch: pa.RecordBatch, row: int) -> Array:
             if name not in batch.schema.names:
                 raise DataError(
                     f"The rows have no column {name!r}, which held the weights of the rows of the fit:",
@@ -314,7 +315,7 @@ def _given(values: Array) -> ReadNumbers:
 
 
 def _checked_weights(name: str, read: ReadNumbers, source: Locator | None) -> ReadNumbers:
-    def weights(batch: Any, row: int) -> Array:
+    def weights(batch: pa.RecordBatch, row: int) -> Array:
         found = read(batch, row)
         if not bool((found >= 0.0).all()):
             place = row_label(row + int(np.flatnonzero(~(found >= 0.0))[0]), source)

@@ -292,9 +292,8 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         def read(batch: pa.RecordBatch, row: int) -> Array:
             if name not in batch.schema.names:
                 raise DataError(
-                    f"The rows have no column {name!r}, which held the weights of the rows of the fit:",
-                    "add it, with 1 for rows that count once.",
-                    code="no_weight",
+                    f"The rows have no column {name!r}, which held the weights of the rows of the fit: add it, with 1 "
+                    "for rows that count once."
                 )
             return read_target(column, batch.column(name), source=source, first_row=row)
 

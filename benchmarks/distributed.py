@@ -34,9 +34,10 @@ from finitegp import FeatureGP, Lagged, train
 from finitegp.automatic import EFFORTS
 from finitegp.automatic.ensemble import make_network
 from finitegp.data import open_spool, spool
-from finitegp.distributed import ALONE, Ranks, join_ranks
+from finitegp.distributed import ALONE, Ranks
 from finitegp.features import FourierFeatures, MLPFeatures
 from finitegp.schedules import make_optimizer
+from finitegp.torchrun import join_ranks
 
 from .record import put_into_page, record
 

@@ -22,6 +22,11 @@ def resident_memory_bytes() -> int | None:
     return _status_bytes("VmRSS")
 
 
+def data_memory_bytes() -> int | None:
+    """The private memory that is asked for, used or not; None where the system does not tell."""
+    return _status_bytes("VmData")
+
+
 def _status_bytes(key: str) -> int | None:
     path = Path("/proc/self/status")
     if not path.exists():

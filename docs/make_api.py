@@ -21,7 +21,8 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp": ["GPRegressor"],
         "finitegp.stages": ["resumable"],
         "finitegp.automatic": ["fit_auto", "fit_source", "fit_within_memory", "AutoSettings"],
-        "finitegp.scaled": ["ScaledGP", "row_hashes"],
+        "finitegp.scaled": ["ScaledGP"],
+        "finitegp.lite.fits": ["row_hashes"],
         "finitegp.component": ["Component", "student_component"],
         "finitegp.spread": ["SpreadModel"],
         "finitegp.extrapolation": ["ExcessVariance"],
@@ -29,8 +30,10 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.estimator": ["as_regressor"],
     },
     "Tables": {
-        "finitegp.tables.model": ["TableRegressor", "PredictedChunk"],
-        "finitegp.tables.judging": ["fit_and_judge", "Judging", "JudgedFit"],
+        "finitegp.tables.model": ["TableRegressor"],
+        "finitegp.tables.predictions": ["PredictedChunk"],
+        "finitegp.tables.judging": ["fit_and_judge", "JudgedFit"],
+        "finitegp.tables.hold_out": ["Judging"],
         "finitegp.tables.scorers": ["nlpd_scorer", "crps_scorer", "coverage_scorer"],
         "finitegp.tables.target_scale": ["TargetScale"],
         "finitegp.sites": ["SiteStatistics"],
@@ -60,7 +63,11 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.schedules": ["make_optimizer", "cosine_decay", "theory_decay"],
         "finitegp.callbacks": ["*"],
     },
-    "Several processes": {"finitegp.distributed": ["join_ranks", "Ranks"], "finitegp.errors": ["LostRankError"]},
+    "Several processes": {
+        "finitegp.torchrun": ["join_ranks"],
+        "finitegp.distributed": ["Ranks"],
+        "finitegp.errors": ["LostRankError"],
+    },
     "Sources of rows": {"finitegp.tables.source": ["TableSource"], "finitegp.data": ["*"]},
     "Memory": {"finitegp.memory": ["*"]},
     "Mathematics": {
@@ -91,6 +98,8 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     },
 }
 
+#: Bases whose methods are shown as those of the class that inherits them.
+_SHOWN_BASES = {"TablePredictions"}
 _LISTS = ("Args", "Attributes", "Raises")
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields|Example|Examples):$")
 _ENTRY = re.compile(r"^(\*{0,2}\w+(?:, \w+)*): (.*)$")
@@ -164,7 +173,8 @@ def _describe(name: str, thing: Any) -> Iterator[str]:
     yield from markdown(inspect.getdoc(thing) or "")
     if not inspect.isclass(thing):
         return
-    for method, member in vars(thing).items():
+    shown = [each for each in thing.__mro__ if each is thing or each.__name__ in _SHOWN_BASES]
+    for method, member in (member for each in shown for member in vars(each).items()):
         if method.startswith("_"):
             continue
         if isinstance(member, property):

@@ -1,7 +1,7 @@
 """The paper's protocol: what it states, and the choices that it leaves open, the same for all methods and tables.
 
 The open ones were searched on batch 128 and split 0 of four tables for SCGD and BSGD, by distance to the published
-cells (``paper/choices.py``, ``results/choices.md``); every other cell is then a prediction.
+cells (``paper/choices``, ``results/choices.md``); every other cell is then a prediction.
 """
 
 from __future__ import annotations

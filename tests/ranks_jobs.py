@@ -24,10 +24,10 @@ from finitegp.algorithms import SCGD, Exact, Lagged, Minimax, PaperMinimax
 from finitegp.automatic import EFFORTS
 from finitegp.callbacks import Callback, Checkpoint, ExactNLML, JsonLinesLog, Validation
 from finitegp.data import ArraySource, NpySource, Rows, ScaledSource, Scaling, StreamSource, open_spool, spool
-from finitegp.distributed import join_ranks
 from finitegp.errors import DataError, FeatureMapError, LostRankError
 from finitegp.features import MLPFeatures
 from finitegp.tables.source import TableSource
+from finitegp.torchrun import join_ranks
 from finitegp.training import train
 
 ROWS, BATCH, EPOCHS = 301, 25, 2  # parts of a batch differ, and the last one has one row: other ranks have none

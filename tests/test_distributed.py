@@ -28,9 +28,10 @@ from finitegp.callbacks import BiasMeter
 from finitegp.data import ScaledSource, Scaling, Share, as_source
 from finitegp.data.sampling import Sampler
 from finitegp.data.sums import COMPLETE
-from finitegp.distributed import ALONE, Ranks, join_ranks
+from finitegp.distributed import ALONE, Ranks
 from finitegp.schedules import make_optimizer
 from finitegp.tables.model import TableRegressor
+from finitegp.torchrun import join_ranks
 from finitegp.training import train
 
 JOBS = Path(ranks_jobs.__file__)

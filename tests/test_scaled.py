@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import RBF, Matern
 
 from finitegp import DataError, FeatureGP
 from finitegp.automatic import fit_auto
+from finitegp.combination import widened
 from finitegp.component import Component, student_component
 from finitegp.data import ArraySource
 from finitegp.data.scaling import Standardizer
@@ -19,7 +20,7 @@ from finitegp.features import FourierFeatures, LandmarkFeatures
 from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import read_container
 from finitegp.predictive import StudentMixture
-from finitegp.scaled import ScaledGP, widened
+from finitegp.scaled import ScaledGP
 
 WILD = 7
 
@@ -89,7 +90,7 @@ def dense_rows(fit):
 
 def test_a_stack_is_the_mixture_of_textbook_gps(stack):
     new = make_rows(40, seed=2)[0]
-    found = replace(stack, spread=None, excess=None).predict(new, return_covariance=True)
+    found = replace(stack, trees=None, spread=None, excess=None).predict(new, return_covariance=True)
     inputs, targets, scales = dense_rows(stack)
     points = stack.inputs_scaler.transform(new)
     unit, shift = float(stack.target_scaler.scale), float(stack.target_scaler.mean)
@@ -224,8 +225,11 @@ def test_draws_of_a_gaussian_have_its_covariance(gaussian, landmarks):
 def test_draws_at_training_rows_are_finite(stack):
     inputs, _ = make_rows()
     draws = stack.sample(inputs, 2000, seed=0)
-    ratio = draws.std(dim=0) / stack.predict(inputs).std
-    assert 0.8 < float(ratio.min()) <= float(ratio.max()) < 1.3
+    assert bool(torch.isfinite(draws).all())
+    # Not their deviation: with four degrees of freedom that of 2000 draws is far from its expectation.
+    found = stack.predict(inputs)
+    inner = ((draws > found.quantile(0.25)) & (draws < found.quantile(0.75))).double().mean(dim=0)
+    np.testing.assert_allclose(inner, 0.5, atol=0.045)  # four deviations of a share of 2000
 
 
 @pytest.mark.parametrize("name", ["stack", "gaussian", "without rows"])

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .automatic import fit_source, fit_within_memory
     from .callbacks import Checkpoint, ExactNLML, JsonLinesLog, ProgressBar, Validation
     from .data import ArraySource, IterableSource, NpySource, ScaledSource, Scaling, open_spool, spool
-    from .distributed import join_ranks
     from .errors import DataError, FeatureMapError, ModelFileError, NumericalError
     from .estimator import GPRegressor, as_regressor
     from .features import ComposedFeatures, FourierFeatures, GaussLegendreFeatures, LinearFeatures, MLPFeatures
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from .tables.reader import TableReader
     from .tables.scorers import coverage_scorer, crps_scorer, nlpd_scorer
     from .tables.source import TableSource
+    from .torchrun import join_ranks
     from .training import train
 
 #: Where each public name is.
@@ -49,7 +49,6 @@ _PLACES = {
     "tables.encoder": "TableEncoder",
     "tables.source": "TableSource",
     "tables.reader": "TableReader",
-    "distributed": "join_ranks",
     "errors": "DataError FeatureMapError ModelFileError NumericalError",
     "estimator": "GPRegressor as_regressor",
     "features": "ComposedFeatures FourierFeatures GaussLegendreFeatures LinearFeatures MLPFeatures",
@@ -70,6 +69,7 @@ _PLACES = {
     "statistics": "FeatureStatistics",
     "tables.model": "TableRegressor",
     "tables.scorers": "coverage_scorer crps_scorer nlpd_scorer",
+    "torchrun": "join_ranks",
     "training": "train",
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}

@@ -205,15 +205,15 @@ def _class_check(annotation: Any) -> tuple[str, Check] | None:
     return f"{article} {annotation.__name__}", lambda value: isinstance(value, annotation)
 
 
-def _is_none(value: Any) -> bool:
+def _is_none(value: object) -> bool:
     return value is None
 
 
-def _is_flag(value: Any) -> bool:
+def _is_flag(value: object) -> bool:
     return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and abs(int(value)) < 2**63
 
 
@@ -224,7 +224,7 @@ def _is_number(value: Any) -> bool:
     return getattr(value, "ndim", 1) == 0 and not isinstance(value, str) and "complex" not in str(value.dtype)
 
 
-def _either(checks: Sequence[Check], value: Any) -> bool:
+def _either(checks: Sequence[Check], value: object) -> bool:
     return any(check(value) for check in checks)
 
 

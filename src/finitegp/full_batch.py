@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -77,7 +78,7 @@ def fit_full_batch(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     best: dict[str, Any] = {"nlml": np.inf, "point": _flatten(parameters)}
 
-    def objective(point: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+    def objective(point: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
         _write(parameters, point)
         try:
             found = exact_gradient(model, source)
@@ -131,12 +132,12 @@ def _gradient_of(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _flatten(tensors: list[Any]) -> np.ndarray[Any, Any]:
+def _flatten(tensors: Sequence[Tensor]) -> npt.NDArray[np.float64]:
     return np.concatenate([t.detach().double().cpu().numpy().ravel() for t in tensors])
 
 
 @torch.no_grad()
-def _write(parameters: list[Any], point: np.ndarray[Any, Any]) -> None:
+def _write(parameters: Sequence[Tensor], point: npt.NDArray[np.float64]) -> None:
     offset = 0
     for parameter in parameters:
         values = torch.from_numpy(point[offset : offset + parameter.numel()].copy())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -144,7 +143,7 @@ def widest_layer_of(model: nn.Module, num_columns: int) -> int:
     """
     widest = num_columns
 
-    def measure(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def measure(layer: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         nonlocal widest
         tensors = [each for each in (*inputs, output) if isinstance(each, Tensor)]
         inside = 0

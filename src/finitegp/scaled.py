@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,14 +14,16 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .arguments import check_arguments
+from .combination import combine
 from .component import Component
 from .conformal import ConformalScores
 from .data import ArraySource, ScaledSource, Scaling
 from .data.scaling import Standardizer
 from .errors import DataError, NumericalError
 from .extrapolation import ExcessVariance
+from .lite.fits import row_hashes
 from .model import FittedGP
-from .predictive import Prediction, StudentMixture, check_coverage, variance_of_student
+from .predictive import Prediction, StudentMixture, check_coverage
 from .spread import SpreadModel
 from .trees import BoostedTrees
 
@@ -50,7 +51,7 @@ class ScaledGP:
         keeps_rows: Whether the features hold training rows, as landmarks.
         counts_copies_once: Whether equal rows with equal targets were recognised as copies, which count once.
         outliers: Factors on the noise variance of training rows that are not trusted, by the hash of the row
-            (:func:`row_hashes`): such a row is forgotten as it was taken in.
+            (:func:`~finitegp.lite.fits.row_hashes`): such a row is forgotten as it was taken in.
     """
 
     components: tuple[Component, ...]
@@ -347,58 +348,7 @@ class ScaledGP:
         return np.array([1.0 / self.outliers.get(key, 1.0) for key in row_hashes(inputs, targets)])
 
     def _combine(self, scaled: Array, predicted: Sequence[Prediction], factors: Array | None = None) -> Prediction:
-        """One predictive distribution of scaled targets from those of the components.
-
-        ``factors``, ``(components, rows)``, are those on variances; None takes those of the components.
-        """
-        first = self.components[0]
-        plain = len(self.components) == 1 and first.variance_factor == 1.0 and math.isinf(first.degrees_of_freedom)
-        if plain and first.tail is None and self.spread is None and self.excess is None:
-            return predicted[0]
-        if factors is None:
-            factors = np.array([component.variance_factor for component in self.components])[:, None]
-        weights = np.array([component.weight for component in self.components])
-        freedom = np.array([[component.degrees_of_freedom] for component in self.components])
-        means = np.stack([part.mean.cpu().numpy() for part in predicted])
-        squares = factors * np.stack([part.variance.cpu().numpy() for part in predicted])
-        mixture = self._mixture(weights, means, np.sqrt(squares), freedom)
-        spreads = np.array([[component.error_variance] for component in self.components])
-        noise = weights @ (factors * spreads * np.stack([part.noise_variance.cpu().numpy() for part in predicted]))
-        if self.spread is not None:
-            mean, variance = pooled(mixture)
-            share = noise / mixture.variance
-            deviations = (
-                self.spread.factor * np.sqrt(variance) * np.exp(0.5 * self.spread.log_factors(scaled, mean, variance))
-            )
-            mixture = mixture.with_component(self.spread.share, mean, deviations, self.spread.degrees_of_freedom)
-            noise = share * mixture.variance
-        covariance = _covariance(predicted, means, weights, factors * spreads)
-        if covariance is not None and self.spread is not None:
-            ratios = torch.from_numpy(mixture.variance - noise) / covariance.diagonal().clamp_min(1e-300)
-            covariance = ratios.sqrt()[:, None] * covariance * ratios.sqrt()
-        if self.excess is not None:
-            excess = self.excess.variance(torch.from_numpy(scaled))
-            mixture = widened(mixture, excess.numpy())
-            covariance = None if covariance is None else covariance + torch.diag(excess)
-        noise_variance = torch.from_numpy(noise)
-        return Prediction(
-            mean=torch.from_numpy(mixture.mean),
-            epistemic_variance=(torch.from_numpy(mixture.variance) - noise_variance).clamp_min(0.0),
-            noise_variance=noise_variance,
-            covariance=covariance,
-            mixture=mixture,
-        )
-
-    def _mixture(self, weights: Array, means: Array, scales: Array, freedom: Array) -> StudentMixture:
-        """The distributions of the components, followed by those of their tails."""
-        tails = [(number, each.tail) for number, each in enumerate(self.components) if each.tail is not None]
-        shares = np.array([0.0 if each.tail is None else each.tail.share for each in self.components])
-        return StudentMixture(
-            np.concatenate([(1.0 - shares) * weights, *([[tail.share * weights[number]] for number, tail in tails])]),
-            np.concatenate([means, *(means[[number]] for number, _ in tails)]),
-            np.concatenate([scales, *(tail.factor * scales[[number]] for number, tail in tails)]),
-            np.concatenate([freedom, *([[tail.degrees_of_freedom]] for _, tail in tails)]),
-        )
+        return combine(scaled, predicted, self.components, self.spread, self.excess, factors)
 
     def _normal_draws(
         self, scaled: Array, index: int, predicted: Prediction, count: int, random: np.random.Generator
@@ -420,51 +370,6 @@ class ScaledGP:
 
     def _in_target_units(self, prediction: Prediction) -> Prediction:
         return prediction.in_units(float(self.target_scaler.mean), float(self.target_scaler.scale))
-
-
-def row_hashes(inputs: ArrayLike, targets: ArrayLike) -> list[str]:
-    """A name for each row and its target, in the user's units: to recognise a row by, not to read it from.
-
-    Example:
-        >>> row_hashes([[1.0, 2.0], [1.0, 2.0]], [0.0, -0.0]) == 2 * row_hashes([[1, 2]], [0])
-        True
-    """
-    rows = np.column_stack([np.asarray(inputs, np.float64), np.asarray(targets, np.float64)]) + 0.0  # no minus zero
-    return [hashlib.sha256(row.astype("<f8").tobytes()).hexdigest()[:32] for row in rows]
-
-
-def pooled(mixture: StudentMixture) -> tuple[Array, Array]:
-    """Mean, and the squared scale that takes the disagreement of the components in."""
-    mean = mixture.mean
-    return mean, mixture.weights @ (np.square(mixture.scales) + np.square(mixture.means - mean))
-
-
-def widened(mixture: StudentMixture, variance: Array) -> StudentMixture:
-    r"""The mixture with an independent Gaussian error of this variance added to every component.
-
-    A sum of Student's t and a Gaussian has no density in closed form. It is taken as Student's t of the variance of the
-    sum, with :math:`1/\nu' = (1/\nu)\,(\sigma^2/(\sigma^2 + V))^2`, the rate at which the kurtosis of a sum falls.
-    """
-    if not variance.any():
-        return mixture
-    freedom = np.broadcast_to(mixture.degrees_of_freedom, mixture.means.shape)
-    before = np.square(mixture.scales) * variance_of_student(freedom)
-    after = before + variance
-    widened_freedom = freedom * np.square(after / before)
-    scales = np.sqrt(after / variance_of_student(widened_freedom))
-    return replace(mixture, scales=scales, degrees_of_freedom=widened_freedom)
-
-
-def _covariance(predicted: Sequence[Prediction], means: Array, weights: Array, factors: Array) -> Tensor | None:
-    """Of the function, if it was asked for: that within components, and that between their means."""
-    parts = [part.covariance for part in predicted if part.covariance is not None]
-    if len(parts) < len(predicted):
-        return None
-    deviations = torch.from_numpy(means - weights @ means)
-    total = torch.einsum("k,kr,ks->rs", torch.from_numpy(weights), deviations, deviations)
-    for weight, factor, part in zip(weights, factors[:, 0], parts, strict=True):
-        total = total + float(weight * factor) * part.cpu()
-    return total
 
 
 def _gaussian(prediction: Prediction) -> StudentMixture:

@@ -67,7 +67,7 @@ def train(
             and a sample of up to 1,024 rows are compared); if the file does not exist, training starts from the
             beginning. On the CPU the resumed run equals the uninterrupted one to the bit.
         restore_best: At the end, go back to the best state that a callback recorded.
-        ranks: The processes that make each step together (:func:`~finitegp.distributed.join_ranks`), each with its
+        ranks: The processes that make each step together (:func:`~finitegp.torchrun.join_ranks`), each with its
             part of every batch: the same run to rounding, whatever their number. All of them call ``train`` with the
             same arguments, and all of them end with the same model.
 

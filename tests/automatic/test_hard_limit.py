@@ -14,14 +14,10 @@ import gc, json, resource, sys
 import numpy as np, torch
 from finitegp.automatic import EFFORTS
 from finitegp.data import NpySource
-from benchmarks.process_memory import peak_memory_bytes, reset_peak_memory, resident_memory_bytes
+from benchmarks.process_memory import data_memory_bytes, peak_memory_bytes, reset_peak_memory, resident_memory_bytes
 from benchmarks.libraries import load_libraries
 from finitegp.memory import MemoryBudgetError, return_freed_memory
 from finitegp import fit_within_memory
-
-def virtual_data(key):
-    line = next(line for line in open("/proc/self/status") if line.startswith(key))
-    return 1024 * int(line.split()[1])
 
 torch.set_num_threads(1)
 return_freed_memory()
@@ -64,7 +60,7 @@ for budget in budgets:
     plan = plans[-1]
     gc.collect()
     return_freed_memory()
-    before = virtual_data("VmData")
+    before = data_memory_bytes()
     resource.setrlimit(resource.RLIMIT_DATA, (before + plan.limit, resource.RLIM_INFINITY))
     reset_peak_memory()
     baseline = resident_memory_bytes()
@@ -73,7 +69,7 @@ for budget in budgets:
     share = (peak_memory_bytes() - baseline) / plan.total
     try:
         # The limit is there, whatever has been given back since it was set.
-        block = np.ones(int(1.2 * plan.limit) + max(before - virtual_data("VmData"), 0), dtype=np.uint8)
+        block = np.ones(int(1.2 * plan.limit) + max(before - data_memory_bytes(), 0), dtype=np.uint8)
         limited = False
     except MemoryError:
         limited = True

@@ -17,7 +17,8 @@ from finitegp.estimator import as_regressor
 from finitegp.features import LinearFeatures
 from finitegp.tables import learning
 from finitegp.tables.encoder import TableEncoder
-from finitegp.tables.judging import Judging, fit_and_judge
+from finitegp.tables.hold_out import Judging
+from finitegp.tables.judging import fit_and_judge
 from finitegp.tables.model import TableRegressor
 
 runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"})

@@ -256,12 +256,9 @@ from finitegp import FeatureGP, Lagged, train
 from finitegp.data import spool
 from finitegp.features import MLPFeatures
 from benchmarks.libraries import load_libraries
+from benchmarks.process_memory import data_memory_bytes
 from finitegp.memory import MemoryBudgetError, plan_memory, return_freed_memory
 from finitegp.schedules import make_optimizer
-
-def virtual_data(key):
-    line = next(line for line in open("/proc/self/status") if line.startswith(key))
-    return 1024 * int(line.split()[1])
 
 torch.set_num_threads(1)
 return_freed_memory()
@@ -280,7 +277,7 @@ with tempfile.TemporaryDirectory() as directory:
     data = spool((inputs, np.sin(inputs[:, 0])), directory, chunk_size=plan.setting.chunk_size)
     del inputs
     load_libraries(tables=False)
-    before = virtual_data("VmData")
+    before = data_memory_bytes()
     resource.setrlimit(resource.RLIMIT_DATA, (before + plan.limit, resource.RLIM_INFINITY))
     model = FeatureGP(MLPFeatures(16, plan.setting.hidden, seed=0), noise_variance=0.1)
     algorithm = Lagged(model, num_data=data.num_data)

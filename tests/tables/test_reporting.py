@@ -7,7 +7,8 @@ from scipy import stats
 
 from finitegp import GPRegressor, TableRegressor
 from finitegp.features import LinearFeatures
-from finitegp.tables.judging import Judging, fit_and_judge
+from finitegp.tables.hold_out import Judging
+from finitegp.tables.judging import fit_and_judge
 
 
 def make_frame(rows=300, *, seed=0):

@@ -16,7 +16,8 @@ from sklearn.pipeline import Pipeline
 from finitegp import DataError, GPRegressor, TableRegressor, coverage_scorer, crps_scorer, nlpd_scorer
 from finitegp.features import LinearFeatures
 from finitegp.tables.encoder import TableEncoder
-from finitegp.tables.judging import Judging, fit_and_judge
+from finitegp.tables.hold_out import Judging
+from finitegp.tables.judging import fit_and_judge
 from finitegp.tables.splits import make_folds, split_groups, split_last
 
 

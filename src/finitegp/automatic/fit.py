@@ -23,10 +23,11 @@ from ..devices import as_device
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..formatting import parse_seconds
+from ..lite.fits import row_hashes
 from ..memory import MemoryPlan, parse_bytes, return_freed_memory
 from ..memory.plan import Described
 from ..prediction_memory import PredictionSetting, plan_prediction
-from ..scaled import ScaledGP, row_hashes
+from ..scaled import ScaledGP
 from ..stages import is_resumable
 from .budget import BudgetedFit, count_columns
 from .kernel_extrapolation import excess_of_kernels

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..combination import pooled
 from ..kernel_gp import Array, KernelForm, KernelPosterior, KernelPrior, KernelRows, fit_from_several_starts
 from ..predictive import StudentMixture, log_student
-from ..scaled import pooled
 from ..spread import SpreadModel
 from .copies_and_outliers import Groups
 from .kernels import LEARNING_ROWS, condition_kernel, landmark_rows

@@ -1,4 +1,4 @@
-"""What commands print: tables and notes for people, JSON for scripts, one line for what went wrong."""
+"""Output of commands: tables and notes for people, JSON for scripts, one line for what went wrong."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _rounded_up(size: int) -> str:
 
 
 def columns_table(columns: Sequence[ColumnSummary]) -> Table:
-    """What becomes of each column; of very many, of those that matter or are not plain numbers."""
+    """A table of the encoding of each column; of very many, of those that matter or are not plain numbers."""
     title = "columns"
     shown = list(columns)
     if len(shown) > _MOST_COLUMNS:
@@ -204,7 +204,7 @@ def scores_table(title: str, scores: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def show_findings(console: Console, findings: Sequence[Mapping[str, str]]) -> None:
-    """What the doctor found, one line each."""
+    """The findings of the doctor, one line each."""
     for finding in findings:
         console.print(f"{finding['severity'].upper()}: {finding['title']}. {finding['evidence']} {finding['fix']}")
 

@@ -133,7 +133,8 @@ def fit(
         check_size("--memory", memory)
     if time is not None:
         check_time("--time", time)
-    from ..distributed import ALONE, join_ranks  # here, because torch takes seconds to import
+    from ..distributed import ALONE  # here, because torch takes seconds to import
+    from ..torchrun import join_ranks
 
     with console.guard(), join_ranks() as ranks, ExitStack() as keeping:
         if not ranks.is_first:
@@ -147,7 +148,8 @@ def fit(
                 "itself; use --memory for another size."
             )
         check_device("--device", device, memory)
-        from ..tables.judging import Judging, fit_and_judge
+        from ..tables.hold_out import Judging
+        from ..tables.judging import fit_and_judge
         from ..tables.model import TableRegressor
         from ..tables.reader import ON_DISK, ROWS_IN_MEMORY
 

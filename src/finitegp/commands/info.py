@@ -106,7 +106,7 @@ def _whole(value: float) -> float:
     return int(value) if float(value).is_integer() else value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):

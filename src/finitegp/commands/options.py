@@ -29,7 +29,7 @@ class Effort(str, Enum):
 
 
 class Missing(str, Enum):
-    """What to do about missing values."""
+    """The treatment of missing values."""
 
     error = "error"
     impute = "impute"

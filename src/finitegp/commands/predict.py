@@ -25,6 +25,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..estimator import GPRegressor
     from ..tables.model import TableRegressor
     from ..tables.reader import TableReader
 
@@ -129,7 +130,7 @@ def predict(
 
 
 def _keep_to_budget(
-    regressor: Any, budget: str | int, table: TableReader, console: Console, *, of_model: bool = False
+    regressor: GPRegressor, budget: str | int, table: TableReader, console: Console, *, of_model: bool = False
 ) -> None:
     """Let a model predict in chunks that keep to a memory budget, perhaps its own; the bill is shown."""
     from ..memory import MemoryBudgetError, parse_bytes, return_freed_memory
@@ -158,7 +159,7 @@ def _is_text(output: Path) -> bool:
 
 
 class _Predictions(NamedTuple):
-    """What is to be written: predictions of a table, under names that are added to the columns that are kept."""
+    """Predictions of a table to be written, under names that are added to the columns that are kept."""
 
     model: TableRegressor
     table: TableReader
@@ -204,7 +205,7 @@ def _delimiter(output: Path, given: str) -> str:
     return "," if name.endswith(".csv") and given == "\t" else given
 
 
-def _joined(values: Any, delimiter: str) -> str:
+def _joined(values: list[str] | tuple[str, ...], delimiter: str) -> str:
     """Fields of one record, in quotation marks where they need them."""
     quoted = [
         '"' + value.replace('"', '""') + '"' if any(mark in value for mark in (delimiter, '"', "\n", "\r")) else value

@@ -27,7 +27,7 @@ def check_ending(path: Path) -> Path:
 
 
 class BatchWriter(Protocol):
-    """What writes a table."""
+    """A writer of a table."""
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Write more rows."""
@@ -35,7 +35,7 @@ class BatchWriter(Protocol):
 
 @contextmanager
 def table_writer(path: Path, schema: pa.Schema, *, overwrite: bool = True) -> Iterator[BatchWriter]:
-    """What makes the table at ``path``, complete or not at all."""
+    """A writer of the table at ``path``, complete or not at all."""
     name = path.name.lower()
     if str(path) == "-":
         with csv.CSVWriter(sys.stdout.buffer, schema) as writer:

@@ -361,13 +361,13 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _are_names(names: Any, count: int) -> bool:
+def _are_names(names: object, count: int) -> bool:
     return names is None or (
         isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
     )
 
 
-def _is_state(state: Any) -> bool:
+def _is_state(state: object) -> bool:
     kinds = {"path": str, "size": int, "modified": int, "checksum": str}
     return isinstance(state, dict) and all(isinstance(state.get(name), kind) for name, kind in kinds.items())
 

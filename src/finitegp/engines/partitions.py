@@ -45,7 +45,7 @@ class Block(NamedTuple):
 
 
 class PartialSum(NamedTuple):
-    """What comes back from a partition.
+    """The answer of a partition.
 
     Attributes:
         values: The flattened :class:`FeatureStatistics`, or None if there were no rows.
@@ -155,7 +155,7 @@ class ResidualWork:
 def sum_blocks(
     work: StatisticsWork | ResidualWork, blocks: Iterable[Block], input_names: list[str] | None
 ) -> PartialSum:
-    """What a worker does with a partition: the sum over its blocks, in float64."""
+    """The work on a partition: the sum over its blocks, in float64."""
     sources = (
         ArraySource(block.inputs, block.targets, block.weights, counts=block.counts, column_names=input_names)
         for block in blocks

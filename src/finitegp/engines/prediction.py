@@ -53,7 +53,7 @@ class Predictor:
 
     @classmethod
     def of(cls, model: Predictable, coverage: float) -> Predictor:
-        """What is sent of a model; anything that workers could not use is refused here."""
+        """The part of a model that is sent; anything that workers could not use is refused here."""
         if not 0.0 < coverage < 1.0:
             raise ValueError(f"coverage must be between 0 and 1, but is {coverage}.")
         if isinstance(model, FittedGP):

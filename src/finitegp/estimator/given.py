@@ -50,7 +50,7 @@ _MEASUREMENTS, _PATIENCE = 20, 5
 
 @dataclass(frozen=True)
 class GivenSettings:
-    """What the user has chosen; ``None`` leaves the choice to the effort.
+    """The choices of the user; ``None`` leaves the choice to the effort.
 
     Attributes:
         feature_map: ``"mlp"``, ``"fourier"`` or any module, of which a copy is trained.

@@ -111,7 +111,7 @@ def _check_combinations(regressor: Any) -> None:
 
 
 def given_settings(regressor: Any, rows: int, seed: int) -> GivenSettings:
-    """What was chosen, and what follows from it for this number of rows."""
+    """The settings that were chosen, and those that follow from them for this number of rows."""
     feature_map, algorithm = regressor.feature_map, regressor.algorithm
     if _is_auto(feature_map):
         feature_map = "fourier" if algorithm == "exact" else "mlp"
@@ -147,7 +147,7 @@ def chosen_settings(regressor: Any, rows: int) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if value is not None}
 
 
-def _is_auto(value: Any) -> bool:
+def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == "auto"
 
 

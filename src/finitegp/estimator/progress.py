@@ -1,4 +1,4 @@
-"""What a user sees while a fit works: how much is done, the last part and its score, how long the rest may take."""
+"""Progress of a fit for the user: how much is done, the last part and its score, how long the rest may take."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def show_stages(label: str, shares: Mapping[str, float], *, shown: bool) -> Iter
 
 @contextmanager
 def stage_progress(label: str, *, shown: bool) -> Iterator[Callable[[str], None]]:
-    """What to call with each finished part of one fit: of the stages that are shown, or of a bar of its own."""
+    """A function to call with each finished part of one fit: of the stages that are shown, or of a bar of its own."""
     outer = _SHOWN.get()
     if outer is not None:
         yield outer.tell

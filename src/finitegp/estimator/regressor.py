@@ -432,7 +432,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     def _check_in_place(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
     ) -> tuple[Array, Array, Array | None] | None:
-        """What :meth:`_check_rows` returns, of large arrays without a copy of all rows; None if they are others.
+        """The rows of :meth:`_check_rows`, of large arrays without a copy of all rows; None if they are others.
 
         scikit-learn's checks would copy rows to float64, and those of a file into memory.
         """
@@ -460,7 +460,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             raise ValueError(f"y has {targets.shape[1]} target columns, but the fit has {len(self.fits_)}.")
 
 
-def _join(parts: list[Any], axis: int = -1) -> Array:
+def _join(parts: list[torch.Tensor], axis: int = -1) -> Array:
     """Tensors of several targets as one array with a new axis for them; that of a single target as it is."""
     arrays: list[Array] = [part.detach().cpu().numpy() for part in parts]
     return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=axis)

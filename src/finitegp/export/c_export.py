@@ -28,7 +28,7 @@ _MOST_ROUNDING = 0.02
 
 
 class CExport(NamedTuple):
-    """What a header costs, and what fewer features lost.
+    """The costs of a header, and what fewer features lost.
 
     Attributes:
         constant_bytes: Of all constant arrays, which go into read-only memory; code is not counted.

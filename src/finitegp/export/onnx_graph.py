@@ -32,7 +32,7 @@ _NODES, _FARTHEST = 32, 6.0
 
 
 class OnnxExport(NamedTuple):
-    """What a graph holds.
+    """The contents of a graph.
 
     Attributes:
         inputs: The columns of each of its inputs; ``coverage`` has none.

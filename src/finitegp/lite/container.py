@@ -26,7 +26,7 @@ _ITEM_BYTES = {name: np.dtype(code).itemsize for name, code in _TYPES.items()}
 
 
 class Contents(NamedTuple):
-    """What a file holds: the library's JSON header, and the arrays by name."""
+    """The contents of a file: the library's JSON header, and the arrays by name."""
 
     header: dict[str, Any]
     arrays: dict[str, npt.NDArray[np.generic]]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from .gp import GP, SUMS, Arrays, read_gp
 from .layout import inside
@@ -53,7 +54,7 @@ _KNOWN = {
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What the library calls ``ScaledGP``: predictions in the target's units, and rows that come and go.
+    """The ``ScaledGP`` of the library: predictions in the target's units, and rows that come and go.
 
     Attributes:
         header: The file's entry of this fit.
@@ -269,9 +270,14 @@ def _moments(weights: Array, means: Value, squares: Value, freedoms: Array) -> t
     return mean, total(weights * (variance_factor(freedoms) * squares + (means - mean).squared))
 
 
-def row_hashes(inputs: Array, targets: Array) -> list[str]:
-    """The library's name for each row and its target."""
-    rows = np.column_stack([inputs, targets]) + 0.0
+def row_hashes(inputs: ArrayLike, targets: ArrayLike) -> list[str]:
+    """A name for each row and its target, in the user's units: to recognise a row by, not to read it from.
+
+    Example:
+        >>> row_hashes([[1.0, 2.0], [1.0, 2.0]], [0.0, -0.0]) == 2 * row_hashes([[1, 2]], [0])
+        True
+    """
+    rows = np.column_stack([np.asarray(inputs, np.float64), np.asarray(targets, np.float64)]) + 0.0  # no minus zero
     return [hashlib.sha256(row.astype("<f8").tobytes()).hexdigest()[:32] for row in rows]
 
 

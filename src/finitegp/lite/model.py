@@ -26,7 +26,7 @@ METHODS = ("predictive", "gaussian", "conformal")
 
 @dataclass(frozen=True, eq=False)
 class LitePrediction:
-    """What is predicted for some rows, in the target's units: ``(rows,)``, or ``(rows, targets)`` of several.
+    """The prediction for some rows, in the target's units: ``(rows,)``, or ``(rows, targets)`` of several.
 
     Attributes:
         mean: The mean of a new observation.

@@ -102,7 +102,7 @@ def _binary(op: str, one: Operand, other: Operand) -> Value:
 
 
 def _folded(value: Value) -> Value:
-    """What depends on constants alone, as a constant."""
+    """A value that depends on constants alone, as a constant."""
     if any(each.op != "const" for each in value.inputs):
         return value
     return constant(_run(value, [each.arrays[0][None] for each in value.inputs], np.float64))
@@ -244,7 +244,7 @@ def evaluate(
     return {name: np.broadcast_to(found[id(value)], (len(rows), value.width)) for name, value in outputs.items()}
 
 
-def _run(value: Value, given: list[Numbers], dtype: Any) -> Numbers:
+def _run(value: Value, given: list[Numbers], dtype: npt.DTypeLike) -> Numbers:
     arrays = [each if each.dtype == np.int64 else each.astype(dtype, copy=False) for each in value.arrays]
     return np.asarray(OPERATIONS[value.op](value, given, arrays))
 

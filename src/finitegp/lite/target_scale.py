@@ -66,7 +66,7 @@ class Scale:
         return cls(stored["name"], shift, unit, power, -math.inf if lowest is None else 0.0, (low, high))
 
     def forward(self, targets: Array) -> Array:
-        """What is modelled; minus infinity or NaN where a target is impossible."""
+        """Targets on the scale of the model; minus infinity or NaN where one is impossible."""
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.name == "log":
                 return np.log(targets)
@@ -116,7 +116,7 @@ class Scale:
         return mean, std
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     # Compared, not converted: a whole number of JSON may be too large for a float.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 

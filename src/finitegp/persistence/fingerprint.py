@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..scaled import ScaledGP
-from .fits import encode_fit, encode_gp
+from .fits import encode_fit
+from .gps import encode_gp
 
 _SCALERS = ("inputs_scaler", "target_scaler")
 _MODULES = ("feature_map", "noise")

@@ -5,7 +5,6 @@ Training rows are in a file only as landmarks of features (small tables), and th
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import platform
@@ -24,33 +23,22 @@ from ..data.scaling import Standardizer
 from ..error_shape import ErrorShape
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
-from ..features.landmarks import landmarks_of
 from ..lite.layout import inside
-from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
-from ..posterior import WeightPosterior
 from ..scaled import ScaledGP
 from ..spread import SpreadModel
-from ..statistics import FeatureStatistics
 from ..trees import BoostedTrees
 from .container import read_container, write_container
-from .modules import build_module, check_grids, describe_module, load_tensors
+from .gps import Header, Tensors, decode_gp, encode_gp
+from .modules import check_grids
 from .plain_json import plain_json
 from .record_kinds import RECORD, check_kinds
-from .row_sums import checked_tensor, decode_statistics, encode_statistics, positive_number
+from .row_sums import checked_tensor, positive_number
 
-Header = dict[str, Any]
-Tensors = dict[str, Tensor]
-_PROBE_ROWS = 4
-_MAX_CHUNK = 1 << 24
 # No fit has columns of larger, or of smaller, units.
 _LARGEST_UNIT = 1e150
 _MOST_COMPONENTS = 64
 _SPREAD_NUMBERS = ("shift", "unit", "strength", "factor", "degrees_of_freedom", "share")
-# Products of features with the target that differ by less are the same but for rounding.
-_SAME_FEATURES = 1e-12
-# Far above rounding on another processor, far below what a different module gives.
-_PROBE_TOLERANCE = 1e-6
 
 
 def save_fit(fit: ScaledGP, path: str | os.PathLike[str]) -> None:
@@ -190,38 +178,6 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
     return header, {prefix + name: tensor for name, tensor in tensors.items()}
 
 
-def encode_gp(
-    fitted: FittedGP,
-    columns: int,
-    landmark_weights: Tensor | None = None,
-    landmark_targets: Tensor | None = None,
-) -> tuple[Header, Tensors]:
-    """One GP: modules, noise and row sums, of which landmarks and their weights save the largest.
-
-    Features of a kernel whose covariance is all but singular are known to seven digits only, and come out otherwise on
-    another processor. With the targets of the landmarks, the products are made of the features as they come out there.
-    """
-    model, posterior = fitted.model, fitted.posterior
-    tensors: Tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    tensors |= encode_statistics(posterior.statistics)
-    if landmark_weights is not None:
-        del tensors["statistics.gram"]
-        tensors["landmark_weights"] = landmark_weights
-        tensors |= {} if landmark_targets is None else {"landmark_targets": landmark_targets}
-    header: Header = {
-        "feature_map": _describe(model.feature_map),
-        "noise": _describe(model.noise),
-        "noise_variance": posterior.noise_variance,
-        "num_data": posterior.statistics.num_data,
-        "chunk_size": fitted.chunk_size,
-    }
-    probe = torch.sin(torch.arange(1.0, 1.0 + _PROBE_ROWS * columns, dtype=torch.float64)).reshape(-1, columns)
-    outputs = _probe(model, probe)
-    if outputs is not None:
-        tensors |= {"probe.inputs": probe, "probe.features": outputs[0], "probe.log_noise_scale": outputs[1]}
-    return header, tensors
-
-
 def _encode_spread(spread: SpreadModel, columns: int) -> tuple[Header, Tensors]:
     numbers = {name: getattr(spread, name) for name in _SPREAD_NUMBERS}
     gp, tensors = encode_gp(spread.fitted, columns + 2, spread.landmark_weights, spread.landmark_targets)
@@ -236,7 +192,7 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
     record = check_kinds("record", header["record"], RECORD)
     if "components" not in header:
         # Files of the first version: one GP, with the shape of its errors and its conformal scores in the record.
-        fitted, _ = _decode_gp(header, tensors, columns, feature_map, noise_model)
+        fitted, _ = decode_gp(header, tensors, columns, feature_map, noise_model)
         component = student_component(fitted, ErrorShape(_freedom(record.get("degrees_of_freedom"))))
         scores = record.get("conformal")
         conformal = None if scores is None else ConformalScores.from_json(scores)
@@ -248,7 +204,7 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
     components = []
     for number, described in enumerate(stored):
         mine = inside(tensors, f"components.{number}.")
-        fitted, weights = _decode_gp(described, mine, columns, feature_map, noise_model)
+        fitted, weights = decode_gp(described, mine, columns, feature_map, noise_model)
         freedom = _freedom(described["degrees_of_freedom"])
         components.append(
             Component(
@@ -296,54 +252,8 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
     )
 
 
-def _decode_gp(
-    header: Any, tensors: Tensors, columns: int, feature_map: nn.Module | None, noise_model: NoiseModel | None
-) -> tuple[FittedGP, Tensor | None]:
-    features = _restore("feature_map", header["feature_map"], feature_map, tensors)
-    noise = _restore("noise_model", header["noise"], noise_model, tensors)
-    if not isinstance(noise, NoiseModel):
-        raise ModelFileError("its noise is not a noise model")
-    model = FeatureGP(features, noise_model=noise).to(torch.float64)
-    model.log_output_scale.data = checked_tensor(tensors, "model.log_output_scale", ())
-    model.requires_grad_(False).eval()
-    _check_probe(model, tensors, columns)
-    weights = tensors.get("landmark_weights")
-    if weights is not None:
-        tensors = tensors | _sums_of_landmarks(model, tensors)
-    statistics = decode_statistics(header["num_data"], tensors)
-    posterior = WeightPosterior(statistics, positive_number("noise_variance", header["noise_variance"]))
-    chunk_size = header.get("chunk_size", 4096)  # not in files of older releases
-    if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or not 1 <= chunk_size <= _MAX_CHUNK:
-        raise ModelFileError(f"its chunk_size is {str(chunk_size)[:60]!r} instead of a number of rows")
-    return FittedGP(model, posterior, chunk_size=chunk_size), weights
-
-
-@torch.no_grad()
-def _sums_of_landmarks(model: FeatureGP, tensors: Tensors) -> Tensors:
-    """The row sums of landmarks with their weights."""
-    landmarks = landmarks_of(model.feature_map)
-    if landmarks is None:
-        raise ModelFileError("it has weights of landmarks, but no landmarks")
-    weights = checked_tensor(tensors, "landmark_weights", (len(landmarks),))
-    if not bool((weights > 0.0).all()):
-        raise ModelFileError("the weights of its landmarks are not positive")
-    features, log_scale = model(landmarks)
-    if log_scale is not None:
-        weights = weights * torch.exp(-log_scale)
-    sums = FeatureStatistics.from_batch(features, features.new_zeros(len(features)), -weights.log())
-    found = {"statistics.gram": sums.gram}
-    if "landmark_targets" in tensors:  # older files hold the products alone
-        stored = tensors["statistics.projected_targets"]
-        weighted = checked_tensor(tensors, "landmark_targets", (len(landmarks), stored.shape[-1]))
-        anew = features.mT @ weighted
-        # Where features come out as they did, the products stay what they were to the bit.
-        if float((anew - stored).abs().max()) > _SAME_FEATURES * float(stored.abs().max()):
-            found["statistics.projected_targets"] = anew
-    return found
-
-
 def _decode_spread(header: Any, tensors: Tensors, columns: int) -> SpreadModel:
-    fitted, weights = _decode_gp(header["gp"], tensors, columns + 2, None, None)
+    fitted, weights = decode_gp(header["gp"], tensors, columns + 2, None, None)
     low, high = (float(value) for value in header["limits"])
     numbers = {name: float(header[name]) for name in _SPREAD_NUMBERS}
     if not (low <= high and all(math.isfinite(value) for value in (low, high, *numbers.values()))):
@@ -383,63 +293,6 @@ def _freedom(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 2.0):
         raise ModelFileError(f"the shape of its error bars makes no sense: degrees of freedom are {str(value)[:60]!r}")
     return float(value)
-
-
-def _describe(module: nn.Module) -> Header:
-    """What makes the module again, or only its name if that is not ours to make."""
-    description = describe_module(module)
-    if description is not None:
-        return description
-    return {"custom": f"{type(module).__module__}.{type(module).__qualname__}"}
-
-
-def _restore(argument: str, description: Any, given: nn.Module | None, tensors: Tensors) -> nn.Module:
-    prefix = "model.feature_map." if argument == "feature_map" else "model.noise."
-    if given is None:
-        if "custom" in description:
-            raise ModelFileError(
-                f"its {argument} is a {str(description['custom'])[:200]}, of which a file holds only the tensors, "
-                f"because code is never loaded. Make that module and pass it: load(..., {argument}=module)"
-            )
-        return build_module(description, tensors, prefix)
-    if not isinstance(given, nn.Module):
-        raise TypeError(f"{argument} must be a torch nn.Module, but is a {type(given).__name__}.")
-    module = copy.deepcopy(given).to(device="cpu", dtype=torch.float64)
-    try:
-        load_tensors(module, tensors, prefix)
-    except ModelFileError as error:
-        raise ModelFileError(f"the {argument} passed in is not the one that was saved: {error}") from None
-    return module
-
-
-@torch.no_grad()
-def _probe(model: FeatureGP, inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Features and log noise scales of some rows, or None if the feature map does not take such rows."""
-    try:
-        features, log_scale = model(inputs)
-    except Exception:  # a module of the user's may raise anything, for example on numbers that are no index
-        return None
-    return features.double(), features.new_zeros(len(features)) if log_scale is None else log_scale.double()
-
-
-def _check_probe(model: FeatureGP, tensors: Tensors, columns: int) -> None:
-    """Refuse a model that does not give the features it gave when it was saved: predictions would be wrong."""
-    if "probe.inputs" not in tensors:
-        return
-    outputs = _probe(model, checked_tensor(tensors, "probe.inputs", (_PROBE_ROWS, columns)))
-    stored = tensors["probe.features"], tensors["probe.log_noise_scale"]
-    if outputs is not None and landmarks_of(model.feature_map) is not None:
-        # Where a covariance of landmarks is all but singular, its factor and so the features depend on who factorises.
-        outputs, stored = ((features @ features.mT, scales) for features, scales in (outputs, stored))
-    if outputs is not None and all(
-        one.shape == other.shape and torch.allclose(one, other, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE)
-        for one, other in zip(outputs, stored, strict=True)
-    ):
-        return
-    raise ModelFileError(
-        "its feature map or noise does not give the same features as when it was saved: a module that is passed in "
-        "must be made exactly as then, and other modules need the release of finitegp that wrote the file"
-    )
 
 
 def _decode_scaler(description: Any, tensors: Tensors, role: str, ndim: int) -> Standardizer:

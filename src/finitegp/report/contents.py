@@ -44,7 +44,7 @@ class Finding:
             raise ValueError(f"severity must be one of {SEVERITIES}, but is {self.severity!r}.")
 
     def to_dict(self) -> dict[str, str]:
-        """What was found, as JSON values."""
+        """The finding as JSON values."""
         return {"severity": self.severity, "title": self.title, "evidence": self.evidence, "fix": self.fix}
 
 
@@ -209,7 +209,7 @@ class ResidualPanel:
 
 @dataclass(frozen=True)
 class Importance:
-    """What shuffling one input does to the held-out error.
+    """The effect of shuffling one input on the held-out error.
 
     Attributes:
         name: Of the input.

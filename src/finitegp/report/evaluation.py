@@ -17,7 +17,7 @@ _MOST_LINEAR_ROWS = 50_000
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a model predicts for held-out rows, and how good that is.
+    """Predictions of a model for held-out rows, and how good they are.
 
     Attributes:
         predicted: For each row.

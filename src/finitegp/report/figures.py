@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..formatting import cut, distinct_cuts, percent, shown
 from ..metrics import Scores
@@ -291,7 +292,7 @@ def curve_figure(panel: str, curves: Sequence[Curve], number: int) -> Figure:
 
 
 def columns_table(columns: Sequence[ColumnFacts]) -> Table:
-    """What became of the columns of a table, the most relevant first."""
+    """A table of the columns and their encodings, the most relevant first."""
     ordered = sorted(columns, key=lambda each: -1.0 if each.relevance is None else each.relevance, reverse=True)
     body = [
         [
@@ -335,7 +336,7 @@ def _diagonal(chart: Chart) -> None:
     chart.line(ends, ends, "reference")
 
 
-def _spaced(rows: int) -> Any:
+def _spaced(rows: int) -> npt.NDArray[np.int64]:
     """Row numbers from the first to the last, evenly, at most 20."""
     return np.unique(np.linspace(0, rows - 1, _TABLE_ROWS).astype(int))
 

@@ -126,7 +126,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _plain_text(value: Any) -> Any:
+def _plain_text(value: object) -> object:
     """Names of strangers: short, and without marks that turn the text around them."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value

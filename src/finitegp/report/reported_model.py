@@ -28,7 +28,7 @@ class TargetUnits(Protocol):
     """A rising function of the target that was modelled instead of it, such as its logarithm."""
 
     def forward(self, targets: Array) -> Array:
-        """What is modelled."""
+        """Targets on the scale of the model."""
 
     def inverse(self, values: Array) -> Array:
         """Targets."""
@@ -66,7 +66,7 @@ class Predicted(NamedTuple):
         return self.mean - deviations * self.std, self.mean + deviations * self.std
 
     def in_units(self, units: TargetUnits) -> Predicted:
-        """What this is on the scale of the target: its median, and half the width of its 68 % interval."""
+        """The same on the scale of the target: its median, and half the width of its 68 % interval."""
         lower, upper = (units.inverse(end) for end in self.interval(0.6827))
         return Predicted(units.inverse(self.interval(1e-9)[0]), 0.5 * (upper - lower), modelled=(self, units))
 
@@ -114,7 +114,7 @@ class ReportedModel:
         return mean if self.units is None else self.units.inverse(mean)
 
     def leave_one_out(self, inputs: Array, targets: Array) -> Predicted:
-        """What is predicted for training rows, each from the posterior without it.
+        """Predictions for training rows, each from the posterior without it.
 
         Raises:
             NumericalError: If a row is not among the training rows, or a leverage rounds to one.

@@ -89,7 +89,7 @@ def is_one_hot(columns: Array) -> bool:
 
 
 def label_in(column: str, group: str) -> str:
-    """What a column of a group stands for.
+    """The value that a column of a group stands for.
 
     Example:
         >>> label_in("color=red", "color"), label_in("red", "color")

@@ -1,4 +1,4 @@
-"""What users have, as Arrow record batches; what Arrow has, as NumPy numbers."""
+"""Users' tables as Arrow record batches, and Arrow's values as NumPy numbers."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def _name(value: object) -> str:
     return type(value).__name__
 
 
-def _from_pandas(frame: Any) -> Any:
+def _from_pandas(frame: Any) -> pa.RecordBatch:
     names = [str(name) for name in frame.columns]
     check_unique(names, "The data frame")
     arrays = [_array_of(frame.iloc[:, number], name) for number, name in enumerate(names)]
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _array_of(values: Any, name: str) -> Any:
+def _array_of(values: Any, name: str) -> pa.Array:
     """One column as an Arrow array; columns of mixed objects become text."""
     try:
         array = pa.array(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values, from_pandas=True)
@@ -120,7 +120,7 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def family(kind: pa.DataType) -> str:
-    """What a plain type holds: ``number``, ``boolean``, ``text``, ``date``, ``time``, ``empty`` or ``other``.
+    """The family of a plain type: ``number``, ``boolean``, ``text``, ``date``, ``time``, ``empty`` or ``other``.
 
     Example:
         >>> family(pa.int8()), family(pa.date32()), family(pa.list_(pa.int8()))

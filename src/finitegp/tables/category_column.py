@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,7 @@ class CategoryColumn(FittedColumn):
         return np.array([*self.means, 0.0])
 
     @cached_property
-    def _value_set(self) -> Any:
+    def _value_set(self) -> pa.Array:
         return pa.array(self.categories, pa.large_string())
 
     @property

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyarrow import csv
@@ -192,7 +191,7 @@ def _batches(path: Path, options: CsvOptions, types: dict[str, pa.DataType], ski
         raise DataError(_translated(path, options, error, seen)) from None
 
 
-def _first_schema(path: Path, options: CsvOptions) -> Any:
+def _first_schema(path: Path, options: CsvOptions) -> pa.Schema:
     try:
         schema = _reader(path, options, {}, 0).schema
         check_number_of_columns(len(schema), str(path))  # before each of them is looked at
@@ -208,7 +207,7 @@ def _first_schema(path: Path, options: CsvOptions) -> Any:
         raise DataError(_translated(path, options, error, 0)) from None
 
 
-def _reader(path: Path, options: CsvOptions, types: dict[str, pa.DataType], skip: int) -> Any:
+def _reader(path: Path, options: CsvOptions, types: dict[str, pa.DataType], skip: int) -> csv.CSVStreamingReader:
     # Of Arrow's own allocator each thread that reads ahead would keep megabytes, which cannot be asked back.
     pool = pa.system_memory_pool()
     file = pa.OSFile(str(path), memory_pool=pool)
@@ -233,7 +232,7 @@ def _reader(path: Path, options: CsvOptions, types: dict[str, pa.DataType], skip
 
 
 def _null_values() -> list[str]:
-    """What stands for a missing number; in columns of text these stay text."""
+    """Texts that stand for a missing number; in columns of text these stay text."""
     words = set(csv.ConvertOptions().null_values)
     for word in MISSING_WORDS:
         words |= {word, word.upper(), word.capitalize(), word.title()}

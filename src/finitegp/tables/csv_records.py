@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import pyarrow as pa
 from pyarrow import csv
@@ -125,7 +125,7 @@ def read_chunks(stream: IO[str], delimiter: str, size: int) -> Iterator[RecordCh
         yield RecordChunk(chunk, _parse([text, *(record.text for record in chunk)], delimiter, types))
 
 
-def _parse(lines: list[str], delimiter: str, types: dict[str, Any]) -> Any:
+def _parse(lines: list[str], delimiter: str, types: dict[str, pa.DataType]) -> pa.RecordBatch:
     """Lines of CSV, the header first, as a record batch."""
     text = "\n".join(lines).encode()
     table = csv.read_csv(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ..arguments import check_arguments
 from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
@@ -148,7 +149,7 @@ class TableEncoder:
         return [column.name for column in self._used]
 
     def summary(self) -> list[ColumnSummary]:
-        """What became of each column, in the order of the table."""
+        """The summary of each column, in the order of the table."""
         names = iter(self.feature_names_out)
         return [
             ColumnSummary(
@@ -290,7 +291,7 @@ class TableEncoder:
         places = self.places().values()
         return [(place, column.representatives()) for place, column in zip(places, self._used, strict=True)]
 
-    def _read(self, column: FittedColumn, batch: Any, report: TransformReport) -> Cells:
+    def _read(self, column: FittedColumn, batch: pa.RecordBatch, report: TransformReport) -> Cells:
         try:
             return column.read(batch.column(batch.schema.get_field_index(column.name)))
         except DataError as error:
@@ -374,7 +375,7 @@ def _one_per_row(name: str, values: Any, kind: type[np.generic]) -> npt.NDArray[
 
 def _with_targets(
     data: TableLike, targets: npt.NDArray[np.float64] | None
-) -> Iterator[tuple[Any, npt.NDArray[np.float64] | None]]:
+) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float64] | None]]:
     row = 0
     for batch in record_batches(data):
         own = None if targets is None else targets[row : row + batch.num_rows]

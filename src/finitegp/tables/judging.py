@@ -9,24 +9,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ..data.permutation import RandomPermutation
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..estimator.progress import Stages, show_stages
-from ..memory import MemoryBudgetError, format_bytes, parse_bytes
+from ..memory import MemoryBudgetError
 from ..memory.plan import Described, MemoryPlan
 from ..metrics import Scores
-from .arrow_values import TableLike, family
+from .arrow_values import TableLike
 from .columns import DateColumn
 from .encoder import TableEncoder
+from .hold_out import HoldOut, Judging, Positions
 from .model import TableRegressor
-from .ordering import groups_of, order_by, order_of
-from .profiles import ColumnOptions
+from .ordering import order_of
 from .rows import TableRows, check_columns
 from .scoring import ScoredRows
-from .splits import Split, make_folds, split_groups, split_last
+from .splits import make_folds, split_last
 from .summaries import TransformReport
 from .text_values import moment_text
 from .training_rows import TrainingRows
@@ -35,46 +33,11 @@ if TYPE_CHECKING:
     from ..report import ReportContents
     from .reporting import KnownRows
 
-Positions = npt.NDArray[np.int64]
 # With fewer rows, a fifth of them is too few: all rows are judged, by cross-validation.
 FEWEST_TO_HOLD_OUT = 50
 _FEWEST_TO_JUDGE = 5
 _FOLDS = 5
-# Of rows on disk: training rows that the report and the linear baseline see, and the share of the memory budget that
-# these and held-out rows take at most, twice while they are put together.
-_SAMPLE_ROWS, _SHARE_OF_ROWS = 5000, 0.1
 _NO_ROOM = "The memory budget has no room for held-out rows: there are no scores and no report."
-# Bytes for each row of a table on disk that it takes to decide by a column which of them are held out, and for each row
-# that is.
-_DECIDING_BYTES, _HELD_OUT_BYTES = 64, 32
-# Numbers that scores need of a row, and outputs that a column has at most, by what it holds.
-_SCORED_NUMBERS, _MOST_OUTPUTS = 80, {"date": 8, "time": 8, "number": 2, "boolean": 2}
-
-
-@dataclass(frozen=True)
-class Judging:
-    """Which rows judge a fit.
-
-    Attributes:
-        test_fraction: The share that is held out; 0 for none.
-        split_by: A column: the rows with its highest values, such as the latest dates, are held out.
-        group: A column: rows with the same value stay together.
-        folds: The number of folds of a cross-validation that judges all rows; 0 for a single split.
-    """
-
-    test_fraction: float = 0.2
-    split_by: str | None = None
-    group: str | None = None
-    folds: int = 0
-
-    @property
-    def how(self) -> str:
-        """In words."""
-        if self.folds:
-            return f"{self.folds}-fold cross-validation"
-        if self.split_by is not None:
-            return f"the rows with the highest {self.split_by!r}"
-        return "random rows" if self.group is None else f"whole groups of {self.group!r}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +71,7 @@ class JudgedFit:
     other_scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def summary(self) -> dict[str, object]:
-        """What a model file holds of the fit, in types that JSON has."""
+        """The entry of the fit in a model file, in types that JSON has."""
         findings = [] if self.contents is None else self.contents.checkup.findings
         return {
             **self.model.summary_,
@@ -206,6 +169,11 @@ class _Judge:
     shell: bool
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def hold_out(self) -> HoldOut:
+        """Which rows judge."""
+        return HoldOut(self.model, self.training, self.judging, self.seed)
+
     def with_own_rows(self) -> JudgedFit:
         """Rows of the table itself judge."""
         judging, rows = self.judging, self.training.num_rows
@@ -218,7 +186,7 @@ class _Judge:
             return self._alone()
         if self.training.on_disk:
             return self._on_disk()
-        split = self._split()
+        split = self.hold_out.split()
         targets = self.training.all_rows().targets
         if np.ptp(targets[split.training]) == 0.0:
             raise DataError(
@@ -234,32 +202,30 @@ class _Judge:
             rows = table
         else:
             found = self.model.with_target(self.model.target_).training_rows(table, target=str(self.model.target_))
-            most = min(found.num_rows, self._room() // 2)
-            rows = found.take(self._drawn(found.num_rows, most)).rows
+            most = min(found.num_rows, self.hold_out.room() // 2)
+            rows = found.take(self.hold_out.drawn(found.num_rows, most)).rows
             if most < found.num_rows:
                 self.notes.append(f"{most} of {found.num_rows} rows judge, drawn at random: they are kept in memory.")
-        sample = np.arange(self.training.num_rows)
-        if self.training.on_disk:
-            sample = self._drawn(len(sample), min(_SAMPLE_ROWS, max(0, self._room() - rows.num_rows)))
+        sample = self.hold_out.sample(self.training.num_rows, rows.num_rows)
         return self._judged(self.training, _HeldOut(rows, sample, False), "another table")
 
     def _on_disk(self) -> JudgedFit:
         """Rows of a table on disk judge; none, if the budget has no room for them."""
-        judging, room = self.judging, self._room()
+        judging, room = self.judging, self.hold_out.room()
         with self.ranks.working():
             if judging.split_by is None and judging.group is None:
                 wanted = int(judging.test_fraction * self.training.num_rows)
-                held_out = self._drawn(self.training.num_rows, min(wanted, room // 2))
+                held_out = self.hold_out.drawn(self.training.num_rows, min(wanted, room // 2))
                 self._tell_fewer("held out", len(held_out), wanted)
             else:
-                held_out = self._split().held_out
-        judges = held_out[self._drawn(len(held_out), room // 2)]
+                held_out = self.hold_out.split().held_out
+        judges = held_out[self.hold_out.drawn(len(held_out), room // 2)]
         self._tell_fewer("used", len(judges), len(held_out))
         if len(judges) == 0:
             self.notes[:] = [_NO_ROOM]
             return self._alone()
         with self.ranks.working():
-            training, sample = self._rest(held_out, len(judges))
+            training, sample = self.hold_out.rest(held_out, len(judges))
             rows = self.training.take(judges).rows
         try:
             return self._judged(training, _HeldOut(rows, sample, True, np.setdiff1d(held_out, judges)), judging.how)
@@ -272,37 +238,6 @@ class _Judge:
     def _tell_fewer(self, what: str, rows: int, wanted: int) -> None:
         if 0 < rows < wanted:
             self.notes.append(f"{rows} rows are {what} for the scores instead of {wanted}: they are kept in memory.")
-
-    def _drawn(self, rows: int, most: int) -> Positions:
-        """Positions of some random rows, in order: all, if there are no more."""
-        drawn: Positions = np.sort(RandomPermutation(rows, self.seed + 1)(np.arange(min(rows, most))))
-        return drawn
-
-    def _rest(self, held_out: Positions, judges: int) -> tuple[TrainingRows, Positions]:
-        """The training rows without those that are held out, and which of them baselines and report see: all in memory.
-
-        Of rows on disk it is a sample; it and those that judge are on the bill of the fit.
-        """
-        rest = self.training.num_rows - len(held_out)
-        if not self.training.on_disk:
-            return self.training.without(held_out), np.arange(rest)
-        sample = self._drawn(rest, max(0, min(_SAMPLE_ROWS, self._room() - judges)))
-        kept_bytes = self._row_bytes() * (judges + len(sample)) + _HELD_OUT_BYTES * len(held_out)
-        return self.training.without(held_out, kept_bytes=kept_bytes), sample
-
-    def _room(self) -> int:
-        """How many rows a memory budget lets us keep."""
-        return int(_SHARE_OF_ROWS * self._budget()) // self._row_bytes()
-
-    def _budget(self) -> int:
-        budget = (self.model.regressor or self.model).memory_budget
-        return 0 if budget is None else parse_bytes(budget)
-
-    def _row_bytes(self) -> int:
-        """About what a row that is kept takes: as it is, encoded twice, and with its predictions."""
-        first = next(iter(self.training.table.rows(0, min(self.training.table.num_rows, 1000))))
-        most = [_MOST_OUTPUTS.get(family(each.type), self.model.max_one_hot + 1) for each in first.schema]
-        return int(first.nbytes / first.num_rows) + 8 * (2 * sum(most) + _SCORED_NUMBERS)
 
     def _fit(self, model: TableRegressor, training: TrainingRows) -> float:
         """The seconds of a fit."""
@@ -412,36 +347,6 @@ class _Judge:
         self.notes.append(remark)
         return {f"The {len(later)} latest rows by {column.name!r}, from {first} on": scores}, remark
 
-    def _split(self) -> Split:
-        judging = self.judging
-        if judging.split_by is not None:
-            self._check_room_to_decide("split_by")
-            known = ColumnOptions(None, self.model.decimal, self.model.day_first)
-            return split_last(order_by(self.training, judging.split_by, known), judging.test_fraction)
-        return split_groups(self._groups(), judging.test_fraction, seed=self.seed)
-
-    def _groups(self) -> Positions:
-        """A number for each row, equal for rows that stay together: those of a group, or copies in memory."""
-        if self.judging.group is not None:
-            self._check_room_to_decide("group")
-            return groups_of(self.training, self.judging.group)
-        if self.training.on_disk:
-            self._check_room_to_decide("folds")
-            return np.arange(self.training.num_rows)
-        return self.training.all_rows().rows.copies()
-
-    def _check_room_to_decide(self, option: str) -> None:
-        """An error if a memory budget has no room for what decides which rows of a table on disk are held out."""
-        needed = _DECIDING_BYTES * self.training.num_rows
-        if self.training.on_disk and needed > self._budget():
-            raise DataError(
-                f"To decide which rows are held out takes {format_bytes(needed)}, more than the memory budget:",
-                f"raise it, leave out {option}, or give the rows to judge with as another table (test).",
-                code="no_room_to_decide",
-                option=option,
-                needed=needed,
-            )
-
     def _cross_validate(self, folds: int) -> JudgedFit:
         """All rows judged by models that were fitted without them; the model itself is fitted to all rows.
 
@@ -454,15 +359,15 @@ class _Judge:
         parts: list[ScoredRows] = []
         others: list[list[Baseline]] = []
         judges: list[Positions] = []
-        how = f"{folds}-fold cross-validation"
+        how = Judging(folds=folds).how
         self.stages.begin("fit")
         with self.ranks.working():
-            most = max(_FEWEST_TO_JUDGE, self._room() // (2 * folds)) if training.on_disk else training.num_rows
-            splits = make_folds(self._groups(), folds, seed=self.seed)
+            most = max(_FEWEST_TO_JUDGE, self.hold_out.room() // (2 * folds)) if training.on_disk else training.num_rows
+            splits = make_folds(self.hold_out.groups(), folds, seed=self.seed)
         for number, held_out in enumerate(splits):
             with self.ranks.working():
-                judges.append(held_out[self._drawn(len(held_out), most)])
-                each, (own, sample) = model.unfitted(), self._rest(held_out, sum(map(len, judges)))
+                judges.append(held_out[self.hold_out.drawn(len(held_out), most)])
+                each, (own, sample) = model.unfitted(), self.hold_out.rest(held_out, sum(map(len, judges)))
             each.fit_rows(own, ranks=self.ranks)
             if self.ranks.is_first:
                 judged = each.judge(*training.take(judges[-1]))
@@ -471,7 +376,7 @@ class _Judge:
             score = f", left-out R2 {ScoredRows.joined(parts).scores().r_squared or 0.0:.3f}" if parts else ""
             self.stages.tell(f"fold {number + 1} of {folds}{score}")
         judging = np.sort(np.concatenate(judges))
-        own, sample = self._rest(np.empty(0, dtype=np.int64), len(judging))
+        own, sample = self.hold_out.rest(np.empty(0, dtype=np.int64), len(judging))
         self._fit(model, own)
         seconds = time.perf_counter() - started
         if not self.ranks.is_first:

@@ -30,7 +30,7 @@ _MOST_EFFECT_ROWS, _FEWEST_EFFECT_ROWS, _EFFECT_PREDICTIONS, _MOST_REPEATS = 200
 
 
 class Learned(NamedTuple):
-    """What a fit to a table consists of.
+    """The parts of a fit to a table.
 
     Attributes:
         regressor: Predicts the scaled target from encoded rows.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyarrow import feather
@@ -30,7 +29,7 @@ class MemoryFile:
         self.num_rows = self._table.num_rows
 
     def reading_bytes(self, chunk_size: int) -> int:
-        """What the table takes."""
+        """The bytes that the table takes."""
         return int(self._table.nbytes)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -38,14 +37,14 @@ class MemoryFile:
         yield from self._table.to_batches()
 
 
-def _read_arrow(path: Path) -> Any:
+def _read_arrow(path: Path) -> pa.Table:
     try:
         return feather.read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a whole Arrow file ({str(error).splitlines()[0][:200]}).") from None
 
 
-def _read_sheet(path: Path) -> Any:
+def _read_sheet(path: Path) -> pa.Table:
     try:
         import openpyxl  # type: ignore[import-untyped]
     except ImportError:
@@ -67,7 +66,7 @@ def _read_sheet(path: Path) -> Any:
     return pa.table([_cells(values) for values in columns], names=names)
 
 
-def _cells(values: Sequence[Any]) -> Any:
+def _cells(values: Sequence[object]) -> pa.Array:
     """A column of a sheet, whose cells may be of different types: then it is text."""
     try:
         return pa.array(values)

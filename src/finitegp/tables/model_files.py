@@ -21,7 +21,7 @@ from .written_numbers import DECIMALS, MAX_UNIT
 
 
 class StoredModel(NamedTuple):
-    """What a file of a model holds."""
+    """The parts of a model in a file."""
 
     regressor: GPRegressor
     encoder: TableEncoder
@@ -97,7 +97,7 @@ def load_table_model(path: Path, *, feature_map: nn.Module | None = None) -> Sto
     return StoredModel(regressor, encoder, target, stored["summary"], scale, *style, parameters)
 
 
-def _style(stored: Any) -> tuple[str, str]:
+def _style(stored: object) -> tuple[str, str]:
     """How targets are written; in older files, which do not hold it, as programs write them."""
     if stored is None:
         return "", ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
@@ -18,7 +18,7 @@ _UNCOMPRESSED_SIZE, _PAGE_KINDS = 2, (5, 7, 8)
 
 
 def open_page_bytes(path: Path, metadata: pq.FileMetaData) -> int:
-    """What one open page of each column takes, with its dictionary, in the largest row group of a file."""
+    """Bytes of one open page of each column, with its dictionary, in the largest row group of a file."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     if not groups:
         return 0
@@ -27,7 +27,7 @@ def open_page_bytes(path: Path, metadata: pq.FileMetaData) -> int:
         return int(sum(_column_bytes(file, largest.column(number)) for number in range(largest.num_columns)))
 
 
-def _column_bytes(file: BinaryIO, column: Any) -> float:
+def _column_bytes(file: BinaryIO, column: pq.ColumnChunkMetaData) -> float:
     size = int(column.total_uncompressed_size)
     count = int(column.num_values)
     first, values = _sizes(file, column.data_page_offset) or (size, count)

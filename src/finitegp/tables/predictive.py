@@ -59,7 +59,7 @@ class TablePredictor:
     scale: TargetScale
 
     def predict(self, rows: EncodedRows) -> Prediction:
-        """What is claimed of each row, on the scale of the model."""
+        """The predictive distribution of each row, on the scale of the model."""
         prediction = _on_cpu(self.fit.predict(rows.inputs))
         if rows.unknown is None:
             return prediction

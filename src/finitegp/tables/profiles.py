@@ -1,4 +1,4 @@
-"""What the one pass of a fit learns about a column, and which encoding follows from it."""
+"""Profiles of columns, learned in the one pass of a fit, and the encodings that follow from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS = ("category", "number", "date")
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """What is known about a column before any of its values was seen.
+    """All that is known about a column before any of its values was seen.
 
     Attributes:
         kind: ``"category"``, ``"number"`` or ``"date"`` if it is given; None to find it.
@@ -61,7 +61,7 @@ class Verdict:
 
 
 class ColumnProfile:
-    """What has been seen of one column so far.
+    """The profile of one column: what has been seen of it so far.
 
     Example:
         >>> profile = ColumnProfile("size")

@@ -156,7 +156,7 @@ class TableReader:
         # What comes after the pass shall find the memory that reading has used.
         pa.default_memory_pool().release_unused()
 
-    def _rows(self, start: int, stop: int, schema: Any) -> Iterator[pa.RecordBatch]:
+    def _rows(self, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         for file, state, first in zip(self._files, self._states, self._starts, strict=False):
             if (now := _state(file.path)) != state:
                 what = "is gone" if now is None else "changed"
@@ -215,7 +215,7 @@ class TableReader:
         options = self.csv_options
         return line_of_row(path, number, delimiter=options.delimiter_of(path), encoding=options.encoding)
 
-    def _agree(self) -> Any:
+    def _agree(self) -> pa.Schema:
         """One type per column over all files; CSV files then read their columns so."""
         first = self._files[0]
         for file in self._files[1:]:
@@ -246,7 +246,7 @@ class TableReader:
                     file.types[name] = kind
         return pa.schema(fields)
 
-    def _settle_drift(self, name: str) -> Any:
+    def _settle_drift(self, name: str) -> pa.DataType:
         """Text, if a column is numbers in CSV files, in some of them with a few other words; otherwise an error."""
         kinds = [(file, file.types[name]) for file in self._files if not pa.types.is_null(file.types[name])]
         first, first_kind = kinds[0]
@@ -276,7 +276,7 @@ class TableReader:
 _File = CsvFile | ParquetFile | MemoryFile
 
 
-def _expand(paths: Any) -> list[Path]:
+def _expand(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """The files meant by a path, a directory or a sequence of them."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
@@ -356,7 +356,7 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _Fi
 
 
 def _guess(beginning: bytes, encoding: str) -> str | None:
-    """What a file seems to be that should be text, or None if it may well be text."""
+    """The kind of a file that should be text but seems to be something else; None if it may well be text."""
     if encoding.lower().replace("-", "").startswith(("utf16", "utf32")):
         return None
     for magic, what in _BEGINNINGS:
@@ -381,7 +381,7 @@ def _state(path: Path) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
-def _conform(batch: Any, schema: Any) -> Any:
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(schema):
         return batch
     arrays = []
@@ -394,18 +394,18 @@ def _conform(batch: Any, schema: Any) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     # Views of text are newer than the oldest Arrow that is supported, so they are known by their name.
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
 
 
-def _is_number(kind: Any) -> bool:
+def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _common_type(one: Any, other: Any) -> Any:
+def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """A type that holds the values of both, or None."""
     if one == other or pa.types.is_null(other):
         return one
@@ -424,7 +424,7 @@ def _common_type(one: Any, other: Any) -> Any:
     return None
 
 
-def _type_word(kind: Any) -> str:
+def _type_word(kind: pa.DataType) -> str:
     return "text" if _is_text(kind) else str(kind)
 
 

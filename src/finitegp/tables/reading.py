@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
@@ -41,7 +42,7 @@ class ReadingOptions(TypedDict):
 
 @check_arguments
 class TableReading(BaseEstimator):  # type: ignore[misc]
-    """What :class:`TableRegressor` knows before it is fitted; its parameters are described there."""
+    """The part of :class:`TableRegressor` that needs no fit; its parameters are described there."""
 
     target_: str | None
     _target_column: NumberColumn
@@ -120,7 +121,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         )
 
     def encoding_options(self, names: Sequence[str]) -> EncodingOptions:
-        """What is known about columns of these names."""
+        """All that is known about columns of these names."""
         left_out = {self.target_, self.weight, *self.drop}
         if self.only is not None:
             left_out |= set(names) - set(self.only)
@@ -151,7 +152,11 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
 
     def read(self, data: TableLike) -> TableRows:
         """The rows of a table or a file in memory, read by the parameters."""
-        return TableRows.read(TableReader(data, **self.reading_options) if is_file(data) else data)
+        return TableRows.read(self._readable(data))
+
+    def _readable(self, data: TableLike) -> TableLike:
+        """A table as it is, or a reader of its file by the parameters."""
+        return TableReader(data, **self.reading_options) if is_file(data) else data
 
     def training_rows(
         self,
@@ -219,7 +224,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         training.encoder(replace(options, missing="error"), TargetScale())
 
     def notes_on(self, training: TrainingRows) -> list[str]:
-        """What a user should hear of the reading of a table and of its targets: missing ones, atoms."""
+        """Notes for the user on the reading of a table and on its targets: missing ones, atoms."""
         table, facts = training.table, training.facts
         source = table.source if isinstance(table, TableRows) else table
         notes = list(getattr(source, "notes", ()))
@@ -247,11 +252,14 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         rows = self.read(X)
         if y is not None:
             return rows, self._given_targets(y, rows)
+        return rows, read_target(self._target_column, rows.column(self._target_name()), source=rows)
+
+    def _target_name(self) -> str:
         if self.target_ is None:
             raise DataError(
                 "The model does not know the name of its target:", "name the column.", code="unknown_target"
             )
-        return rows, read_target(self._target_column, rows.column(self.target_), source=rows)
+        return self.target_
 
     def rows_to_judge(self, X: TableLike, y: ArrayLike | None = None) -> tuple[TableRows, Array]:
         """Rows in memory that have a target, and these; the others are counted in a warning."""
@@ -267,17 +275,13 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
     def streamed(self, X: TableLike) -> RowsWithTarget:
         """The rows of a table that have a target, chunk by chunk."""
         check_is_fitted(self)
-        if self.target_ is None:
-            raise DataError(
-                "The model does not know the name of its target:", "name the column.", code="unknown_target"
-            )
-        table = TableReader(X, **self.reading_options) if is_file(X) else X
+        name, table = self._target_name(), self._readable(X)
         source = locator_of(table)
 
-        def read(array: Any, first_row: int) -> Array:
+        def read(array: pa.Array, first_row: int) -> Array:
             return read_target(self._target_column, array, source=source, first_row=first_row)
 
-        return RowsWithTarget(table, self.target_, read, self._later_weights(source))
+        return RowsWithTarget(table, name, read, self._later_weights(source))
 
     def _later_weights(self, source: Locator | None) -> ReadNumbers | None:
         """The reader of weights of rows that come after the fit."""
@@ -285,12 +289,11 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             return None
         name, column = self.weight, plain_target(self.weight, decimal=self.decimal or "")
 
-        def read(batch: Any, row: int) -> Array:
+        def read(batch: pa.RecordBatch, row: int) -> Array:
             if name not in batch.schema.names:
                 raise DataError(
-                    f"The rows have no column {name!r}, which held the weights of the rows of the fit:",
-                    "add it, with 1 for rows that count once.",
-                    code="no_weight",
+                    f"The rows have no column {name!r}, which held the weights of the rows of the fit: add it, with 1 "
+                    "for rows that count once."
                 )
             return read_target(column, batch.column(name), source=source, first_row=row)
 
@@ -311,7 +314,7 @@ def _given(values: Array) -> ReadNumbers:
 
 
 def _checked_weights(name: str, read: ReadNumbers, source: Locator | None) -> ReadNumbers:
-    def weights(batch: Any, row: int) -> Array:
+    def weights(batch: pa.RecordBatch, row: int) -> Array:
         found = read(batch, row)
         if not bool((found >= 0.0).all()):
             place = row_label(row + int(np.flatnonzero(~(found >= 0.0))[0]), source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from ..report.evaluation import Evaluation, predict_linear
 from ..report.measure import encoded_columns, gather_contents
 from ..report.page import write_report
 from ..report.reported_model import Predicted, ReportedModel
+from .predictions import TablePredictions
 from .predictive import JudgedRows, TablePredictor
 from .summaries import ColumnSummary
 
@@ -31,7 +32,7 @@ class KnownRows(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What a baseline predicts: mean and standard deviation of Gaussians."""
+    """Predictions of a baseline: mean and standard deviation of Gaussians."""
 
     name: str
     mean: Array
@@ -58,7 +59,7 @@ def all_scores(judged: JudgedRows, known: KnownRows, seed: int) -> list[Scores]:
 
 
 def report_on(
-    model: Any,
+    model: TablePredictions,
     judged: JudgedRows,
     known: KnownRows | None,
     path: str | os.PathLike[str] | None,
@@ -84,7 +85,7 @@ def report_on(
         force: Whether to replace a page that is there.
         shell: Whether advice is to name options of the command line.
     """
-    predictor: TablePredictor = model.predictor_
+    predictor = model.predictor_
     targets = judged.scored.targets
     if scores is None and known is not None:
         scores = all_scores(judged, known, seed)
@@ -124,13 +125,13 @@ def _column_facts(line: ColumnSummary) -> ColumnFacts:
 
 
 def _predicted(predictor: TablePredictor, judged: JudgedRows) -> Predicted:
-    """What is claimed of rows, with mean and standard deviation in the target's units."""
+    """The prediction of rows, with mean and standard deviation in the target's units."""
     inner = Predicted.of(judged.prediction)
     noise = inner.noise_variance if predictor.scale.name == "identity" else None
     return Predicted(judged.scored.mean, judged.scored.std, noise, modelled=(inner, predictor.scale))
 
 
-def _reported(model: Any, predictor: TablePredictor, known: KnownRows | None) -> ReportedModel:
+def _reported(model: TablePredictions, predictor: TablePredictor, known: KnownRows | None) -> ReportedModel:
     """The model in the target's units."""
     fit, scale = predictor.fit, predictor.scale
     summary = model.regressor_.training_summary_

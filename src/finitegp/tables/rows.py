@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -128,7 +128,7 @@ class TableRows:
         return found
 
 
-def _without_views(table: pa.Table) -> Any:
+def _without_views(table: pa.Table) -> pa.Table:
     """The table with views of text as text: Arrow cannot take rows of views."""
     for number, field in enumerate(table.schema):
         if str(field.type) == "string_view":

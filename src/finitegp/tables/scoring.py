@@ -26,7 +26,7 @@ def quantile_crps(lower: Array, upper: Array, targets: Array) -> Array:
 
 
 class ScoredRows(NamedTuple):
-    """What is predicted for rows whose targets are known.
+    """Predictions for rows whose targets are known.
 
     Attributes:
         mean: ``(rows,)``.

@@ -17,7 +17,7 @@ from .sketches import Gaps
 
 @dataclass(frozen=True)
 class EncodingOptions:
-    """What is known about the columns of a table before any row was seen; see `TableEncoder.fit`."""
+    """All that is known about the columns of a table before any row was seen; see `TableEncoder.fit`."""
 
     max_one_hot: int = 16
     missing: str = "error"
@@ -38,7 +38,7 @@ class EncodingOptions:
             raise ValueError(f"decimal must be '.' or ',', but is {self.decimal!r}.")
 
     def profiles(self, names: list[str]) -> dict[str, ColumnProfile]:
-        """What is to be learned of each column."""
+        """The empty profile of each column that is to be learned from."""
         given = (("category", self.categorical), ("number", self.numeric), ("date", self.date))
         kinds = {name: kind for kind, columns in given for name in columns}
         for name in (*self.exclude, *kinds):
@@ -54,7 +54,7 @@ class EncodingOptions:
 def settle_columns(
     chunks: Iterable[tuple[pa.RecordBatch, npt.NDArray[np.float64] | None]], options: EncodingOptions
 ) -> list[Verdict]:
-    """What each column of record batches, which come with the targets of their rows, is turned into."""
+    """The encoding of each column of record batches, which come with the targets of their rows."""
     profiles: dict[str, ColumnProfile] = {}
     names: list[str] = []
     rows = 0
@@ -81,7 +81,7 @@ def settle_columns(
 
 
 def notes_on(verdict: Verdict, source: Locator | None) -> list[str]:
-    """What a user should hear of a column."""
+    """Notes on a column for the user."""
     notes, name = list(verdict.notes), verdict.column.name
     if verdict.absurd_row is not None:
         place = row_label(verdict.absurd_row, source)

@@ -1,4 +1,4 @@
-"""What one pass over a column remembers, in bounded memory and whatever the chunks."""
+"""Sketches of a column from one pass over it, in bounded memory and whatever the chunks."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 
 from ..arguments import check_arguments
@@ -162,7 +162,7 @@ class TableSource(Source):
         """The files of the table."""
         return list(self.table.paths)
 
-    def _rows(self, batch: Any, first_row: int) -> Rows:
+    def _rows(self, batch: pa.RecordBatch, first_row: int) -> Rows:
         def numbers(name: str) -> npt.NDArray[np.float64]:
             return number_values(plain(batch.column(batch.schema.get_field_index(name))))
 
@@ -201,5 +201,5 @@ class TableSource(Source):
             )
 
 
-def _digest(values: Any) -> str:
+def _digest(values: object) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

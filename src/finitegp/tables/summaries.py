@@ -1,4 +1,4 @@
-"""What became of columns in a fit, and what is unusual about rows that come later."""
+"""Summaries of columns in a fit, and of what is unusual about rows that come later."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..data.naming import Locator, listed, row_label
+from ..data.naming import Locator, listed, locator_of, row_label
 
 _SHOWN_UNSEEN = 5
 
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """What became of one column of the table.
+    """The summary of one column of the table.
 
     Attributes:
         column: Its name.
@@ -58,7 +58,7 @@ class OutsideValues(NamedTuple):
 
 @dataclass
 class TransformReport:
-    """What happened in one or several calls of `TableEncoder.transform`, added up.
+    """A count of all that was unusual in one or several calls of `TableEncoder.transform`.
 
     Attributes:
         source: Where the rows come from, if it can ``locate`` a row in a file, such as `TableReader`.
@@ -82,6 +82,13 @@ class TransformReport:
     outside: dict[str, OutsideValues] = field(default_factory=dict)
     first_infinite: dict[str, int] = field(default_factory=dict)
     unknown: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
+
+    @classmethod
+    def on(cls, table: object, report: TransformReport | None = None) -> TransformReport:
+        """A report, by default a new one, that names rows as the table does if it is not about another."""
+        report = cls() if report is None else report
+        report.source = locator_of(table) if report.source is None else report.source
+        return report
 
     def count_unseen(self, name: str, unseen: dict[str, int]) -> None:
         """Categories of a column that the fit did not see, with their counts."""

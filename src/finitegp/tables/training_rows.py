@@ -50,7 +50,7 @@ class TakenRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TargetFacts:
-    """What one pass over the targets finds.
+    """Facts about the targets, from one pass over them.
 
     Attributes:
         moments: Of the targets that are there.
@@ -159,7 +159,7 @@ class TrainingRows:
                 yield TrainingChunk(rows, targets, weights, number - int(np.searchsorted(self.left_out, number)))
             number += batch.num_rows
 
-    def column(self, name: str) -> Iterator[Any]:
+    def column(self, name: str) -> Iterator[pa.Array]:
         """The values of one column, some at a time."""
         number = 0
         for batch in self.table.rows(0, self.table.num_rows, [name]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,9 +71,9 @@ def read_numbers(texts: pa.Array, decimal: str = ".") -> WrittenNumbers:
     return WrittenNumbers(values, unit)
 
 
-def _field(parts: Any, name: str) -> Any:
+def _field(parts: pa.StructArray, name: str) -> pa.Array:
     return pc.fill_null(pc.struct_field(parts, name), "")
 
 
-def _sign(parts: Any) -> Any:
+def _sign(parts: pa.StructArray) -> pa.Array:
     return pc.binary_join_element_wise(_field(parts, "sign"), _field(parts, "inner"), _NOTHING)

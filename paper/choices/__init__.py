@@ -1,0 +1,1 @@
+"""The search for the choices that the paper's experiments leave open."""

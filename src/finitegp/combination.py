@@ -1,0 +1,116 @@
+"""One predictive distribution from those of several GPs, of the spread of their errors and of what lies outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .component import Component
+from .extrapolation import ExcessVariance
+from .predictive import Prediction, StudentMixture, variance_of_student
+from .spread import SpreadModel
+
+Array = npt.NDArray[np.float64]
+
+
+def combine(
+    scaled: Array,
+    predicted: Sequence[Prediction],
+    components: Sequence[Component],
+    spread: SpreadModel | None,
+    excess: ExcessVariance | None,
+    factors: Array | None = None,
+) -> Prediction:
+    """One predictive distribution of scaled targets from those of the components.
+
+    ``factors``, ``(components, rows)``, are those on variances; None takes those of the components.
+    """
+    first = components[0]
+    plain = len(components) == 1 and first.variance_factor == 1.0 and math.isinf(first.degrees_of_freedom)
+    if plain and first.tail is None and spread is None and excess is None:
+        return predicted[0]
+    if factors is None:
+        factors = np.array([component.variance_factor for component in components])[:, None]
+    weights = np.array([component.weight for component in components])
+    freedom = np.array([[component.degrees_of_freedom] for component in components])
+    means = np.stack([part.mean.cpu().numpy() for part in predicted])
+    squares = factors * np.stack([part.variance.cpu().numpy() for part in predicted])
+    mixture = _mixture(components, weights, means, np.sqrt(squares), freedom)
+    spreads = np.array([[component.error_variance] for component in components])
+    noise = weights @ (factors * spreads * np.stack([part.noise_variance.cpu().numpy() for part in predicted]))
+    if spread is not None:
+        mean, variance = pooled(mixture)
+        share = noise / mixture.variance
+        deviations = spread.factor * np.sqrt(variance) * np.exp(0.5 * spread.log_factors(scaled, mean, variance))
+        mixture = mixture.with_component(spread.share, mean, deviations, spread.degrees_of_freedom)
+        noise = share * mixture.variance
+    covariance = _covariance(predicted, means, weights, factors * spreads)
+    if covariance is not None and spread is not None:
+        ratios = torch.from_numpy(mixture.variance - noise) / covariance.diagonal().clamp_min(1e-300)
+        covariance = ratios.sqrt()[:, None] * covariance * ratios.sqrt()
+    if excess is not None:
+        added = excess.variance(torch.from_numpy(scaled))
+        mixture = widened(mixture, added.numpy())
+        covariance = None if covariance is None else covariance + torch.diag(added)
+    noise_variance = torch.from_numpy(noise)
+    return Prediction(
+        mean=torch.from_numpy(mixture.mean),
+        epistemic_variance=(torch.from_numpy(mixture.variance) - noise_variance).clamp_min(0.0),
+        noise_variance=noise_variance,
+        covariance=covariance,
+        mixture=mixture,
+    )
+
+
+def pooled(mixture: StudentMixture) -> tuple[Array, Array]:
+    """Mean, and the squared scale that takes the disagreement of the components in."""
+    mean = mixture.mean
+    return mean, mixture.weights @ (np.square(mixture.scales) + np.square(mixture.means - mean))
+
+
+def widened(mixture: StudentMixture, variance: Array) -> StudentMixture:
+    r"""The mixture with an independent Gaussian error of this variance added to every component.
+
+    A sum of Student's t and a Gaussian has no density in closed form. It is taken as Student's t of the variance of the
+    sum, with :math:`1/\nu' = (1/\nu)\,(\sigma^2/(\sigma^2 + V))^2`, the rate at which the kurtosis of a sum falls.
+    """
+    if not variance.any():
+        return mixture
+    freedom = np.broadcast_to(mixture.degrees_of_freedom, mixture.means.shape)
+    before = np.square(mixture.scales) * variance_of_student(freedom)
+    after = before + variance
+    widened_freedom = freedom * np.square(after / before)
+    scales = np.sqrt(after / variance_of_student(widened_freedom))
+    return replace(mixture, scales=scales, degrees_of_freedom=widened_freedom)
+
+
+def _mixture(
+    components: Sequence[Component], weights: Array, means: Array, scales: Array, freedom: Array
+) -> StudentMixture:
+    """The distributions of the components, followed by those of their tails."""
+    tails = [(number, each.tail) for number, each in enumerate(components) if each.tail is not None]
+    shares = np.array([0.0 if each.tail is None else each.tail.share for each in components])
+    return StudentMixture(
+        np.concatenate([(1.0 - shares) * weights, *([[tail.share * weights[number]] for number, tail in tails])]),
+        np.concatenate([means, *(means[[number]] for number, _ in tails)]),
+        np.concatenate([scales, *(tail.factor * scales[[number]] for number, tail in tails)]),
+        np.concatenate([freedom, *([[tail.degrees_of_freedom]] for _, tail in tails)]),
+    )
+
+
+def _covariance(predicted: Sequence[Prediction], means: Array, weights: Array, factors: Array) -> Tensor | None:
+    """Of the function, if it was asked for: that within components, and that between their means."""
+    parts = [part.covariance for part in predicted if part.covariance is not None]
+    if len(parts) < len(predicted):
+        return None
+    deviations = torch.from_numpy(means - weights @ means)
+    total = torch.einsum("k,kr,ks->rs", torch.from_numpy(weights), deviations, deviations)
+    for weight, factor, part in zip(weights, factors[:, 0], parts, strict=True):
+        total = total + float(weight * factor) * part.cpu()
+    return total

@@ -188,13 +188,14 @@ def test_two_runs_at_once_run_every_cell_once(uci_dir, tmp_path):
     assert len({Cell.from_row(row).key for row in rows}) == 3
 
 
-def test_commands_of_the_page_are_understood(tmp_path):
+def test_commands_of_the_page_are_understood(uci_dir, tmp_path):
     page = (ROOT / "docs" / "reproducing.md").read_text()
     lines = [shlex.split(line, comments=True) for line in page.splitlines() if line.startswith("python -m paper")]
     assert {line[3] for line in lines} == {"cell", "run", "peers", "reproduce", "page"}
     for line in lines:
         if line[3] in ("run", "peers", "reproduce"):  # the others have no --dry-run; their own tests run them
-            result = CliRunner().invoke(app, [*line[3:], "--dry-run", "--results", str(tmp_path)])
+            more = ["--dry-run", "--results", str(tmp_path), "--data-dir", str(uci_dir)]
+            result = CliRunner().invoke(app, [*line[3:], *more])
             assert result.exit_code == 0, result.output
             assert "to run" in result.output or "   0 of" in result.output
 

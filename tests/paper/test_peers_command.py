@@ -52,8 +52,8 @@ def test_plain_and_treated_are_run_once_and_printed(uci_dir, tmp_path):
     assert len(ResultStore(tmp_path).rows()) == 2
 
 
-def test_what_is_not_known_is_refused(tmp_path):
+def test_what_is_not_known_is_refused(uci_dir, tmp_path):
     for option, value in (("--tables", "moon"), ("--splits", "10"), ("--methods", "magic")):
-        result = invoke(option, value, "--results", tmp_path)
+        result = invoke(option, value, "--results", tmp_path, "--data-dir", uci_dir)
         assert result.exit_code == 2
         assert value in result.output

@@ -164,10 +164,9 @@ def fit(
             check_output(output, force=force, inputs=read)
             checkpoint = _check_checkpoint(output, read, resume=resume, force=force)
             resumes = resume and checkpoint.exists()
-            replace = force or resumes  # a report that is there already is of the same command
             report_path = None
             if not no_report:
-                report_path = check_output(report or output.with_suffix(".html"), force=replace, inputs=read)
+                report_path = check_output(report or output.with_suffix(".html"), force=force, inputs=read)
             if report_path is not None and report_path.resolve() == output.resolve():
                 raise DataError(f"Model and report would both be {output}: give one of them another name.")
             table = open_tables(tables, delimiter, encoding, **reading, **sizes)
@@ -240,7 +239,7 @@ def fit(
             from ..report import write_report
 
             # Whole before the model and in place after it: a disk that is full leaves the old ones of both.
-            with complete_or_absent(report_path, overwrite=replace) as page:
+            with complete_or_absent(report_path, overwrite=force) as page:
                 write_report(judged.contents, page, force=True)
                 model.save(output, overwrite=force)
         console.written += [output, *([] if report_path is None else [report_path])]

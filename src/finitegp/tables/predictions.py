@@ -79,7 +79,7 @@ class TablePredictions(TableReading):
         Args:
             X: The table.
             coverage: Between 0 and 1; several give ends of shape ``(rows, coverages)``, from one prediction.
-            method: As in :meth:`GPRegressor.predict_interval`.
+            method: ``"predictive"``, ``"gaussian"`` or ``"conformal"``, as in :meth:`GPRegressor.predict_interval`.
         """
         predictor = self.predictor_
         levels = np.ravel(coverage).tolist()

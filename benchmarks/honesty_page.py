@@ -174,6 +174,18 @@ def write_page(cells: Mapping[str, Row]) -> None:
     for kind, title in TITLES.items():
         if any(each == kind for each, _ in tasks):
             more = published(tasks, ours) if kind == "uci20" else []
-            lines += [f"## {title}", "", *summary(tasks, kind, ours), "", *more, *details(tasks, kind, ours), ""]
+            own = [row for (each, _), found in tasks.items() if each == kind for row in found.get(ours, {}).values()]
+            commits = f"Our lines are of commit {', '.join(sorted({row['commit'] for row in own}))}."
+            lines += [
+                f"## {title}",
+                "",
+                commits,
+                "",
+                *summary(tasks, kind, ours),
+                "",
+                *more,
+                *details(tasks, kind, ours),
+                "",
+            ]
     PAGE.write_text("\n".join(lines))
     draw(tasks, ours)

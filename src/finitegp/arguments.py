@@ -10,6 +10,7 @@ import functools
 import inspect
 import numbers
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,7 +82,7 @@ def _explain(error: Exception, given: Iterable[tuple[Any, Any]]) -> None:
     if isinstance(error, FiniteGPError):
         return
     for check, value in given:
-        if check is not None and not check[2](value) and check[0] not in str(error):
+        if check is not None and not check[2](value) and not re.search(rf"\b{check[0]}\b", str(error)):
             raise _wrong(check, value) from error
 
 

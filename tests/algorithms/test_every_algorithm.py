@@ -30,6 +30,14 @@ def optimum():
     return result.nlml
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("state", [{"a": 1}, {"sizes": 1}, {"features": None}, {"weights": torch.zeros(2).double()}])
+def test_a_pending_state_that_is_none_is_refused(name, state):
+    algorithm = ALGORITHMS[name](small_model(), small_problem())
+    with pytest.raises(DataError, match="the pending"):
+        algorithm.load_pending_state(state)
+
+
 # The stated gap to the L-BFGS optimum in NLML per row after 2000 steps (400 for the exact gradient).
 GAPS = {
     "exact": 1e-3,

@@ -216,6 +216,7 @@ def check_pending(
     state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, torch.dtype]
 ) -> None:
     """Refuse tensors of a checkpoint that are not of these shapes and types; any floating type where none is given."""
+    check_tensors(state)
     for name, tensor in state.items():
         good = tensor.dtype == types[name] if name in types else tensor.is_floating_point()
         if not good or tuple(tensor.shape) != shapes.get(name):
@@ -223,6 +224,13 @@ def check_pending(
                 f"the pending {name!r} should have shape {shapes.get(name)} in {types.get(name, 'a floating type')}, "
                 f"but has {tuple(tensor.shape)} in {tensor.dtype}"
             )
+
+
+def check_tensors(state: Mapping[str, object]) -> None:
+    """Refuse what is no tensor."""
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise DataError(f"the pending {name!r} should be a tensor, but is a {type(value).__name__}")
 
 
 def stand_in(batch: Rows) -> Rows:

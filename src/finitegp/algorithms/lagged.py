@@ -16,7 +16,7 @@ from ..errors import DataError, NumericalError
 from ..linalg import cholesky
 from ..model import FeatureGP
 from ..statistics import FeatureStatistics
-from .base import Algorithm, BatchGradient, check_pending, noise_gradient, push_back, weight_gradient
+from .base import Algorithm, BatchGradient, check_pending, check_tensors, noise_gradient, push_back, weight_gradient
 
 # Rows whose residuals the noise comes from: their mean square is good to three per cent.
 _RESIDUAL_ROWS = 2000
@@ -182,6 +182,7 @@ class Lagged(Algorithm):
     def load_pending_state(self, state: dict[str, Tensor]) -> None:
         """Take back the batches since the last refresh, of which several ranks keep a part each."""
         device = self.model.device
+        check_tensors(state)
         sizes = state["sizes"].tolist() if "sizes" in state else []
         rows, residuals = sum(sizes), state.get("residuals", torch.empty(0))
         shapes = {"sizes": (len(sizes),), "features": (rows, self.num_features), "targets": (rows, self.num_targets)}

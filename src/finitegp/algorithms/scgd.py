@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from ..arguments import check_arguments
 from ..data import Rows
+from ..errors import DataError
 from ..linalg import gram_float64, inverse_root, update_gram
 from ..model import FeatureGP
-from .base import Algorithm, BatchGradient, check_pending, noise_gradient, push_back, weight_gradient
+from .base import Algorithm, BatchGradient, check_pending, check_tensors, noise_gradient, push_back, weight_gradient
 from .recent_batches import RecentBatches
 
 
@@ -124,8 +125,11 @@ class SCGD(Algorithm):
 
     def load_pending_state(self, state: dict[str, Tensor]) -> None:
         """Take back what :meth:`pending_state` gave."""
-        rows = len(state["features"]) if state else 0
+        check_tensors(state)
+        rows = len(state["features"]) if "features" in state else 0
         shapes = {"features": (rows, self.num_features), "weights": (rows,), "noise": ()}
+        if state and set(state) != set(shapes):
+            raise DataError(f"the pending state should hold {', '.join(shapes)}, but holds {', '.join(sorted(state))}")
         check_pending(state, shapes, dict.fromkeys(shapes, torch.float64))
         self.recent = RecentBatches.from_state(state, self.model.device) if state else None
 

@@ -262,10 +262,10 @@ class Command:
 
 
 def _exit_code(arguments: Sequence[str]) -> int:
-    from finitegp.cli import app
+    from finitegp.__main__ import main
 
     try:
-        app(list(arguments), prog_name="finitegp")
+        main(list(arguments))
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 0

@@ -6,6 +6,7 @@ Items A1 to C8 are those of `docs/reliability.md`, which names the tests of the 
 import errno
 import json
 import struct
+import sys
 from itertools import islice
 
 import numpy as np
@@ -234,6 +235,23 @@ def test_c1_no_name_of_a_stranger_moves_the_terminal(kit, tmp_path, name):
     for found in (run("info", path), run("predict", path, kit.new, "-o", tmp_path / "out.csv")):
         assert not set("\x1b\x9b\x07\u202e\r") & set(found.output + found.stderr)
     assert "[bold]" in run("info", path).output or "[" not in name or name[0] == "\x1b"
+
+
+def test_c2_ctrl_c_while_commands_are_imported_is_no_traceback(monkeypatch, capsys):
+    from finitegp.__main__ import main
+
+    class Interrupted:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == "finitegp.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "finitegp.cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted, *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "Stopped: no file was written.\n"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])

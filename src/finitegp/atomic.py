@@ -137,26 +137,35 @@ def _link(temporary: Path, final: Path) -> None:
 def _deleted_at_termination(temporary: Path) -> Iterator[None]:
     """Let SIGTERM delete the file before it ends the process, unless somebody else handles that signal.
 
-    The handler deletes by itself. An exception could come from anywhere, also between this block and its end.
+    The handler deletes by itself: an exception could come from anywhere, also between this block and its end. It stays
+    for good, with the default's effect when there is no file: Python drops a signal that arrives while its handler is
+    being replaced, and the process would go on.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or (not _TEMPORARY and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
-        yield
-        return
-    _TEMPORARY.add(temporary)
-    signal.signal(signal.SIGTERM, _delete_and_end)
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+        handler = _delete_and_end
+        signal.signal(signal.SIGTERM, handler)
+    if handler is _delete_and_end:
+        _TEMPORARY.add(temporary)
     try:
         yield
     finally:
         _TEMPORARY.discard(temporary)
-        if not _TEMPORARY:
-            with contextlib.suppress(ValueError):  # resumed in another thread
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _delete_and_end(number: int, frame: FrameType | None) -> None:
-    for path in _TEMPORARY:
+    for path in list(_TEMPORARY):
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.raise_signal(signal.SIGTERM)
+
+
+def _leave_files_to_the_parent() -> None:
+    _TEMPORARY.clear()
+    if signal.getsignal(signal.SIGTERM) is _delete_and_end:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_files_to_the_parent)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
+from finitegp.automatic import fit_auto
 from finitegp.automatic.copies_and_outliers import are_copies, equal_rows
 from finitegp.automatic.kernels import FORMS, condition_kernel
 from finitegp.automatic.small_table import assign_folds, fit_small_table
@@ -195,3 +196,17 @@ def test_nothing_but_noise_has_one_spread_on_more_rows_too():
     assert found.spread is None
     assert found.left_out_nlpd == pytest.approx(0.5 * np.log(2 * np.pi * np.mean(targets**2)) + 0.5, abs=0.03)
     assert len(found.normal_scores) == 1100
+
+
+def test_weights_are_no_evidence_of_little_noise():
+    random = np.random.default_rng(0)
+    inputs, new = random.normal(size=(150, 2)), random.normal(size=(500, 2))
+    targets = 3.0 * np.sin(2.0 * inputs[:, 1]) + 0.6 * random.normal(size=150)
+    counts = 1.0 + np.arange(150) % 3
+    error = {}
+    for name, given in (("none", None), ("whole", counts), ("alike", np.full(150, 2.0))):
+        fit = fit_auto(inputs, targets, counts=given, effort="low")
+        error[name] = float(np.square(fit.predict(new).mean.numpy().ravel() - 3.0 * np.sin(2.0 * new[:, 1])).mean())
+        noise = min(float(part.fitted.posterior.noise_variance) for part in fit.components)
+        assert noise > 0.01, name  # of a variance of about one
+    assert max(error.values()) < 1.5 * error["none"]

@@ -102,18 +102,20 @@ def fit_small_table(
         rows = KernelRows.of(inputs[:, varying], targets, counts=counts)
         notes: dict[str, object] = {}
         groups = equal_rows(rows.inputs)
-        if may_be_copies and are_copies(rows, groups):
+        copies = are_copies(rows, groups)
+        if copies and may_be_copies:
             notes["copies"] = round(rows.total) - len(targets)
             rows = replace(rows, counts=np.ones(len(targets)))
+        # That weighted rows agree with themselves is no evidence of little noise: hyperparameters see relative counts.
+        learned_counts = rows.counts / rows.counts.mean() if copies else rows.counts
         shift, unit = 0.0, 1.0
         if len(targets) >= _FEWEST_FOR_OUTLIERS:
-            shift, unit, noise_scales = gross_outliers(rows, seed)
+            shift, unit, noise_scales = gross_outliers(replace(rows, counts=learned_counts), seed)
             notes |= {"outliers": int((noise_scales > 1.0).sum())} if unit != 1.0 else {}
             rows = replace(rows, targets=(rows.targets - shift) / unit, noise_scales=noise_scales)
         with ThreadPoolExecutor(threads) as pool:
-            stack = _Stack(
-                inputs, rows, dithered(rows, seed), groups, learning_rows, trees, seed, pool, progress, stages
-            )
+            learned = dithered(replace(rows, counts=learned_counts), seed)
+            stack = _Stack(inputs, rows, learned, groups, learning_rows, trees, seed, pool, progress, stages)
             parameters = stack.learn()
             found = stack.fit(parameters, input_noise=input_noise, keep_rows=keep_rows)
     scores, nlpd = np.zeros(0), None

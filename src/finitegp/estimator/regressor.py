@@ -157,8 +157,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 different rows) are taken as copies and count once, where they agree far more often than by chance.
                 Where they are not, and for a given feature map or algorithm, weights and repeated rows give the same
                 fit to the last bit. On large tables scaling, noise and posterior have the meaning exactly, while
-                networks are trained with weights relative to their mean. Equal rows with equal targets are evidence of
-                little noise: weights that mean importance or precision make error bars too narrow.
+                networks are trained with weights relative to their mean, as are the kernels of small ones: that a row
+                agrees with itself is no evidence of little noise. Weights that mean importance or precision rather than
+                numbers of rows make the posterior too narrow or too wide by their mean: divide them by it.
         """
         check_parameters(self)
         before = self.fits_ if self.warm_start and hasattr(self, "fits_") else None

@@ -1,11 +1,11 @@
 """Seconds by the clock of the default fit beside LightGBM, on the same rows, one after the other in one run.
 
     python -m benchmarks.default_fit                       # 2,000, 10,000 and 40,000 rows of 20 columns: three minutes
-    python -m benchmarks.default_fit --rows 1000 100000 --rounds 3
+    python -m benchmarks.default_fit --growth --methods LightGBM low medium    # an hour, for the figure of growth
 
 The table is made: a function of six of the columns with interactions, noise whose deviation depends on a column, and
-fourteen columns that say nothing. A tenth as many rows are held out. All cores are used, as everybody's default does;
-"LightGBM, honest" has the residual scale and Student's t of five fits without a fold (``paper/peers``). Run it on an
+fourteen columns that say nothing. A tenth as many rows are held out, at most 100,000. All cores are used, as
+everybody's default does; "LightGBM, honest" has the residual scale and Student's t of five fits without a fold (``paper/peers``). Run it on an
 idle machine: the ratios to LightGBM in the same run can be compared with earlier ones, and are printed beside these.
 Writes ``benchmarks/results/default_fit.jsonl``; ``python -m benchmarks.render`` makes a table of it.
 """
@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -30,6 +32,9 @@ from .record import RESULTS, record
 Array = npt.NDArray[np.float64]
 COLUMNS = 20
 LIGHTGBM = "LightGBM"
+CATBOOST = "CatBoost"
+# Rows whose seconds make the figure of growth; the table has the smaller ones, of which all methods are measured.
+GROWTH = (1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 
 
 def make_table(rows: int, seed: int) -> tuple[Array, Array]:
@@ -69,6 +74,7 @@ def _peer(name: str) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
 METHODS: dict[str, Callable[[Any], tuple[Any, dict[str, Any]]]] = {
     LIGHTGBM: _peer("lightgbm"),
     "LightGBM, honest": _peer("lightgbm+t"),
+    CATBOOST: _peer("catboost"),
     "low": _default("low"),
     "medium": _default("medium"),
 }
@@ -79,7 +85,7 @@ def measure(rows: int, method: str) -> dict[str, Any]:
     from paper.outcome import DatasetSplit
 
     inputs, targets = make_table(rows, seed=0)
-    test_inputs, test_targets = make_table(max(rows // 10, 1000), seed=1)
+    test_inputs, test_targets = make_table(min(max(rows // 10, 1000), 100_000), seed=1)
     split = DatasetSplit("made", 0, inputs, targets, test_inputs, test_targets)
     started = time.perf_counter()
     outcome, more = METHODS[method](split)
@@ -132,24 +138,50 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
     return found
 
 
+def draw(lines: list[dict[str, Any]], path: Path) -> list[str]:
+    """A figure of seconds against rows, and a table of them with slopes, the power of rows between two sizes."""
+    from matplotlib.figure import Figure
+
+    seconds = {(line["rows"], line["method"]): line["seconds"] for line in lines}
+    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
+    axes = figure.add_subplot()
+    found = ["| rows | method | seconds | slope |", "|--:|---|--:|--:|"]
+    for method in METHODS:
+        measured = sorted((rows, taken) for (rows, name), taken in seconds.items() if name == method)
+        for number, (rows, taken) in enumerate(measured):
+            slope = ""
+            if number:
+                before = measured[number - 1]
+                slope = f"{math.log(taken / before[1]) / math.log(rows / before[0]):.2f}"
+            found.append(f"| {rows:,} | {method} | {taken:.1f} | {slope} |")
+        if measured:
+            axes.loglog(*zip(*measured, strict=True), marker="o", label=method)
+    axes.set(xlabel="rows of 20 columns", ylabel="seconds to fit and predict")
+    axes.grid(which="both", alpha=0.2)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    return found
+
+
 def main() -> None:
     """Measure, compare, store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[2000, 10_000, 40_000])
+    parser.add_argument("--rows", type=int, nargs="+", help="2,000, 10,000 and 40,000 unless given")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--growth", action="store_true", help="for the figure of growth; without --rows its sizes")
     arguments = parser.parse_args()
     path = RESULTS / "default_fit.jsonl"
     stored = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     torch.zeros(1)  # loaded before anything is timed
     found = []
     for number in range(arguments.rounds):
-        for rows in arguments.rows:
+        for rows in arguments.rows or (GROWTH if arguments.growth else (2000, 10_000, 40_000)):
             for method in arguments.methods:
-                found.append(measure(rows, method) | {"round": number})
+                found.append(measure(rows, method) | {"round": number, "growth": arguments.growth})
+                record("default_fit", found[-1:], same=("rows", "method", "round", "growth"))
                 print({name: found[-1][name] for name in ("rows", "method", "seconds", "nlpd", "rmse")}, flush=True)
-    print("\n".join(compare(found, stored)))
-    print("written to", record("default_fit", found, same=("rows", "method", "round")))
+    print("\n".join(compare(found, [line for line in stored if line["growth"] == arguments.growth])))
 
 
 if __name__ == "__main__":

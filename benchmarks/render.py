@@ -11,7 +11,7 @@ from typing import Any
 
 from paper.published import load_published
 
-from .default_fit import table
+from .default_fit import draw, table
 from .record import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -138,7 +138,8 @@ def quality() -> list[str]:
 
 def default_fit() -> list[str]:
     """The default beside LightGBM."""
-    rows = load("default_fit")
+    lines = load("default_fit")
+    rows = [line for line in lines if not line["growth"]]
     return [
         "## The default fit",
         "",
@@ -149,6 +150,25 @@ def default_fit() -> list[str]:
         'networks. "LightGBM, honest" has a residual scale and Student\'s t from five fits without a fold.',
         "",
         *table(rows),
+        "",
+        *growth([line for line in lines if line["growth"]]),
+    ]
+
+
+def growth(rows: list[dict[str, Any]]) -> list[str]:
+    """Seconds against rows."""
+    if not rows:
+        return []
+    return [
+        "### Growth with rows",
+        "",
+        f"`python -m benchmarks.default_fit --growth` {provenance(rows)}, one fit each. From about 40,000 rows on,",
+        "networks and their noise are learned from a sample; the exact pass takes in every row. A slope of one is time",
+        "in proportion to rows.",
+        "",
+        "![Seconds against rows, both on logarithmic scales](figures/growth.png)",
+        "",
+        *draw(rows, PAGE.parent / "figures" / "growth.png"),
         "",
     ]
 

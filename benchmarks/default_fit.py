@@ -5,9 +5,10 @@
 
 The table is made: a function of six of the columns with interactions, noise whose deviation depends on a column, and
 fourteen columns that say nothing. A tenth as many rows are held out, at most 100,000. All cores are used, as
-everybody's default does; "LightGBM, honest" has the residual scale and Student's t of five fits without a fold (``paper/peers``). Run it on an
-idle machine: the ratios to LightGBM in the same run can be compared with earlier ones, and are printed beside these.
-Writes ``benchmarks/results/default_fit.jsonl``; ``python -m benchmarks.render`` makes a table of it.
+everybody's default does; "LightGBM, honest" has the residual scale and Student's t of five fits without a fold
+(``paper/peers``). Run it on an idle machine: the ratios to LightGBM in the same run can be compared with earlier ones,
+and are printed beside these. Writes ``benchmarks/results/default_fit.jsonl``; ``python -m benchmarks.render`` makes a
+table of it.
 """
 
 from __future__ import annotations

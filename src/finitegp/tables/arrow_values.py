@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ..data.naming import check_unique
 from ..errors import DataError
-from .text_values import NOT_A_MOMENT
+from .dates import NOT_A_MOMENT
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 

@@ -8,13 +8,11 @@ from typing import Any
 
 from ..data.naming import shortened
 from ..errors import DataError
-from .category_column import CategoryColumn
+from .categories import CategoryColumn
 from .columns import DateColumn, FittedColumn, LeftOutColumn, NumberColumn
-from .dates import PARTS
+from .dates import NOT_A_MOMENT, PARTS, STYLES
 from .sketches import MAX_CATEGORIES, MAX_CATEGORY_BYTES
-from .text_values import NOT_A_MOMENT
-from .written_dates import STYLES
-from .written_numbers import DECIMALS, MAX_UNIT
+from .text_values import DECIMALS, MAX_UNIT
 
 _MAX_NAME = 1_000_000
 

@@ -13,11 +13,9 @@ import pyarrow.compute as pc
 
 from ..data.naming import shortened
 from .arrow_values import family, moment_values, number_values, plain
-from .dates import date_parts, part_names
+from .dates import NOT_A_MOMENT, date_parts, moment_text, part_names, read_moments, whole_number_moments
 from .summaries import OutsideValues
-from .text_values import NOT_A_MOMENT, moment_text, parse_numbers, strange_texts
-from .written_dates import read_moments, whole_number_moments
-from .written_numbers import read_numbers
+from .text_values import parse_numbers, read_numbers, strange_texts
 
 _FAMILY_WORDS = {
     "number": "numbers",
@@ -318,13 +316,6 @@ class DateColumn(FittedColumn):
         """The quantiles."""
         values = np.array(self.quantiles or (self.usual,), dtype=np.int64)
         return self._with_indicator(self.encode(Cells(values, np.zeros(len(values), dtype=bool))))
-
-
-def is_blank(texts: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which of some Arrow texts are missing: null, or nothing but blanks."""
-    blank = pc.equal(pc.utf8_trim_whitespace(texts), "")
-    result: npt.NDArray[np.bool_] = pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
-    return result
 
 
 def _numbers_with_unit(texts: pa.Array, decimal: str, unit: str) -> npt.NDArray[np.float64]:

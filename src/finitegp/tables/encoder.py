@@ -14,7 +14,7 @@ from ..arguments import check_arguments
 from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
 from ..errors import DataError
 from .arrow_values import TableLike, record_batches
-from .category_means import fold_of
+from .categories import fold_of
 from .column_files import column_from_dict
 from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError
 from .settling import EncodingOptions, notes_on, refuse_gaps, settle_columns

@@ -18,15 +18,13 @@ from ..memory.plan import Described, MemoryPlan
 from ..metrics import Scores
 from .arrow_values import TableLike
 from .columns import DateColumn
+from .dates import moment_text
 from .encoder import TableEncoder
-from .hold_out import HoldOut, Judging, Positions
+from .hold_out import HoldOut, Judging, Positions, make_folds, order_of, split_last
 from .model import TableRegressor
-from .ordering import order_of
 from .rows import TableRows, check_columns
 from .scoring import ScoredRows
-from .splits import make_folds, split_last
 from .summaries import TransformReport
-from .text_values import moment_text
 from .training_rows import TrainingRows
 
 if TYPE_CHECKING:

@@ -13,16 +13,13 @@ import pyarrow.compute as pc
 from ..data.naming import shortened
 from ..errors import DataError
 from .arrow_values import family, moment_values, number_values, plain, text_values
-from .category_column import CategoryColumn
-from .category_means import CategoryMeans
-from .columns import BOOLEAN_WORDS, DateColumn, FittedColumn, LeftOutColumn, NumberColumn, is_blank
-from .dates import PARTS
+from .categories import CategoryColumn, CategoryMeans
+from .columns import BOOLEAN_WORDS, DateColumn, FittedColumn, LeftOutColumn, NumberColumn
+from .dates import FOUND_STYLES, NOT_A_MOMENT, PARTS, STYLES, moment_text, whole_number_moments
 from .identifiers import IntegerSketch, is_key
 from .readings import DateReading, DistinctTexts, NumberReading
 from .sketches import MAX_CATEGORIES, CategoryCounter, Gaps, MomentSketch, NumberSketch, WordCounter
-from .text_values import NOT_A_MOMENT, moment_text
-from .written_dates import FOUND_STYLES, STYLES, whole_number_moments
-from .written_numbers import DECIMALS
+from .text_values import DECIMALS, is_blank
 
 # Text of which this share of values is different names its rows instead of describing them.
 _IDENTIFIER_SHARE = 0.9
@@ -161,7 +158,7 @@ class ColumnProfile:
 
     def _add_text(self, texts: pa.Array, first_row: int, targets: npt.NDArray[np.float64] | None) -> None:
         self._blank.add(is_blank(texts), None, first_row)
-        chunk = DistinctTexts(texts, is_blank)
+        chunk = DistinctTexts(texts)
         if self.family == "text":
             for numbers in self._number_readings:
                 numbers.add(chunk, first_row)

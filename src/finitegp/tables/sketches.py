@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.permutation import SPLITMIX64_STEP, splitmix64
-from .dates import calendar
-from .text_values import FEW_SHARE, FEW_SPELLINGS, NOT_A_MOMENT, is_missing_word
+from .dates import NOT_A_MOMENT, calendar
+from .text_values import FEW_SHARE, FEW_SPELLINGS, is_missing_word
 
 RESERVOIR_SIZE = 16_384
 MAX_CATEGORIES = 100_000

@@ -11,11 +11,10 @@ import pyarrow as pa
 from ..data.naming import Locator, locator_of, row_label, shortened, unknown_column
 from ..errors import DataError
 from .arrow_values import TableLike, family, plain, record_batches
-from .columns import MisfitError, NumberColumn, is_blank
+from .columns import MisfitError, NumberColumn
 from .readings import DistinctTexts, NumberReading
 from .sketches import Gaps
-from .text_values import parse_numbers, strange_texts
-from .written_numbers import DECIMALS, read_numbers
+from .text_values import DECIMALS, parse_numbers, read_numbers, strange_texts
 
 
 def fit_target(
@@ -54,7 +53,7 @@ def fit_target(
         if found == "other":
             raise DataError(f"The target {name!r} has the type {array.type}, but must be numbers.")
         if found == "text":
-            chunk = DistinctTexts(array, is_blank)
+            chunk = DistinctTexts(array)
             texts += int(chunk.filled.sum())
             for reading in readings:
                 reading.add(chunk, 0)

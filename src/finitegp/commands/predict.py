@@ -225,5 +225,5 @@ def _write_typed(predictions: _Predictions, output: Path, force: bool) -> None:
     schema = pa.schema([*kept, *(pa.field(name, pa.float64()) for name in added)])
     with table_writer(output, schema, overwrite=force) as writer:
         for rows, *figures in loaded.predict_chunks(table, **asked):
-            own = [rows.column(rows.schema.get_field_index(field.name)) for field in kept]
+            own = [rows.column(field.name) for field in kept]
             writer.write_batch(pa.RecordBatch.from_arrays([*own, *map(pa.array, figures)], schema=schema))

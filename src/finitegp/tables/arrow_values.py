@@ -113,10 +113,15 @@ def plain(array: pa.Array) -> pa.Array:
         array = array.storage
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    return pc.cast(array, pa.large_string()) if is_text(array.type) else array
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type is one of Arrow's several types of text, perhaps in a dictionary."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
     # Views of text are newer than the oldest Arrow that is supported, so they are known by their name.
-    if pa.types.is_string(array.type) or str(array.type) == "string_view":
-        array = pc.cast(array, pa.large_string())
-    return array
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
 
 
 def family(kind: pa.DataType) -> str:

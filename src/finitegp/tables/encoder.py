@@ -293,7 +293,7 @@ class TableEncoder:
 
     def _read(self, column: FittedColumn, batch: pa.RecordBatch, report: TransformReport) -> Cells:
         try:
-            return column.read(batch.column(batch.schema.get_field_index(column.name)))
+            return column.read(batch.column(column.name))
         except DataError as error:
             raise DataError(f"Column {column.name!r}, in the chunk from row {report.rows} on: {error}.") from None
         except MisfitError as misfit:

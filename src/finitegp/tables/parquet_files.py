@@ -9,8 +9,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..data.naming import check_unique, unknown_column
 from ..errors import DataError
+from .table_files import TableFile, chosen_columns, rows_between
 
 _PARQUET_BUFFER = 1 << 16
 # Measured by benchmarks/reading.py: bytes for each byte of a chunk, and besides, apart from open pages.
@@ -24,7 +24,7 @@ _INTEGER, _STRUCT = 5, 12
 _UNCOMPRESSED_SIZE, _PAGE_KINDS = 2, (5, 7, 8)
 
 
-class ParquetFile:
+class ParquetFile(TableFile):
     """One Parquet file."""
 
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
@@ -43,11 +43,7 @@ class ParquetFile:
                 f"{path} is not a whole Parquet file ({_sentence(error)}): it may be truncated or still being written; "
                 "fetch or write it again."
             ) from None
-        check_unique(schema.names, str(path))
-        for name in columns or ():
-            if name not in schema.names:
-                raise DataError(unknown_column(name, schema.names, str(path)))
-        self.types = {name: schema.field(name).type for name in (schema.names if columns is None else columns)}
+        self.types = {name: schema.field(name).type for name in chosen_columns(path, schema.names, columns)}
 
     def _check_largest_group(self, file: pq.ParquetFile) -> None:
         """Read a row: damaged descriptions of columns are an error then, and end the process if asked for first."""
@@ -63,7 +59,7 @@ class ParquetFile:
         return DataError(f"{self.path} is damaged after row {row} ({_sentence(error)}): fetch or write it again.")
 
     def reading_bytes(self, chunk_size: int) -> int:
-        """About how much memory reading takes: for the open pages of all columns, and parts of chunks."""
+        """For the open pages of all columns, and parts of chunks."""
         # Text is taken for as long as it is in the file, where equal texts may be written once.
         sizes = zip(self._group_bytes, self._group_rows, strict=True)
         row_bytes = max(8.0 * len(self.types), *(size / max(rows, 1) for size, rows in sizes))
@@ -71,35 +67,23 @@ class ParquetFile:
         chunk = min(chunk_size, max(sum(self._group_rows[group] for group in run) for run in runs)) * row_bytes
         return int(_PARQUET_BYTES + self._page_bytes + _CHUNK_COPIES * chunk)
 
-    def batches(self, size: int, start: int, stop: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows from ``start`` to ``stop`` of some columns in record batches."""
+    def rows(self, start: int, stop: int, columns: Sequence[str], chunk_size: int) -> Iterator[pa.RecordBatch]:
+        """The rows and columns that are asked for; row groups before and after are not read."""
         seen = 0
         try:
             # A few row groups at a time and without threads: otherwise Arrow's memory grows with the file. Reading
             # ahead (pre_buffer) would be done by threads, whose heaps keep up to 20 MB of what others free.
             with pq.ParquetFile(self.path, buffer_size=_PARQUET_BUFFER, pre_buffer=False) as file:
-                for groups in runs_of_row_groups(self._group_rows, size):
+                for groups in runs_of_row_groups(self._group_rows, chunk_size):
                     rows = sum(self._group_rows[group] for group in groups)
                     if start < seen + rows and seen < stop:
                         found = file.iter_batches(
-                            batch_size=size, row_groups=groups, columns=list(columns), use_threads=False
+                            batch_size=chunk_size, row_groups=groups, columns=list(columns), use_threads=False
                         )
                         yield from rows_between(found, start - seen, stop - seen)
                     seen += rows
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(seen, error) from None
-
-
-def rows_between(batches: Iterator[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
-    """Of the rows of record batches those from ``start`` to ``stop``."""
-    seen = 0
-    for batch in batches:
-        first, last = max(start - seen, 0), min(stop - seen, batch.num_rows)
-        if first < last:
-            yield batch.slice(first, last - first)
-        seen += batch.num_rows
-        if seen >= stop:
-            return
 
 
 def runs_of_row_groups(group_rows: Sequence[int], size: int) -> Iterator[list[int]]:

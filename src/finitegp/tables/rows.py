@@ -171,7 +171,7 @@ class RowsWithTarget:
         for batch in record_batches(self.data):
             if self.name not in batch.schema.names:
                 raise DataError(unknown_column(self.name, batch.schema.names))
-            values = self.read(batch.column(batch.schema.get_field_index(self.name)), self.rows)
+            values = self.read(batch.column(self.name), self.rows)
             kept = np.isfinite(values)
             self.dropped += (np.flatnonzero(~kept) + self.rows).tolist()
             if self.read_weights is not None:

@@ -67,7 +67,7 @@ def settle_columns(
             raise DataError(f"The chunk from row {rows} on has other columns than those before: {listed(different)}.")
         for name, profile in profiles.items():
             try:
-                profile.add(batch.column(batch.schema.get_field_index(name)), rows, targets)
+                profile.add(batch.column(name), rows, targets)
             except DataError as error:
                 raise DataError(f"Column {name!r}, in the chunk from row {rows} on: {error}.") from None
         rows += batch.num_rows

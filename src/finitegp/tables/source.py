@@ -164,7 +164,7 @@ class TableSource(Source):
 
     def _rows(self, batch: pa.RecordBatch, first_row: int) -> Rows:
         def numbers(name: str) -> npt.NDArray[np.float64]:
-            return number_values(plain(batch.column(batch.schema.get_field_index(name))))
+            return number_values(plain(batch.column(name)))
 
         if self.encoder is None:
             inputs = np.empty((batch.num_rows, len(self._plain_columns)))

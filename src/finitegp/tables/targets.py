@@ -127,7 +127,7 @@ def target_values(
     for batch in record_batches(data):
         if name not in batch.schema.names:
             raise DataError(unknown_column(name, batch.schema.names))
-        array = batch.column(batch.schema.get_field_index(name))
+        array = batch.column(name)
         column = fit_target([array], name, source=source, first_row=row)
         values = np.asarray(column.read(array).values, dtype=np.float64)
         gaps.add(np.isnan(values), np.isinf(values), row)

@@ -96,14 +96,13 @@ def predict(
             raise typer.BadParameter("standard output cannot hold both the table and the JSON.", param_hint="--json")
         loaded = TableRegressor.load(model)
         budget = memory or loaded.regressor_.memory_budget
-        options = loaded.reading_options
         if budget is None:
-            table = open_tables(tables, delimiter, encoding, **options)
+            table = open_tables(tables, delimiter, encoding, loaded.reading_options)
         else:
             from ..memory import return_freed_memory
 
             return_freed_memory()  # before the first table is opened
-            table = open_tables(tables, delimiter, encoding, **ON_DISK, **options)
+            table = open_tables(tables, delimiter, encoding, loaded.reading_options | ON_DISK)
             _keep_to_budget(loaded.regressor_, budget, table, console, of_model=memory is None)
         prefix = loaded.target_ or "target"
         added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper")]

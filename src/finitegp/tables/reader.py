@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,8 +29,19 @@ _MAX_CHUNK_ROWS = 65_536
 _MAX_CHUNK_CELLS = 1 << 21
 #: Up to this many rows are read into memory also within a memory budget: kernels can then be fitted to them.
 ROWS_IN_MEMORY = 1500
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Arguments of `TableReader`."""
+
+    text: Sequence[str]
+    decimal: str
+    chunk_size: int
+    block_size: int
+
+
 #: How to read tables whose rows stay on disk: rows that are decoded, and bytes of a CSV file that are read at once.
-ON_DISK: dict[str, Any] = {"chunk_size": 8192, "block_size": 1 << 18}
+ON_DISK: ReadingOptions = {"chunk_size": 8192, "block_size": 1 << 18}
 
 # How files begin that are given a wrong name most often.
 _BEGINNINGS = (

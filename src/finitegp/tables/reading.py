@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,7 @@ from ..estimator.parameters import RandomState, check_parameters, seed_of
 from ..lite.target_scale import SCALES
 from .arrow_values import TableLike
 from .columns import NumberColumn
-from .reader import ON_DISK, ROWS_IN_MEMORY, TableReader
+from .reader import ON_DISK, ROWS_IN_MEMORY, ReadingOptions, TableReader
 from .rows import RowsWithTarget, TableRows, check_columns, is_file
 from .settling import EncodingOptions
 from .target_scale import TargetScale
@@ -31,13 +30,6 @@ from .targets import fit_target, plain_target, read_target
 from .training_rows import ReadNumbers, TrainingRows
 
 Array = npt.NDArray[np.float64]
-
-
-class ReadingOptions(TypedDict):
-    """Arguments of `TableReader`."""
-
-    text: list[str]
-    decimal: str
 
 
 @check_arguments
@@ -138,14 +130,14 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
 
     @property
     def reading_options(self) -> ReadingOptions:
-        """How to read the model's tables from files: arguments of `TableReader`."""
+        """How to read the model's tables from files."""
         return {"text": list(self.categorical), "decimal": self.decimal or "."}
 
     def open(self, data: TableLike) -> TableRows | TableReader:
         """A table or a file by the parameters: in memory, or on disk where there is a memory budget."""
         budget = (self.regressor or self).memory_budget
         if is_file(data):
-            data = TableReader(data, **self.reading_options, **({} if budget is None else ON_DISK))
+            data = TableReader(data, **(self.reading_options if budget is None else self.reading_options | ON_DISK))
         if budget is not None and isinstance(data, TableReader) and data.num_rows > ROWS_IN_MEMORY:
             return data
         return TableRows.read(data)

@@ -210,9 +210,10 @@ class TableEncoder:
     def _transform(
         self, data: TableLike, report: TransformReport | None, training: int | npt.NDArray[np.int64] | None
     ) -> npt.NDArray[np.float64]:
-        report = TransformReport() if report is None else report
-        report.source = locator_of(data) if report.source is None else report.source
-        blocks, unknown, row = [], [], 0
+        report = TransformReport.on(data, report)
+        report.unknown = None
+        unknown: list[npt.NDArray[np.bool_] | None] = []
+        blocks, row = [], 0
         for batch in record_batches(data):
             folds = None
             if training is not None:
@@ -223,17 +224,16 @@ class TableEncoder:
             blocks.append(self._transform_batch(batch, report, folds))
             unknown.append(report.unknown)
             row += batch.num_rows
-        report.unknown = None
         if any(each is not None for each in unknown):
-            nothing = [np.zeros((len(block), len(self._used)), dtype=bool) for block in blocks]
-            parts = zip(unknown, nothing, strict=True)
-            report.unknown = np.concatenate([each if own is None else own for own, each in parts])
+            nothing = np.zeros(len(self._used), dtype=bool)
+            parts = zip(unknown, map(len, blocks), strict=True)
+            report.unknown = np.concatenate([np.tile(nothing, (n, 1)) if new is None else new for new, n in parts])
         if len(blocks) == 1:
             return blocks[0]
         return np.concatenate(blocks) if blocks else np.empty((0, len(self.feature_names_out)))
 
     def _transform_batch(
-        self, batch: Any, report: TransformReport, folds: npt.NDArray[np.int64] | None
+        self, batch: pa.RecordBatch, report: TransformReport, folds: npt.NDArray[np.int64] | None
     ) -> npt.NDArray[np.float64]:
         names = batch.schema.names
         absent = [column.name for column in self._used if column.name not in names]

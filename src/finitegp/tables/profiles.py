@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ from .columns import BOOLEAN_WORDS, DateColumn, FittedColumn, LeftOutColumn, Num
 from .dates import FOUND_STYLES, NOT_A_MOMENT, PARTS, STYLES, moment_text, whole_number_moments
 from .identifiers import IntegerSketch, is_key
 from .readings import DateReading, DistinctTexts, NumberReading
-from .sketches import MAX_CATEGORIES, CategoryCounter, Gaps, MomentSketch, NumberSketch, WordCounter
+from .sketches import MAX_CATEGORIES, CategoryCounter, Gaps, MomentSketch, NumberSketch, Reservoir, WordCounter
 from .text_values import DECIMALS, is_blank
 
 # Text of which this share of values is different names its rows instead of describing them.
@@ -72,7 +71,7 @@ class ColumnProfile:
         self.name = name
         self.options = options or ColumnOptions()
         self.family = "empty"
-        self.type: Any = pa.null()
+        self.type: pa.DataType = pa.null()
         self.rows = 0
         self._numbers = NumberSketch()
         self._moments = MomentSketch()
@@ -107,9 +106,8 @@ class ColumnProfile:
         if self.family in ("number", "boolean"):
             values = number_values(array)
             self._numbers.add(values, first_row)
-            self._add_integers(array, values, first_row)
-            if self._compact is not None:
-                self._add_compact(values, first_row)
+            self._add_integers(array, values)
+            self._add_compact(values, first_row)
             # Codes are whole numbers; whether a key names rows or groups, only the last row shows.
             is_code = self.family == "number" and self._integers is not None and is_key(self.name)
             as_categories = as_categories or is_code
@@ -128,7 +126,7 @@ class ColumnProfile:
             for gaps in [self._blank, *(sketch.gaps for sketch in sketches if sketch is not None)]:
                 gaps.missing, gaps.first_missing = self.rows, 0
 
-    def _add_integers(self, array: pa.Array, values: npt.NDArray[np.float64], first_row: int) -> None:
+    def _add_integers(self, array: pa.Array, values: npt.NDArray[np.float64]) -> None:
         if self._integers is None or self.family == "boolean":
             return
         if pa.types.is_integer(array.type):
@@ -143,18 +141,16 @@ class ColumnProfile:
         self._integers.add(whole)
 
     def _add_compact(self, values: npt.NDArray[np.float64], first_row: int) -> None:
-        assert self._compact is not None
-        style = "yyyymmdd" if self.options.kind != "date" else self._number_style(values)
+        if self._compact is None:
+            return
+        # How dates are written as whole numbers, in a column that is given as one of dates.
+        is_year = self.options.kind == "date" and np.nanmax(values, initial=0.0) < 10_000
+        style = "year" if is_year else "yyyymmdd"
         moments = whole_number_moments(values, style)
         if bool(((moments == NOT_A_MOMENT) & ~np.isnan(values)).any()):
             self._compact = None
         else:
             self._compact.add(moments, first_row)
-
-    @staticmethod
-    def _number_style(values: npt.NDArray[np.float64]) -> str:
-        """How dates are written as whole numbers, in a column that is given as one of dates."""
-        return "year" if np.nanmax(values, initial=0.0) < 10_000 else "yyyymmdd"
 
     def _add_text(self, texts: pa.Array, first_row: int, targets: npt.NDArray[np.float64] | None) -> None:
         self._blank.add(is_blank(texts), None, first_row)
@@ -268,9 +264,8 @@ class ColumnProfile:
         notes += _word_notes(words)
         if sketch.gaps.total:
             what = _number_text(usual) if kind == "number" else str(bool(usual)).lower()
-            notes.append(_gap_note(sketch.gaps, f"{'median' if kind == 'number' else 'usual value'} {what}"))
-            if kind == "number" and not sketch.sample.is_exact:
-                notes[-1] += f" (approximate, from {sketch.sample.size} rows)"
+            sample = sketch.sample if kind == "number" else None
+            notes.append(_gap_note(sketch.gaps, f"{'median' if sample else 'usual value'} {what}", sample))
         column = NumberColumn(
             self.name,
             kind,
@@ -310,9 +305,7 @@ class ColumnProfile:
             told.append(f"Column {self.name!r} is read as dates ({style}), from {first} to {last}.")
         notes += _word_notes(words)
         if sketch.gaps.total:
-            notes.append(_gap_note(sketch.gaps, f"median {self._moment_text(sketch.median())}"))
-            if not sketch.sample.is_exact:
-                notes[-1] += f" (approximate, from {sketch.sample.size} rows)"
+            notes.append(_gap_note(sketch.gaps, f"median {self._moment_text(sketch.median())}", sketch.sample))
         column = DateColumn(
             self.name,
             "time" if self.family == "time" else "date",
@@ -355,8 +348,8 @@ class ColumnProfile:
             )
         if len(ranked) == 1 and not gaps.total:
             return self._constant(shortened(ranked[0][0]))
-        words = [{text.strip().casefold() for text, _ in ranked}]
-        if len(ranked) > 1 and not asked and any(words[0] == set(pair) for pair in BOOLEAN_WORDS):
+        words = {text.strip().casefold() for text, _ in ranked}
+        if len(ranked) > 1 and not asked and any(words == set(pair) for pair in BOOLEAN_WORDS):
             return self._yes_or_no_verdict(ranked)
         told = [f"Column {self.name!r} is read as categories: its numbers are codes."] if whole else []
         means: tuple[float, ...] = ()
@@ -429,6 +422,7 @@ def _word_notes(words: WordCounter | None) -> list[str]:
     return [f"missing where it is {', '.join(shown)}"]
 
 
-def _gap_note(gaps: Gaps, usual: str) -> str:
+def _gap_note(gaps: Gaps, usual: str, sample: Reservoir | None = None) -> str:
     counted = [f"{gaps.missing} missing"] * (gaps.missing > 0) + [f"{gaps.infinite} infinite"] * (gaps.infinite > 0)
-    return f"{' and '.join(counted)}: {usual} put in"
+    approximate = "" if sample is None or sample.is_exact else f" (approximate, from {sample.size} rows)"
+    return f"{' and '.join(counted)}: {usual} put in{approximate}"

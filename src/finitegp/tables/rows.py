@@ -18,9 +18,9 @@ from .arrow_values import TableLike, record_batches
 from .reader import TableReader
 
 _CHUNK_ROWS = 65_536
-
-
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+#: One number for each row of a record batch, whose first row has this number; NaN where there is none.
+ReadNumbers = Callable[[pa.RecordBatch, int], npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +142,8 @@ class RowsWithTarget:
     Args:
         data: The table.
         name: The column of the target.
-        read: The targets in an Arrow array, NaN where missing, for the number of its first row in the table.
-        read_weights: The weights in a record batch in the same way, or None: rows of weight zero are left out.
+        read: The targets.
+        read_weights: The weights, or None: rows of weight zero are left out.
 
     Attributes:
         targets: Those of the last chunk.
@@ -156,8 +156,8 @@ class RowsWithTarget:
         self,
         data: TableLike,
         name: str,
-        read: Callable[[pa.Array, int], npt.NDArray[np.float64]],
-        read_weights: Callable[[pa.RecordBatch, int], npt.NDArray[np.float64]] | None = None,
+        read: ReadNumbers,
+        read_weights: ReadNumbers | None = None,
     ) -> None:
         self.data, self.name, self.read, self.read_weights = data, name, read, read_weights
         self.source = locator_of(data)
@@ -171,7 +171,7 @@ class RowsWithTarget:
         for batch in record_batches(self.data):
             if self.name not in batch.schema.names:
                 raise DataError(unknown_column(self.name, batch.schema.names))
-            values = self.read(batch.column(self.name), self.rows)
+            values = self.read(batch, self.rows)
             kept = np.isfinite(values)
             self.dropped += (np.flatnonzero(~kept) + self.rows).tolist()
             if self.read_weights is not None:

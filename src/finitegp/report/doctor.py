@@ -13,6 +13,7 @@ from ..metrics import Scores
 from . import data_checks, model_checks, prediction_checks
 from .contents import SEVERITIES, Checkup, Finding, ImportanceTable, ResidualPanel
 from .reported_model import ModelFacts, Predicted
+from .residuals import thin
 
 Array = npt.NDArray[np.float64]
 T = TypeVar("T")
@@ -81,7 +82,7 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
     held_out_inputs, held_out_targets = patient.held_out
     residuals, standardized = held_out_targets - predicted.mean, predicted.normal_scores(held_out_targets)
     rows = patient.held_out if patient.training is None else patient.training
-    kept = np.sort(np.random.default_rng(seed).permutation(len(rows[0]))[:_MOST_ROWS])
+    kept = thin(len(rows[0]), _MOST_ROWS, seed=seed)
     inputs, targets = rows[0][kept], rows[1][kept]
     atom = float(np.unique(held_out_targets, return_counts=True)[1].max()) / len(held_out_targets)
 

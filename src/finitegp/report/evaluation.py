@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..metrics import Scores, score
 from .reported_model import Predicted, as_reported_model
+from .residuals import thin
 
 Array = npt.NDArray[np.float64]
 _MOST_LINEAR_ROWS = 50_000
@@ -109,7 +110,7 @@ def predict_linear(inputs: Array, targets: Array, held_out_inputs: Array, *, see
 
     columns = inputs.shape[1]
     most = min(_MOST_LINEAR_ROWS, max(5 * columns, int(2e10 / columns**2)))
-    kept = np.sort(np.random.default_rng(seed).permutation(len(inputs))[:most])
+    kept = thin(len(inputs), most, seed=seed)
     scaler = StandardScaler().fit(inputs[kept])
     # The target is standardised too: the priors of the ridge are made for numbers of order one.
     center, scale = float(targets[kept].mean()), float(targets[kept].std()) or 1.0

@@ -15,14 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..data.permutation import RandomPermutation
 from ..errors import DataError
 from ..memory import format_bytes, parse_bytes
 from .arrow_values import family, number_values, plain
-from .columns import DateColumn, NumberColumn
+from .columns import OrderedColumn
 from .model import TableRegressor
 from .profiles import ColumnOptions, ColumnProfile
-from .training_rows import TrainingRows
+from .training_rows import TrainingRows, random_positions
 
 Positions = npt.NDArray[np.int64]
 # Of rows on disk: training rows that the report and the linear baseline see, and the share of the memory budget that
@@ -110,8 +109,7 @@ class HoldOut:
 
     def drawn(self, rows: int, most: int) -> Positions:
         """Positions of some random rows, in order: all, if there are no more."""
-        drawn: Positions = np.sort(RandomPermutation(rows, self.seed + 1)(np.arange(min(rows, most))))
-        return drawn
+        return random_positions(rows, most, self.seed + 1)
 
     def rest(self, held_out: Positions, judges: int) -> tuple[TrainingRows, Positions]:
         """The training rows without those that are held out, and which of them baselines and report see.
@@ -226,7 +224,7 @@ def _key(text: str | None) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def order_of(training: TrainingRows, column: NumberColumn | DateColumn) -> npt.NDArray[np.float64]:
+def order_of(training: TrainingRows, column: OrderedColumn) -> npt.NDArray[np.float64]:
     """The values of a column whose encoding is settled: numbers, or microseconds since 1970; NaN where missing."""
     values, first = np.empty(training.num_rows), 0
     for array in training.column(column.name):
@@ -249,7 +247,7 @@ def order_by(training: TrainingRows, name: str, options: ColumnOptions) -> npt.N
         first += len(array)
     if not numbers:
         column = profile.verdict(max_one_hot=1).column
-        if not isinstance(column, NumberColumn | DateColumn):
+        if not isinstance(column, OrderedColumn):
             raise DataError(f"Column {name!r} holds neither numbers nor dates, so rows have no order by it.")
         values = order_of(training, column)
     if np.isnan(values).any():

@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 
 from ..data.naming import LineLocator, locator_of, row_label
+from ..data.permutation import RandomPermutation
 from ..data.scaling import Moments
 from ..data.sources import Rows, Source, check_chunk_size, check_rows
 from ..data.sums import WHOLE, Share
@@ -287,6 +288,12 @@ class EncodedSource(Source):
     def locate(self, row: int) -> tuple[Path, int] | None:
         """The file that holds a row, and the number of the row in that file."""
         return self._training.locate(row)
+
+
+def random_positions(rows: int, most: int, seed: int) -> Numbers:
+    """Positions of at most this many random rows, in order."""
+    positions: Numbers = np.sort(RandomPermutation(rows, seed)(np.arange(min(rows, most))))
+    return positions
 
 
 def note_on_copies(training: TrainingRows) -> list[str]:

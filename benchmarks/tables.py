@@ -27,7 +27,7 @@ from scipy import stats
 
 from finitegp import TableRegressor
 from finitegp.lite.target_scale import COVERAGES
-from finitegp.tables.scoring import SCORED_COVERAGES, ScoredRows
+from finitegp.tables.scored_rows import SCORED_COVERAGES, ScoredRows
 from paper.environment import environment
 from paper.peers.boosting import CATBOOST_DEFAULTS, LIGHTGBM_DEFAULTS
 from paper.peers.posthoc import cross_fit_log_variance, fit_student, make_folds

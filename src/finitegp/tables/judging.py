@@ -22,7 +22,7 @@ from .dates import moment_text
 from .hold_out import HoldOut, Judging, Positions, make_folds, order_of, split_last
 from .model import TableRegressor
 from .rows import TableRows, check_columns
-from .scoring import ScoredRows
+from .scored_rows import ScoredRows
 from .summaries import TransformReport
 from .training_rows import TrainingRows
 

@@ -16,8 +16,8 @@ from .categories import CategoryColumn, CategoryMeans
 from .columns import BOOLEAN_WORDS, DateColumn, FittedColumn, LeftOutColumn, NumberColumn
 from .dates import FOUND_STYLES, NOT_A_MOMENT, PARTS, STYLES, moment_text, whole_number_moments
 from .identifiers import IntegerSketch, is_key
-from .readings import DateReading, DistinctTexts, NumberReading
 from .sketches import MAX_CATEGORIES, CategoryCounter, Gaps, MomentSketch, NumberSketch, Reservoir, WordCounter
+from .text_columns import DateReading, DistinctTexts, NumberReading
 from .text_values import DECIMALS, is_blank
 
 # Text of which this share of values is different names its rows instead of describing them.

@@ -17,7 +17,7 @@ from ..report.measure import encoded_columns, gather_contents
 from ..report.page import write_report
 from ..report.reported_model import Predicted, ReportedModel
 from .predictions import TablePredictions
-from .predictive import JudgedRows, TablePredictor
+from .predictor import JudgedRows, TablePredictor
 from .summaries import ColumnSummary
 
 Array = npt.NDArray[np.float64]

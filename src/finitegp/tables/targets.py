@@ -12,8 +12,8 @@ from ..data.naming import Locator, locator_of, row_label, shortened, unknown_col
 from ..errors import DataError
 from .arrow_values import TableLike, family, plain, record_batches
 from .columns import MisfitError, NumberColumn
-from .readings import DistinctTexts, NumberReading
 from .sketches import Gaps
+from .text_columns import DistinctTexts, NumberReading
 from .text_values import DECIMALS, parse_numbers, read_numbers, strange_texts
 
 

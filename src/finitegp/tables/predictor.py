@@ -17,7 +17,7 @@ from ..predictive import Prediction
 from ..scaled import ScaledGP
 from .encoder import TableEncoder
 from .rows import TableRows
-from .scoring import SCORED_COVERAGES, ScoredRows
+from .scored_rows import SCORED_COVERAGES, ScoredRows
 from .target_scale import TargetScale
 
 Array = npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""``TableReading``: the parameters of a model of tables, and which rows and targets of a table they make of it."""
+"""``TableParameters``: the parameters of a model of tables, and which rows and targets of a table they make of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Array = npt.NDArray[np.float64]
 
 
 @check_arguments
-class TableReading(BaseEstimator):  # type: ignore[misc]
+class TableParameters(BaseEstimator):  # type: ignore[misc]
     """The part of :class:`TableRegressor` that needs no fit; its parameters are described there."""
 
     target_: str | None

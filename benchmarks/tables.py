@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--splits", nargs="*", type=int, default=list(range(5)))
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--effort", default="medium")
-    parser.add_argument("--most-rows", type=int, help="Train on at most so many rows, to find crashes.")
+    parser.add_argument("--most-rows", type=int, help="Train on at most this many rows, to find crashes.")
     parser.add_argument("--page", action="store_true", help="Write the page from the lines.")
     arguments = parser.parse_args()
     lines = (

@@ -1,4 +1,4 @@
-"""What became of a case, and running cases apart from this process, so that none can take the campaign down."""
+"""Outcomes of cases, and running cases apart from this process, so that none can take the campaign down."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _NO_TRAINING_ROWS = "needs the training rows, which were not given"
 
 @dataclass(frozen=True, eq=False)
 class Patient:
-    """All that checks look at.
+    """The rows, predictions and model that checks look at.
 
     Attributes:
         column_names: Names of the columns.

@@ -245,7 +245,7 @@ def _outliers(
     remarks: dict[str, str],
     seed: int,
 ) -> Outliers:
-    """Of the training rows, each left out, where that is possible; otherwise of the held-out rows."""
+    """Outliers of the training rows, each left out, where that is possible; otherwise of the held-out rows."""
     source, judged, rows_of = "held-out", held_out, len(held_out.targets)
     distribution = "a normal distribution" if reported.gp is None else reported.gp.distribution
     if training is None:

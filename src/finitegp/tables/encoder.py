@@ -58,7 +58,7 @@ class TableEncoder:
         columns: The encoding of each column that the fit saw, in the order of the table.
         missing: ``"error"`` or ``"impute"``.
         excluded: Columns that the fit was to leave alone, such as the target.
-        notes: What was decided on the way that a user should hear of, one sentence each.
+        notes: Decisions on the way that a user should know of, one sentence each.
 
     Example:
         >>> table = {"size": [1.0, 2.0, 4.0], "cut": ["fair", "good", "good"], "shop": ["x", "x", "x"]}
@@ -165,7 +165,7 @@ class TableEncoder:
         ]
 
     def extra_columns(self, names: Iterable[str]) -> list[str]:
-        """Those of some columns that the fit did not see, and `transform` ignores.
+        """The columns among these that the fit did not see, and `transform` ignores.
 
         Example:
             >>> TableEncoder.fit({"size": [1, 2]}).extra_columns(["colour", "size"])
@@ -249,7 +249,7 @@ class TableEncoder:
             refuse_gaps(gaps, report.source, "missing_values_in_new_rows")
         result = np.empty((batch.num_rows, len(self.feature_names_out)))
         unknown = np.stack([column.is_unknown(read[column.name]) for column in self._used], axis=1)
-        # Files of earlier versions do not tell, and predict as they did.
+        # Files of earlier versions have no counts of values, and predict as they did.
         unknown &= np.array([column.distinct > 0 for column in self._used])
         report.unknown = unknown if folds is None and unknown.any() else None
         start = 0

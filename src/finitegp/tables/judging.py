@@ -50,7 +50,7 @@ class JudgedFit:
         how: How they were chosen, in words.
         width: The median width of 90 % intervals on them.
         contents: What the report shows; None if there is none.
-        notes: What a user should hear of.
+        notes: Sentences for the user.
         seconds: To train.
         other_scores: Those of fits that were judged in another way, by how.
     """

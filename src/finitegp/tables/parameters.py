@@ -113,7 +113,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         )
 
     def encoding_options(self, names: Sequence[str]) -> EncodingOptions:
-        """All that is known about columns of these names."""
+        """Options of the encoding of a table with these columns."""
         left_out = {self.target_, self.weight, *self.drop}
         if self.only is not None:
             left_out |= set(names) - set(self.only)

@@ -132,7 +132,7 @@ class TablePredictions(TableParameters):
 
     def unusual(self, report: TransformReport) -> list[str]:
         """One sentence for each thing about rows that is not as in the fit."""
-        # Gaps in columns that had gaps in the fit are nothing to speak of.
+        # Gaps in columns that had gaps in the fit are not unusual.
         usual = {column.name for column in self.encoder_.columns if column.indicator}
         imputed = {name: count for name, count in report.imputed.items() if name not in usual}
         return replace(report, imputed=imputed).lines()

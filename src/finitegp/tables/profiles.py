@@ -33,7 +33,7 @@ KINDS = ("category", "number", "date")
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """All that is known about a column before any of its values was seen.
+    """Options of the encoding of one column.
 
     Attributes:
         kind: ``"category"``, ``"number"`` or ``"date"`` if it is given; None to find it.
@@ -48,7 +48,7 @@ class ColumnOptions:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The encoding of a column, the gaps that it has under this encoding, and what a user should hear of it."""
+    """The encoding of a column, the gaps that it has under this encoding, and notes on it for the user."""
 
     column: FittedColumn
     gaps: Gaps

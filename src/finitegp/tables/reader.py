@@ -164,7 +164,7 @@ class TableReader:
         """
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         yield from self._rows(start, stop, schema)
-        # What comes after the pass shall find the memory that reading has used.
+        # So that the memory that reading has used is free for what comes after the pass.
         pa.default_memory_pool().release_unused()
 
     def _rows(self, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -32,7 +32,7 @@ class KnownRows(NamedTuple):
 
 
 def all_scores(judged: JudgedRows, known: KnownRows, seed: int) -> list[Scores]:
-    """Those of the model, and of the baselines."""
+    """Scores of the model, and of the baselines."""
     targets = judged.scored.targets
     return [judged.scored.scores(), *(each.score(targets) for each in baselines(known[:2], judged.inputs, seed=seed))]
 

@@ -207,7 +207,7 @@ def is_file(data: object) -> TypeGuard[Files]:
 
 
 def check_columns(names: Sequence[str], columns: Sequence[str]) -> None:
-    """An error if a column that someone named is not there."""
+    """An error if one of these columns is not there."""
     absent = [name for name in names if name not in columns]
     if absent:
         more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""

@@ -17,7 +17,7 @@ from .sketches import Gaps
 
 @dataclass(frozen=True)
 class EncodingOptions:
-    """All that is known about the columns of a table before any row was seen; see `TableEncoder.fit`."""
+    """Options of the encoding of a table; see `TableEncoder.fit`."""
 
     max_one_hot: int = 16
     missing: str = "error"

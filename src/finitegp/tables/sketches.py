@@ -177,7 +177,7 @@ class NumberSketch:
         return self.first_minimum if reach > 0 and self.minimum < low - reach else None
 
     def median(self) -> float:
-        """Of the sample; halves are added, because the sum of two large values may overflow."""
+        """The median of the sample; halves are added, because the sum of two large values may overflow."""
         low, high = self.sample.middle()
         return float(low if low == high else 0.5 * low + 0.5 * high)
 
@@ -274,7 +274,7 @@ class WordCounter:
                 self.overflowed = self.overflowed or not known
 
     def unknown_words(self) -> list[str]:
-        """The words that nobody listed, in alphabetical order."""
+        """The words that are not among ``MISSING_WORDS``, in alphabetical order."""
         return sorted(word for word in self.words if not is_missing_word(word))
 
     @property

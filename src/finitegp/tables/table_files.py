@@ -51,7 +51,7 @@ def chosen_columns(path: Path, names: Sequence[str], columns: Sequence[str] | No
 
 
 def rows_between(batches: Iterable[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
-    """Of the rows of record batches those from ``start`` to ``stop``."""
+    """The rows of record batches from ``start`` to ``stop``."""
     seen = 0
     for batch in batches:
         first, last = max(start - seen, 0), min(stop - seen, batch.num_rows)

@@ -100,7 +100,7 @@ class TrainingRows:
         read_weights: Their weights; None if all are one.
         left_out: Numbers of rows that are left out, in order.
         facts: About their targets.
-        kept_bytes: Memory that whoever holds rows out takes at the expense of a memory budget.
+        kept_bytes: Bytes of held-out rows in memory, which count against a memory budget.
     """
 
     table: TableRows | TableReader

@@ -83,9 +83,9 @@ def predict(
     if memory is not None:
         check_size("--memory", memory)
     with console.guard():
+        from ..tables.arrow_values import check_columns
         from ..tables.model import TableRegressor
         from ..tables.reader import ON_DISK
-        from ..tables.rows import check_columns
         from ..tables.summaries import TransformReport
         from .tables_out import check_ending
 

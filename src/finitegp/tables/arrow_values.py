@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
-from ..data.naming import check_unique
+from ..data.naming import check_unique, listed, unknown_column
 from ..errors import DataError
 from .dates import NOT_A_MOMENT
 
@@ -80,6 +80,14 @@ def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
             yield from record_batches(chunk)
     else:
         raise DataError(f"A table must be a data frame, an Arrow table or chunks of these, but is a {_name(data)}.")
+
+
+def check_columns(names: Iterable[str], columns: Sequence[str]) -> None:
+    """An error if one of some columns is not among those of a table."""
+    absent = [name for name in names if name not in columns]
+    if absent:
+        more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
+        raise DataError(unknown_column(absent[0], columns) + more)
 
 
 def _name(value: object) -> str:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..arguments import check_arguments
-from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
+from ..data.naming import Locator, locator_of, row_label
 from ..errors import DataError
-from .arrow_values import TableLike, record_batches
+from .arrow_values import TableLike, check_columns, record_batches
 from .categories import fold_of
 from .column_files import column_from_dict
 from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError
@@ -236,10 +236,7 @@ class TableEncoder:
         self, batch: pa.RecordBatch, report: TransformReport, folds: npt.NDArray[np.int64] | None
     ) -> npt.NDArray[np.float64]:
         names = batch.schema.names
-        absent = [column.name for column in self._used if column.name not in names]
-        if absent:
-            more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
-            raise DataError(unknown_column(absent[0], names) + more)
+        check_columns(self.required_columns, names)
         report.extra_columns += [name for name in self.extra_columns(names) if name not in report.extra_columns]
         read = {column.name: self._read(column, batch, report) for column in self._used}
         gaps = {name: Gaps() for name in read}

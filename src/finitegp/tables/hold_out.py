@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -119,7 +120,7 @@ class HoldOut:
         sample = self.sample(self.training.num_rows - len(held_out), judges)
         if not self.training.on_disk:
             return self.training.without(held_out), sample
-        kept_bytes = self._row_bytes() * (judges + len(sample)) + _HELD_OUT_BYTES * len(held_out)
+        kept_bytes = self._row_bytes * (judges + len(sample)) + _HELD_OUT_BYTES * len(held_out)
         return self.training.without(held_out, kept_bytes=kept_bytes), sample
 
     def sample(self, rows: int, judges: int) -> Positions:
@@ -130,12 +131,13 @@ class HoldOut:
 
     def room(self) -> int:
         """How many rows a memory budget lets us keep."""
-        return int(_SHARE_OF_ROWS * self._budget()) // self._row_bytes()
+        return int(_SHARE_OF_ROWS * self._budget()) // self._row_bytes
 
     def _budget(self) -> int:
         budget = (self.model.regressor or self.model).memory_budget
         return 0 if budget is None else parse_bytes(budget)
 
+    @cached_property
     def _row_bytes(self) -> int:
         """About what a row that is kept takes: as it is, encoded twice, and with its predictions."""
         first = next(iter(self.training.table.rows(0, min(self.training.table.num_rows, 1000))))

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,12 +17,12 @@ from ..estimator.progress import Stages, show_stages
 from ..memory import MemoryBudgetError
 from ..memory.plan import Described, MemoryPlan
 from ..metrics import Scores
-from .arrow_values import TableLike
+from .arrow_values import TableLike, check_columns
 from .columns import DateColumn
 from .dates import moment_text
 from .hold_out import HoldOut, Judging, Positions, make_folds, order_of, split_last
 from .model import TableRegressor
-from .rows import TableRows, check_columns
+from .rows import TableRows
 from .scored_rows import ScoredRows
 from .summaries import TransformReport
 from .training_rows import TrainingRows
@@ -166,7 +167,7 @@ class _Judge:
     shell: bool
     notes: list[str] = field(default_factory=list)
 
-    @property
+    @cached_property
     def hold_out(self) -> HoldOut:
         """Which rows judge."""
         return HoldOut(self.model, self.training, self.judging, self.seed)

@@ -20,10 +20,10 @@ from ..errors import DataError, warn_caller
 from ..estimator import GPRegressor
 from ..estimator.parameters import RandomState, check_parameters, seed_of
 from ..lite.target_scale import SCALES
-from .arrow_values import TableLike
+from .arrow_values import TableLike, check_columns
 from .columns import NumberColumn
 from .reader import ON_DISK, ROWS_IN_MEMORY, ReadingOptions, TableReader
-from .rows import ReadNumbers, RowsWithTarget, TableRows, check_columns, is_file
+from .rows import ReadNumbers, RowsWithTarget, TableRows, is_file
 from .settling import EncodingOptions
 from .target_scale import TargetScale
 from .targets import fit_target, plain_target, read_target

@@ -423,6 +423,6 @@ def _word_notes(words: WordCounter | None) -> list[str]:
 
 
 def _gap_note(gaps: Gaps, usual: str, sample: Reservoir | None = None) -> str:
-    counted = [f"{gaps.missing} missing"] * (gaps.missing > 0) + [f"{gaps.infinite} infinite"] * (gaps.infinite > 0)
+    counted = [f"{count} {word}" for count, word, _ in gaps.kinds()]
     approximate = "" if sample is None or sample.is_exact else f" (approximate, from {sample.size} rows)"
     return f"{' and '.join(counted)}: {usual} put in{approximate}"

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..data.naming import LineLocator, Locator, listed, locator_of, row_label, unknown_column
+from ..data.naming import LineLocator, Locator, locator_of, row_label
 from ..errors import DataError
-from .arrow_values import TableLike, record_batches
+from .arrow_values import TableLike, check_columns, record_batches
 from .reader import TableReader
 
 _CHUNK_ROWS = 65_536
@@ -91,8 +91,7 @@ class TableRows:
 
     def column(self, name: str) -> pa.ChunkedArray:
         """One column, as an Arrow array."""
-        if name not in self.column_names:
-            raise DataError(unknown_column(name, self.column_names))
+        check_columns([name], self.column_names)
         return self.table.column(name)
 
     def locate(self, row: int) -> tuple[Path, int] | None:
@@ -169,8 +168,7 @@ class RowsWithTarget:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in record_batches(self.data):
-            if self.name not in batch.schema.names:
-                raise DataError(unknown_column(self.name, batch.schema.names))
+            check_columns([self.name], batch.schema.names)
             values = self.read(batch, self.rows)
             kept = np.isfinite(values)
             self.dropped += (np.flatnonzero(~kept) + self.rows).tolist()
@@ -204,11 +202,3 @@ def is_file(data: object) -> TypeGuard[Files]:
     if isinstance(data, str | os.PathLike):
         return True
     return isinstance(data, list | tuple) and bool(data) and all(isinstance(each, str | os.PathLike) for each in data)
-
-
-def check_columns(names: Sequence[str], columns: Sequence[str]) -> None:
-    """An error if one of these columns is not there."""
-    absent = [name for name in names if name not in columns]
-    if absent:
-        more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
-        raise DataError(unknown_column(absent[0], columns) + more)

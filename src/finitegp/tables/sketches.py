@@ -120,6 +120,11 @@ class Gaps:
             self.first_infinite = first_row + int(np.argmax(infinite))
         self.infinite += count
 
+    def kinds(self) -> list[tuple[int, str, int]]:
+        """Count, word and first row of each kind of gap that there is."""
+        both = ((self.missing, "missing", self.first_missing), (self.infinite, "infinite", self.first_infinite))
+        return [each for each in both if each[0]]
+
     @property
     def total(self) -> int:
         """Missing and infinite values."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..data.naming import shortened
 from ..errors import DataError
@@ -27,8 +26,6 @@ _FREE_WORDS, _FREE_SHARE = 4.0, 0.3
 _SHOWN_WORDS = 5
 # How many values stand for a column where a row has none.
 _QUANTILES = 9
-_INTEGER_LIMIT = 2.0**63
-KINDS = ("category", "number", "date")
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class ColumnProfile:
         self.rows = 0
         self._numbers = NumberSketch()
         self._moments = MomentSketch()
-        self._integers: IntegerSketch | None = IntegerSketch()
+        self._integers = IntegerSketch()
         self._compact: MomentSketch | None = MomentSketch()
         decimals = DECIMALS if self.options.decimal is None else (self.options.decimal,)
         plain_decimals = [None] if self.options.decimal in (None, ".") else []
@@ -106,10 +103,11 @@ class ColumnProfile:
         if self.family in ("number", "boolean"):
             values = number_values(array)
             self._numbers.add(values, first_row)
-            self._add_integers(array, values)
+            if self.family == "number":
+                self._integers.add(array, values)
             self._add_compact(values, first_row)
             # Codes are whole numbers; whether a key names rows or groups, only the last row shows.
-            is_code = self.family == "number" and self._integers is not None and is_key(self.name)
+            is_code = self.family == "number" and self._integers.is_whole and is_key(self.name)
             as_categories = as_categories or is_code
         elif self.family in ("date", "time"):
             self._moments.add(moment_values(array), first_row)
@@ -125,20 +123,6 @@ class ColumnProfile:
             sketches += [reading.sketch for reading in self._date_readings]
             for gaps in [self._blank, *(sketch.gaps for sketch in sketches if sketch is not None)]:
                 gaps.missing, gaps.first_missing = self.rows, 0
-
-    def _add_integers(self, array: pa.Array, values: npt.NDArray[np.float64]) -> None:
-        if self._integers is None or self.family == "boolean":
-            return
-        if pa.types.is_integer(array.type):
-            # As floats, large keys would lose the digits in which they differ.
-            whole = pc.cast(array.drop_null(), pa.int64(), safe=False).to_numpy(zero_copy_only=False)
-        else:
-            present = values[~np.isnan(values)]
-            if not bool((np.isfinite(present) & (present == np.floor(present)) & (abs(present) < 2.0**53)).all()):
-                self._integers = None
-                return
-            whole = present.astype(np.int64)
-        self._integers.add(whole)
 
     def _add_compact(self, values: npt.NDArray[np.float64], first_row: int) -> None:
         if self._compact is None:
@@ -192,9 +176,9 @@ class ColumnProfile:
             if wanted == "date":
                 raise DataError(
                     f"Column {self.name!r} shall hold dates, but holds numbers such as "
-                    f"{_number_text(self._numbers.maximum)}: write dates as 20201231 or 2020-12-31."
+                    f"{self._numbers.maximum:.6g}: write dates as 20201231 or 2020-12-31."
                 )
-        if wanted is None and integers is not None and self.family == "number":
+        if wanted is None and self.family == "number":
             if integers.names_rows(self.name) and not row_numbers:
                 return self._left_out(
                     "identifier",
@@ -244,18 +228,18 @@ class ColumnProfile:
         if sketch.count == 0:
             return self._left_out("empty", f"all {self.rows} values are missing or infinite")
         is_constant = sketch.minimum == sketch.maximum
-        if is_constant and self._integers is not None and self._integers.distinct > 1:
+        if is_constant and self._integers.is_whole and self._integers.distinct > 1:
             return self._left_out("identifier", "whole numbers that differ only beyond their 15th digit")
         if is_constant and not sketch.gaps.total:
-            return self._constant(_number_text(sketch.minimum))
+            return self._constant(f"{sketch.minimum:.6g}")
         kind = "boolean" if self.family == "boolean" else "number"
         usual = float(2 * sketch.ones > sketch.count) if kind == "boolean" else sketch.median()
         if is_constant:
-            notes = [f"every value is {_number_text(sketch.minimum)} or missing"]
+            notes = [f"every value is {sketch.minimum:.6g} or missing"]
         elif kind == "boolean":
             notes = [f"{sketch.ones} of {sketch.count} are true"]
         else:
-            notes = [f"from {_number_text(sketch.minimum)} to {_number_text(sketch.maximum)}"]
+            notes = [f"from {sketch.minimum:.6g} to {sketch.maximum:.6g}"]
         told = []
         if reading is not None:
             notes.append("numbers written as text" + _style_note(reading))
@@ -263,7 +247,7 @@ class ColumnProfile:
                 told.append(f"Column {self.name!r} is read as numbers written as text{_style_note(reading)}.")
         notes += _word_notes(words)
         if sketch.gaps.total:
-            what = _number_text(usual) if kind == "number" else str(bool(usual)).lower()
+            what = f"{usual:.6g}" if kind == "number" else str(bool(usual)).lower()
             sample = sketch.sample if kind == "number" else None
             notes.append(_gap_note(sketch.gaps, f"{'median' if sample else 'usual value'} {what}", sample))
         column = NumberColumn(
@@ -406,10 +390,6 @@ class ColumnProfile:
 def _style_note(reading: NumberReading) -> str:
     notes = [f"with {reading.unit!r}"] * bool(reading.unit) + ["with a decimal comma"] * (reading.decimal == ",")
     return f" {' and '.join(notes)}" if notes else ""
-
-
-def _number_text(value: float) -> str:
-    return f"{value:.6g}"
 
 
 def _word_notes(words: WordCounter | None) -> list[str]:

@@ -32,47 +32,13 @@ from .record import RESULTS
 Array = npt.NDArray[np.float64]
 STORE = RESULTS / "honesty.jsonl"
 TEST_ROWS = 2000
-METHODS = (
-    "finitegp",
-    "bayesridge",
-    "sklearn-gpr",
-    "sklearn-gpr-isotropic",
-    "lightgbm",
-    "lightgbm+t",
-    "catboost+t",
-    "ngboost",
-)
-SMALL_UCI = [
-    "autompg",
-    "autos",
-    "breastcancer",
-    "challenger",
-    "concrete",
-    "concreteslump",
-    "energy",
-    "fertility",
-    "forest",
-    "housing",
-    "machine",
-    "pendulum",
-    "servo",
-    "solar",
-    "wine",
-    "yacht",
-]
+METHODS = ("finitegp", "bayesridge", "sklearn-gpr", "sklearn-gpr-isotropic")
+METHODS += ("lightgbm", "lightgbm+t", "catboost+t", "ngboost")
+SMALL_UCI = ["autompg", "autos", "breastcancer", "challenger", "concrete", "concreteslump", "energy", "fertility"]
+SMALL_UCI += ["forest", "housing", "machine", "pendulum", "servo", "solar", "wine", "yacht"]
 UCI20 = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine-red", "yacht"]
-SHIFTED = [
-    "bike",
-    "elevators",
-    "protein",
-    "pol",
-    "kin40k",
-    "keggdirected",
-    "tamielectric",
-    "concrete",
-    "energy",
-    "housing",
-]
+SHIFTED = ["bike", "elevators", "protein", "pol", "kin40k", "keggdirected", "tamielectric", "concrete", "energy"]
+SHIFTED += ["housing"]
 
 
 class Task(NamedTuple):
@@ -165,15 +131,8 @@ def made_names() -> list[str]:
     sizes = [
         f"{family} {rows}x{columns}" for family, (*_, all_sizes) in FAMILIES.items() for rows, columns in all_sizes
     ]
-    return [
-        *sizes,
-        "outliers 80x3",
-        "outliers 500x5",
-        "outliers 4000x5",
-        "copies 60x2",
-        "copies 300x4",
-        "copies 3000x4",
-    ]
+    outliers = [f"outliers {size}" for size in ("80x3", "500x5", "4000x5")]
+    return [*sizes, *outliers, *(f"copies {size}" for size in ("60x2", "300x4", "3000x4"))]
 
 
 def _read(folder: str, name: str) -> tuple[Array, Array, list[npt.NDArray[np.bool_]]]:

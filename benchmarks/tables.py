@@ -27,7 +27,7 @@ from scipy import stats
 
 from finitegp import TableRegressor
 from finitegp.lite.target_scale import COVERAGES
-from finitegp.tables.scoring import SCORED_COVERAGES, ScoredRows
+from finitegp.tables.scored_rows import SCORED_COVERAGES, ScoredRows
 from paper.environment import environment
 from paper.peers.boosting import CATBOOST_DEFAULTS, LIGHTGBM_DEFAULTS
 from paper.peers.posthoc import cross_fit_log_variance, fit_student, make_folds
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--splits", nargs="*", type=int, default=list(range(5)))
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--effort", default="medium")
-    parser.add_argument("--most-rows", type=int, help="Train on at most so many rows, to find crashes.")
+    parser.add_argument("--most-rows", type=int, help="Train on at most this many rows, to find crashes.")
     parser.add_argument("--page", action="store_true", help="Write the page from the lines.")
     arguments = parser.parse_args()
     lines = (

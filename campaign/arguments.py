@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ import finitegp
 import finitegp.export
 import finitegp.lite
 
-from .files import _scratch
-from .fixtures import Fixtures, training_rows
-from .outcomes import HARMLESS, Case, WrongError
+from .fixtures import Fixtures, scratch, training_rows
+from .outcomes import Case, WrongError
 
 ODD_VALUES: list[Any] = [
     *(None, True, 0, -1, 1, 3, 2**63, 10**30, 0.5, -0.5, 0.0, 1e308, 1e-320, float("nan"), float("inf"), "", "x"),
@@ -67,7 +67,7 @@ def argument_cases(fixtures: Fixtures, count: int, seed: int) -> Iterator[Case]:
             odd.setdefault(other, chance.randrange(len(ODD_VALUES)))
         odd = {key: 0 if key in _WORK and each in _ASTRONOMIC else each for key, each in odd.items()}
         label = f"{name}({', '.join(f'{key}={_shown(ODD_VALUES[value])}' for key, value in odd.items())})"
-        yield Case(label, _call(name, make, signature, odd, plausible), named=tuple(odd))
+        yield Case(label, partial(_call, name, make, signature, odd, plausible), named=tuple(odd))
 
 
 def _call(
@@ -76,45 +76,41 @@ def _call(
     signature: inspect.Signature,
     odd: dict[str, int],
     plausible: _Plausible,
-) -> Callable[[], str]:
-    def attempt() -> str:
-        import os
+) -> None:
+    import os
 
-        os.chdir(_scratch())
-        arguments: dict[str, Any] = {}
-        for key, parameter in signature.parameters.items():
-            if key in odd:
-                arguments[key] = ODD_VALUES[odd[key]]
-            elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                continue
-            elif parameter.default is parameter.empty:
-                arguments[key] = plausible.value(name, key)
-        positional = [
-            arguments.pop(key)
-            for key, parameter in signature.parameters.items()
-            if parameter.kind is parameter.POSITIONAL_ONLY
-        ]
-        found = make()(*positional, **arguments)
-        if hasattr(found, "get_params") and "." not in name:  # estimators check what they were given when they fit
-            inputs, targets = training_rows()
-            found = found.fit(inputs, targets).predict(inputs)
-        elif name.endswith("Features"):
-            with torch.no_grad():
-                found = found.double()(torch.zeros(3, 2, dtype=torch.float64))
-        elif name == "resumable":
-            with found:
-                pass
-        elif inspect.isgenerator(found):
-            found = list(found)[:5]
-        # Densities of infinite targets, or shifts by NaN, are the caller's own; predictions are ours.
-        own = any(not _is_finite(ODD_VALUES[each]) for each in odd.values()) and not any(
-            word in name for word in ("predict", "sample", "interval")
-        )
-        if name not in ("Prediction", "Prediction.in_units") and not own:
-            _check_result(found)
-        return HARMLESS
-
-    return attempt
+    os.chdir(scratch())
+    arguments: dict[str, Any] = {}
+    for key, parameter in signature.parameters.items():
+        if key in odd:
+            arguments[key] = ODD_VALUES[odd[key]]
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        elif parameter.default is parameter.empty:
+            arguments[key] = plausible.value(name, key)
+    positional = [
+        arguments.pop(key)
+        for key, parameter in signature.parameters.items()
+        if parameter.kind is parameter.POSITIONAL_ONLY
+    ]
+    found = make()(*positional, **arguments)
+    if hasattr(found, "get_params") and "." not in name:  # estimators check what they were given when they fit
+        inputs, targets = training_rows()
+        found = found.fit(inputs, targets).predict(inputs)
+    elif name.endswith("Features"):
+        with torch.no_grad():
+            found = found.double()(torch.zeros(3, 2, dtype=torch.float64))
+    elif name == "resumable":
+        with found:
+            pass
+    elif inspect.isgenerator(found):
+        found = list(found)[:5]
+    # Densities of infinite targets, or shifts by NaN, are the caller's own; predictions are ours.
+    own = any(not _is_finite(ODD_VALUES[each]) for each in odd.values()) and not any(
+        word in name for word in ("predict", "sample", "interval")
+    )
+    if name not in ("Prediction", "Prediction.in_units") and not own:
+        _check_result(found)
 
 
 def _is_finite(value: Any) -> bool:
@@ -229,7 +225,7 @@ class _Plausible:
             "memory_budget": lambda: "300MB",
             "budget": lambda: "300MB",
             "path": lambda: self._path(name),
-            "directory": lambda: fixtures.spool if "open" in name else _scratch() / "new-spool",
+            "directory": lambda: fixtures.spool if "open" in name else scratch() / "new-spool",
             "contents": lambda: self._contents(),
             "run": lambda: self._run(),
             "settings": lambda: None,
@@ -302,9 +298,9 @@ class _Plausible:
     def _path(self, name: str) -> Path:
         known = {"TableRegressor.load": self._fixtures.model, "SiteStatistics.load": self._fixtures.statistics}
         known["lite load"] = self._fixtures.model
-        return known.get(name, _scratch() / "new-file")
+        return known.get(name, scratch() / "new-file")
 
     def _npy(self, name: str, values: Any) -> Path:
-        path = _scratch() / f"{name}.npy"
+        path = scratch() / f"{name}.npy"
         np.save(path, values)
         return path

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
+
+from .outcomes import WrongError
 
 
 @dataclass
@@ -131,3 +136,22 @@ def train_some(checkpoint: Path, epochs: int, resume: bool = False) -> torch.Ten
         resume=checkpoint if resume else None,
     )
     return torch.cat([parameter.detach().double().reshape(-1) for parameter in model.parameters()])
+
+
+def scratch() -> Path:
+    """A directory of this process for files that are tried and thrown away."""
+    folder = Path(tempfile.gettempdir()) / f"finitegp-campaign-{os.getpid()}"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def new_rows() -> Any:
+    """A few rows that the models predict."""
+    return pa.table({"a": [0.1, 0.2, -1.0], "b": [1.0, 2.0, 3.0], "c": ["u", "v", "w"], "y": [0.0, 1.0, 2.0]})
+
+
+def check_finite(values: Any, what: str) -> Any:
+    """The values, unless one of them is not finite."""
+    if not np.isfinite(np.asarray(values, dtype=np.float64)).all():
+        raise WrongError(f"{what} is not finite")
+    return values

@@ -6,14 +6,16 @@ import copy
 import json
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .files import ODD_JSON, _checked, _new_rows, _scratch, changed_case, parsed, signed
-from .fixtures import Fixtures
-from .outcomes import HARMLESS, Case, WrongError
+from .files import changed_case
+from .fixtures import Fixtures, check_finite, new_rows, scratch
+from .mutations import ODD_JSON, parsed, signed
+from .outcomes import Case, WrongError
 
 # Numbers that lite and library may differ by where a crafted file makes sums that nearly cancel.
 _TOLERANCE = 1e-6
@@ -22,7 +24,7 @@ _TOLERANCE = 1e-6
 def lite_cases(fixtures: Fixtures, count: int, seed: int) -> Iterator[Case]:
     """Files of every kind, changed as in :mod:`.files`; and scales of targets with odd numbers."""
     stored = Path(__file__).parent.parent / "tests" / "files"
-    rows = {name: column.to_pylist() for name, column in zip("abc", _new_rows().columns, strict=False)}
+    rows = {name: column.to_pylist() for name, column in zip("abc", new_rows().columns, strict=False)}
     kinds: list[tuple[str, Path, Any]] = [
         ("model", fixtures.model, rows),
         ("model without rows", fixtures.sums, rows),
@@ -37,34 +39,34 @@ def lite_cases(fixtures: Fixtures, count: int, seed: int) -> Iterator[Case]:
     for case in range(max(2, 2 * count // (len(kinds) + 2))):
         scale, path = list(fixtures.scaled.items())[case % len(fixtures.scaled)]
         key = f"{seed}-scale-{case}"
-        yield Case(f"lite, odd scale {scale}, {key}", _odd_scale(path, rows, key))
+        yield Case(f"lite, odd scale {scale}, {key}", partial(_odd_scale, path, rows, key))
 
 
-def _user(original: Path, rows: Any) -> Callable[[Path, bool], str]:
+def _user(original: Path, rows: Any) -> Callable[[Path, bool], None]:
     """Load and use a file with lite, and with the library where both take it."""
     from finitegp import lite
 
     expected = lite.load(original).predict(rows).mean
 
-    def use(path: Path, plainly_damaged: bool) -> str:
+    def use(path: Path, plainly_damaged: bool) -> None:
         from finitegp.errors import DataError
 
         try:
-            return compare(path, rows, expected if plainly_damaged else None)
+            compare(path, rows, expected if plainly_damaged else None)
         except lite.LiteError as error:
             raise DataError(str(error)) from None
 
     return use
 
 
-def compare(path: Path, rows: Any, expected: Any = None) -> str:
+def compare(path: Path, rows: Any, expected: Any = None) -> None:
     """Predictions, intervals and updates of lite are finite; those of the library are the same, if it has any."""
     from finitegp import lite
     from finitegp.errors import FiniteGPError
 
     model = lite.load(path)
     found = model.predict(rows)
-    _checked([found.mean, found.std], "a prediction of lite")
+    check_finite([found.mean, found.std], "a prediction of lite")
     ends = {"predictive": found.interval(0.8), "gaussian": found.interval(0.8, "gaussian")}
     if np.isnan(list(ends.values())).any():  # on the scale of a logarithm, an end may be beyond all numbers
         raise WrongError("an interval of lite is no number")
@@ -72,18 +74,17 @@ def compare(path: Path, rows: Any, expected: Any = None) -> str:
         raise WrongError("damage changed the predictions of lite")
     for change in (lambda: model.update(rows, found.mean), lambda: model.merge(model)):
         try:
-            _checked(change().predict(rows).mean, "a prediction of lite after an update")
+            check_finite(change().predict(rows).mean, "a prediction of lite after an update")
         except lite.LiteError:
             continue
     try:
         theirs = _predicted_by_library(path, rows)
     except FiniteGPError:
-        return HARMLESS
+        return
     mine = [found.mean, found.std, *ends["predictive"], *ends["gaussian"]]
     for name, one, other in zip(("mean", "std", "lower", "upper", "lower", "upper"), mine, theirs, strict=True):
         if not np.all((one == other) | (np.abs(one - other) <= _TOLERANCE * (np.abs(other) + np.abs(found.std)))):
             raise WrongError(f"{name}: lite has {np.ravel(one)[:3]}, the library {np.ravel(other)[:3]}")
-    return HARMLESS
 
 
 def _predicted_by_library(path: Path, rows: Any) -> list[Any]:
@@ -104,25 +105,22 @@ def _predicted_by_library(path: Path, rows: Any) -> list[Any]:
     return [*model.predict(rows, return_std=True), *ends]
 
 
-def _odd_scale(path: Path, rows: Any, key: str) -> Callable[[], str]:
-    def attempt() -> str:
-        from finitegp import lite
-        from finitegp.errors import DataError
+def _odd_scale(path: Path, rows: Any, key: str) -> None:
+    from finitegp import lite
+    from finitegp.errors import DataError
 
-        chance = random.Random(key)
-        outer, header, body = parsed(path.read_bytes())
-        scale = header["table"]["target_scale"]
-        odd = [*ODD_JSON, "log", "square root", "yeo-johnson", "identity", -3.0, 1e-9, 1e9, 2.5]
-        for name in chance.sample(sorted(scale), chance.choice([1, 1, 2])):
-            if name == "plausible" and chance.random() < 0.5:
-                scale[name] = [chance.choice(odd), chance.choice(odd)]
-            else:
-                scale[name] = copy.deepcopy(chance.choice(odd))
-        target = _scratch() / "scaled.finitegp"
-        target.write_bytes(signed(outer, header, body))
-        try:
-            return compare(target, rows)
-        except lite.LiteError as error:
-            raise DataError(str(error)) from None
-
-    return attempt
+    chance = random.Random(key)
+    outer, header, body = parsed(path.read_bytes())
+    scale = header["table"]["target_scale"]
+    odd = [*ODD_JSON, "log", "square root", "yeo-johnson", "identity", -3.0, 1e-9, 1e9, 2.5]
+    for name in chance.sample(sorted(scale), chance.choice([1, 1, 2])):
+        if name == "plausible" and chance.random() < 0.5:
+            scale[name] = [chance.choice(odd), chance.choice(odd)]
+        else:
+            scale[name] = copy.deepcopy(chance.choice(odd))
+    target = scratch() / "scaled.finitegp"
+    target.write_bytes(signed(outer, header, body))
+    try:
+        compare(target, rows)
+    except lite.LiteError as error:
+        raise DataError(str(error)) from None

@@ -1,4 +1,4 @@
-"""What became of a case, and running cases apart from this process, so that none can take the campaign down."""
+"""Outcomes of cases, and running cases apart from this process, so that none can take the campaign down."""
 
 from __future__ import annotations
 
@@ -27,16 +27,20 @@ _PACKAGE = str(Path(finitegp.__file__).parent)
 
 
 class Case(NamedTuple):
-    """One thing to try: it returns HARMLESS or WRONG (with what, after a colon), or raises an error."""
+    """One thing to try: it is harmless if it comes to its end, and otherwise what its error stands for."""
 
     label: str
-    attempt: Callable[[], str]
+    attempt: Callable[[], object]
     #: Names of what is odd: an error that names one of them is a refusal, whoever raised it.
     named: tuple[str, ...] = ()
 
 
 class WrongError(Exception):
     """A result that is wrong, without an error."""
+
+
+class HangError(Exception):
+    """Something that does not come to its end."""
 
 
 class _TooLongError(BaseException):
@@ -73,11 +77,13 @@ def judged(case: Case) -> tuple[str, str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = case.attempt()
+            case.attempt()
     except FiniteGPError:
         return REFUSED, ""
     except WrongError as error:
         return WRONG, str(error)
+    except HangError as error:
+        return HANG, str(error)
     except SystemExit as error:
         return (REFUSED, "") if error.code in (1, 2) else (HARMLESS, "") if not error.code else (RAW, str(error.code))
     except Exception as error:
@@ -85,8 +91,7 @@ def judged(case: Case) -> tuple[str, str]:
             return REFUSED, ""
         last = traceback.extract_tb(error.__traceback__)[-1]
         return RAW, f"{type(error).__name__}: {str(error)[:160]} ({Path(last.filename).name}:{last.lineno})"
-    outcome, _, what = found.partition(": ")
-    return outcome, what
+    return HARMLESS, ""
 
 
 def _is_refusal(error: Exception, named: Sequence[str]) -> bool:
@@ -276,15 +281,14 @@ def command(*arguments: Any, folder: Path, before: Callable[[], object] | None =
     return Command([str(each) for each in arguments], folder, before).wait()
 
 
-def of_command(found: Finished) -> str:
-    """HARMLESS for success; a refusal in one line is a DataError; anything else is raw."""
+def check_command(found: Finished) -> None:
+    """Nothing for success; a refusal in one line is a DataError; anything else is raw."""
     from finitegp.errors import DataError
 
     if "Traceback" in found.errors or found.code not in (0, 1, 2):
         raise RuntimeError(f"exit code {found.code}: {' '.join(found.errors.split())[-300:]}")
     if found.code:
         raise DataError(found.errors)
-    return HARMLESS
 
 
 def _be_quiet() -> None:

@@ -1,6 +1,7 @@
 """How the modules of the package, and of what is built on it, depend on one another."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import finitegp
+import finitegp.tables
 
 PACKAGE = Path(finitegp.__file__).parent
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,6 +77,11 @@ def test_the_package_imports_nothing_that_is_not_installed_with_it():
         if name == "finitegp.botorch":  # whose extra brings it
             roots -= {"gpytorch"}
         assert not roots & {*AROUND, "tests", "gpytorch"}, f"{name} imports {roots & {*AROUND, 'tests', 'gpytorch'}}"
+
+
+def test_the_map_of_the_tables_names_all_of_their_modules():
+    named = set(re.findall(r"``(\w+)``", finitegp.tables.__doc__))
+    assert named == {path.stem for path in (PACKAGE / "tables").glob("*.py")} - {"__init__"}
 
 
 def test_the_command_line_starts_without_torch():

@@ -16,9 +16,9 @@ import torch
 from typer.testing import CliRunner
 
 from campaign.__main__ import as_table, parts
-from campaign.files import parsed, signed
 from campaign.fixtures import make_fixtures, training_rows
-from campaign.outcomes import HARMLESS, OUTCOMES, Case, WrongError, judged, run_cases
+from campaign.mutations import parsed, signed
+from campaign.outcomes import OUTCOMES, Case, WrongError, judged, run_cases
 from finitegp import (
     ArraySource,
     FeatureStatistics,
@@ -328,13 +328,13 @@ def test_outcomes_are_told_apart():
         raise WrongError("other numbers")
 
     cases = [
-        Case("good", lambda: HARMLESS),
+        Case("good", lambda: None),
         Case("refused", lambda: TableReader("/no/such/table.csv")),
         Case("raw", lambda: {}["key"]),
         Case("crash", crash),
         Case("wrong", wrong),
         Case("hang", wait),
-        Case("good again", lambda: HARMLESS),
+        Case("good again", lambda: None),
     ]
     tally = run_cases("cases", cases, seconds=0.5, processes=2)
     assert [tally.counts[name] for name in OUTCOMES] == [1, 2, 1, 2, 1]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -13,6 +15,8 @@ from torch import Tensor
 from .arguments import check_arguments
 from .errors import DataError
 from .predictive import Prediction, StudentMixture
+
+Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -85,24 +89,45 @@ def score(
         if not bool(good.all()):
             row = int((~good).nonzero()[0])
             raise DataError(f"{what}, but row {row} is {float(values[row])}.")
-    errors = targets - mean
-    squares = errors.square()
     prediction = Prediction(mean, std.square(), torch.zeros_like(std), mixture=mixture)
-    densities = prediction.log_density(targets)
     central = (2.0 * prediction.cumulative(targets) - 1.0).abs()  # the smallest central interval that holds the target
-    rmse, variance = math.sqrt(float(squares.mean())), float(targets.var(correction=0))
+    return score_rows(
+        name,
+        mean.numpy(),
+        std.numpy(),
+        targets.numpy(),
+        density=prediction.log_density(targets).numpy(),
+        crps=prediction.crps(targets).numpy(),
+        inside={level: (central <= level).numpy() for level in coverages},
+    )
+
+
+def score_rows(
+    name: str,
+    mean: Array,
+    std: Array,
+    targets: Array,
+    *,
+    density: Array,
+    crps: Array,
+    inside: Mapping[float, npt.NDArray[np.bool_]],
+) -> Scores:
+    """The scores of rows by their predictions, log densities, CRPS and, for each interval, which are inside."""
+    errors, variance = targets - mean, float(targets.var())
+    squares, sizes = np.square(errors), np.abs(errors)
+    rmse = math.sqrt(float(squares.mean()))
     return Scores(
         name=name,
         rmse=rmse,
-        mae=float(errors.abs().mean()),
+        mae=float(sizes.mean()),
         r_squared=1.0 - float(squares.mean()) / variance if variance > 0.0 else None,
-        nlpd=-float(densities.mean()),
-        crps=float(prediction.crps(targets).mean()),
-        coverage={level: float((central <= level).double().mean()) for level in coverages},
-        largest_standardized_residual=float((errors / std).abs().max()),
+        nlpd=-float(density.mean()),
+        crps=float(crps.mean()),
+        coverage={level: float(each.mean()) for level, each in inside.items()},
+        largest_standardized_residual=float((sizes / std).max()),
         rmse_error=_standard_error(squares) / (2.0 * rmse) if rmse > 0.0 else 0.0,
-        mae_error=_standard_error(errors.abs()),
-        nlpd_error=_standard_error(densities),
+        mae_error=_standard_error(sizes),
+        nlpd_error=_standard_error(density),
     )
 
 
@@ -114,5 +139,6 @@ def _column(values: ArrayLike) -> Tensor:
         raise DataError(f"mean, std and targets must be one number per row each: {error}") from None
 
 
-def _standard_error(values: Tensor) -> float:
-    return float(values.std(correction=0)) / math.sqrt(len(values))
+def _standard_error(values: Array) -> float:
+    # A density of zero has no spread.
+    return float(values.std()) / math.sqrt(len(values)) if np.isfinite(values).all() else math.inf

@@ -21,7 +21,7 @@ from pyarrow import csv
 from finitegp import DataError
 from finitegp.cli import app
 from finitegp.metrics import Scores
-from finitegp.tables import reporting
+from finitegp.report import evaluation
 from finitegp.tables.model import TableRegressor
 from finitegp.tables.reader import TableReader
 
@@ -70,7 +70,7 @@ def test_the_linear_baseline_is_fitted_once_and_page_and_terminal_agree(here, sh
 
         return call
 
-    monkeypatch.setattr(reporting, "predict_linear", counted("linear", reporting.predict_linear))
+    monkeypatch.setattr(evaluation, "predict_linear", counted("linear", evaluation.predict_linear))
     found = run_json("fit", shop / "train.csv", "-t", "price", "--effort", "low", "-o", "m.finitegp")
     assert counts == {"linear": 1}
     # The page shows what the command prints, to its digits.

@@ -101,6 +101,8 @@ def test_long_columns_do_not_depend_on_chunks():
         (("usual", float("nan")), "the entry 'usual'"),
         (("usual", "1"), "the entry 'usual'"),
         (("usual", True), "the entry 'usual'"),
+        (("usual", 10**400), "the entry 'usual'"),
+        (("span", [0, 10**400]), "the entry 'span'"),
         (("words", "abc"), "the entry 'words'"),
         (("words", [1]), "the entry 'words'"),
         (("more", 1), "has the entries"),

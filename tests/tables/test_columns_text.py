@@ -12,15 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finitegp import DataError
+from finitegp.tables.dates import NOT_A_MOMENT, moment_text, read_moments
 from finitegp.tables.encoder import TableEncoder
-from finitegp.tables.text_values import NOT_A_MOMENT, moment_text, parse_moments, parse_numbers
+from finitegp.tables.text_values import parse_numbers
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)), st.sampled_from("T "))
 def test_moments_are_read_like_the_standard_library(moment, separator):
     expected = (moment - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)
-    assert parse_moments(pa.array([moment.isoformat(separator)])).tolist() == [expected]
+    assert read_moments(pa.array([moment.isoformat(separator)])).tolist() == [expected]
     if moment.year >= 1900:
         style = "%Y-%m-%d" if expected % 86_400_000_000 == 0 else "%Y-%m-%d %H:%M:%S"
         assert moment_text(expected) == moment.strftime(style)
@@ -40,7 +41,7 @@ def test_numbers_are_read_like_python(texts):
 
 def test_dates_that_are_not_in_the_calendar():
     texts = pa.array(["2021-02-30", "2021-02-28", "2020-13-01T00:00Z", "2020-12-01T00:00Z", None])
-    assert (parse_moments(texts) == NOT_A_MOMENT).tolist() == [True, False, True, False, True]
+    assert (read_moments(texts) == NOT_A_MOMENT).tolist() == [True, False, True, False, True]
 
 
 def test_numbers_written_as_text_with_words_for_missing():

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from finitegp import DataError
-from finitegp.tables.parquet_pages import open_page_bytes
+from finitegp.tables.parquet_files import open_page_bytes
 from finitegp.tables.reader import TableReader
 
 ROWS = 400_000

@@ -16,9 +16,8 @@ from sklearn.pipeline import Pipeline
 from finitegp import DataError, GPRegressor, TableRegressor, coverage_scorer, crps_scorer, nlpd_scorer
 from finitegp.features import LinearFeatures
 from finitegp.tables.encoder import TableEncoder
-from finitegp.tables.hold_out import Judging
+from finitegp.tables.hold_out import Judging, make_folds, split_groups, split_last
 from finitegp.tables.judging import fit_and_judge
-from finitegp.tables.splits import make_folds, split_groups, split_last
 
 
 def make_frame(rows=80, *, seed=0):

@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 from finitegp import DataError
 from finitegp.metrics import score
-from finitegp.tables.scoring import COVERAGES, SCORED_COVERAGES, ScoredRows
+from finitegp.tables.scored_rows import COVERAGES, SCORED_COVERAGES, ScoredRows
 from finitegp.tables.target_scale import SCALES, TargetScale, choose_scale
 
 

@@ -8,10 +8,9 @@ import pytest
 from encoder_summaries import kinds, note, output
 
 from finitegp import DataError
+from finitegp.tables.dates import NOT_A_MOMENT, read_moments
 from finitegp.tables.encoder import TableEncoder
-from finitegp.tables.text_values import NOT_A_MOMENT
-from finitegp.tables.written_dates import read_moments
-from finitegp.tables.written_numbers import read_numbers
+from finitegp.tables.text_values import read_numbers
 
 DAYS = [dt.date(2019, 12, 28) + dt.timedelta(days=17 * number) for number in range(30)]
 
@@ -190,7 +189,7 @@ def test_means_of_categories_do_not_contain_the_rows_own_target():
 
 def test_shrunk_means_are_those_of_a_random_effect():
     """Against the textbook: the mean of a group is shrunk by rows / (rows + within / between)."""
-    from finitegp.tables.category_means import CategoryMeans
+    from finitegp.tables.categories import CategoryMeans
 
     random = np.random.default_rng(1)
     codes = random.integers(0, 200, 20_000)

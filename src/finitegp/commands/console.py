@@ -107,7 +107,7 @@ class Console:
         """Turn what users can mend into one line on standard error and exit code 1; warnings become notes."""
         import pyarrow as pa
 
-        def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
             if issubclass(category, UserWarning):  # others are for those who write code
                 self.note(str(message))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .console import Console, scores_table, verdict
-from .options import Delimiter, Encoding, Json, Model, Tables, Target, open_tables
+from .options import Delimiter, Encoding, Json, Model, Tables, Target, load_with_table
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -26,11 +26,9 @@ def evaluate(
     """
     console = Console(as_json)
     with console.guard():
-        from ..tables.model import TableRegressor
         from ..tables.summaries import TransformReport
 
-        loaded = TableRegressor.load(model).with_target(target)
-        table = open_tables(tables, delimiter, encoding, **loaded.reading_options)
+        loaded, table = load_with_table(model, tables, delimiter, encoding, target)
         found = TransformReport()
         predicted = loaded.predict_scored(table, report=found)
         baseline = loaded.baseline(predicted.targets)

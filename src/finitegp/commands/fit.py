@@ -157,19 +157,6 @@ def fit(
             from ..memory import return_freed_memory
 
             return_freed_memory()  # before the first table is opened
-        reading: dict[str, Any] = {"decimal": decimal or ".", "text": categorical or []}
-        sizes = {} if memory is None else ON_DISK
-        with ranks.working():  # so that what is wrong on all ranks is reported by one
-            read = [*tables, *(test or [])]
-            check_output(output, force=force, inputs=read)
-            checkpoint = _check_checkpoint(output, read, resume=resume, force=force)
-            resumes = resume and checkpoint.exists()
-            report_path = None
-            if not no_report:
-                report_path = check_output(report or output.with_suffix(".html"), force=force, inputs=read)
-            if report_path is not None and report_path.resolve() == output.resolve():
-                raise DataError(f"Model and report would both be {output}: give one of them another name.")
-            table = open_tables(tables, delimiter, encoding, **reading, **sizes)
         model = TableRegressor(
             target_scale=target_scale.value.replace("-r", " r"),
             categorical=categorical or [],
@@ -190,6 +177,18 @@ def fit(
             keep_rows=not no_rows,
             device=device,
         )
+        reading = model.reading_options if memory is None else model.reading_options | ON_DISK
+        with ranks.working():  # so that what is wrong on all ranks is reported by one
+            read = [*tables, *(test or [])]
+            check_output(output, force=force, inputs=read)
+            checkpoint = _check_checkpoint(output, read, resume=resume, force=force)
+            resumes = resume and checkpoint.exists()
+            report_path = None
+            if not no_report:
+                report_path = check_output(report or output.with_suffix(".html"), force=force, inputs=read)
+            if report_path is not None and report_path.resolve() == output.resolve():
+                raise DataError(f"Model and report would both be {output}: give one of them another name.")
+            table = open_tables(tables, delimiter, encoding, reading)
         if table.num_rows <= ROWS_IN_MEMORY and ranks.world_size > 1:
             console.note("So few rows are fitted by one process.")
             if not ranks.is_first:
@@ -210,7 +209,7 @@ def fit(
             table,
             target,
             Judging(test_fraction, split_by, group, cv),
-            test=None if not test else open_tables(test, delimiter, encoding, **reading, **sizes),
+            test=None if not test else open_tables(test, delimiter, encoding, reading),
             seed=seed,
             report=report_path is not None,
             ranks=ranks,

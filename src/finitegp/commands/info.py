@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -59,14 +59,14 @@ def info(
         console.result({"model": str(model)} | facts | {"columns": columns, "summary": loaded.summary_})
 
 
-def _show_facts(console: Console, path: Path, facts: dict[str, Any]) -> None:
+def _show_facts(console: Console, path: Path, facts: dict[str, object]) -> None:
     table = Table(title=safe(str(path)), title_justify="left", show_header=False)
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), safe(_text(value)))
     console.table(table)
 
 
-def _site_facts(site: SiteStatistics) -> dict[str, Any]:
+def _site_facts(site: SiteStatistics) -> dict[str, object]:
     return {
         "target": site.target,
         "rows": site.rows,
@@ -77,7 +77,7 @@ def _site_facts(site: SiteStatistics) -> dict[str, Any]:
     }
 
 
-def _facts(model: TableRegressor) -> dict[str, Any]:
+def _facts(model: TableRegressor) -> dict[str, object]:
     fit = model.regressor_.fits_[0]
     statistics, gp = fit.fitted.posterior.statistics, fit.fitted.model
     summary = model.regressor_.training_summary_

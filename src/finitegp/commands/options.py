@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,8 @@ from ..errors import DataError, OutputExistsError
 from ..text_encodings import is_text_encoding
 
 if TYPE_CHECKING:
-    from ..tables.reader import TableReader
+    from ..tables.model import TableRegressor
+    from ..tables.reader import ReadingOptions, TableReader
 
 
 class Effort(str, Enum):
@@ -106,13 +107,18 @@ Memory = Annotated[
 ]
 
 
-def open_tables(
-    paths: Sequence[Path],
-    delimiter: str | None,
-    encoding: str,
-    **more: Any,
-) -> TableReader:
-    """The tables as one, after checks of how they are to be read; ``more`` goes to the reader."""
+def load_with_table(
+    model: Path, tables: Sequence[Path], delimiter: str | None, encoding: str, target: str | None
+) -> tuple[TableRegressor, TableReader]:
+    """A model, with another name for its target if one is given, and tables that are read as it reads them."""
+    from ..tables.model import TableRegressor
+
+    loaded = TableRegressor.load(model).with_target(target)
+    return loaded, open_tables(tables, delimiter, encoding, loaded.reading_options)
+
+
+def open_tables(paths: Sequence[Path], delimiter: str | None, encoding: str, options: ReadingOptions) -> TableReader:
+    """The tables as one, after checks of how they are to be read."""
     from ..tables.reader import TableReader
 
     delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
@@ -121,7 +127,7 @@ def open_tables(
     if not is_text_encoding(encoding):
         message = f"there is no encoding {encoding!r}; common ones are utf8, latin-1, cp1252, utf-16."
         raise typer.BadParameter(message, param_hint="--encoding")
-    return TableReader([_readable(path) for path in paths], delimiter=delimiter, encoding=encoding, **more)
+    return TableReader([_readable(path) for path in paths], delimiter=delimiter, encoding=encoding, **options)
 
 
 # What came through a pipe, until the program ends: tables are read more than once.

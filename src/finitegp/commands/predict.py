@@ -83,9 +83,9 @@ def predict(
     if memory is not None:
         check_size("--memory", memory)
     with console.guard():
+        from ..tables.arrow_values import check_columns
         from ..tables.model import TableRegressor
         from ..tables.reader import ON_DISK
-        from ..tables.rows import check_columns
         from ..tables.summaries import TransformReport
         from .tables_out import check_ending
 
@@ -96,14 +96,13 @@ def predict(
             raise typer.BadParameter("standard output cannot hold both the table and the JSON.", param_hint="--json")
         loaded = TableRegressor.load(model)
         budget = memory or loaded.regressor_.memory_budget
-        options = loaded.reading_options
         if budget is None:
-            table = open_tables(tables, delimiter, encoding, **options)
+            table = open_tables(tables, delimiter, encoding, loaded.reading_options)
         else:
             from ..memory import return_freed_memory
 
             return_freed_memory()  # before the first table is opened
-            table = open_tables(tables, delimiter, encoding, **ON_DISK, **options)
+            table = open_tables(tables, delimiter, encoding, loaded.reading_options | ON_DISK)
             _keep_to_budget(loaded.regressor_, budget, table, console, of_model=memory is None)
         prefix = loaded.target_ or "target"
         added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper")]
@@ -225,5 +224,5 @@ def _write_typed(predictions: _Predictions, output: Path, force: bool) -> None:
     schema = pa.schema([*kept, *(pa.field(name, pa.float64()) for name in added)])
     with table_writer(output, schema, overwrite=force) as writer:
         for rows, *figures in loaded.predict_chunks(table, **asked):
-            own = [rows.column(rows.schema.get_field_index(field.name)) for field in kept]
+            own = [rows.column(field.name) for field in kept]
             writer.write_batch(pa.RecordBatch.from_arrays([*own, *map(pa.array, figures)], schema=schema))

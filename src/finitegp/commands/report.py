@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .console import Console, show_findings
-from .options import Delimiter, Encoding, Force, Json, Model, OptionalTables, Target, check_output, open_tables
+from .options import Delimiter, Encoding, Force, Json, Model, OptionalTables, Target, check_output, load_with_table
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -42,11 +42,8 @@ def report(
             param_hint="TABLE",
         )
     with console.guard():
-        from ..tables.model import TableRegressor
-
         place = check_output(output or model.with_suffix(".html"), force=force, inputs=[model, *tables])
-        loaded = TableRegressor.load(model).with_target(target)
-        table = open_tables(tables, delimiter, encoding, **loaded.reading_options)
+        loaded, table = load_with_table(model, tables, delimiter, encoding, target)
         contents = loaded.report(table, place, seed=seed, force=force, shell=True)
         findings = [finding.to_dict() for finding in contents.checkup.findings]
         console.note(*table.notes)

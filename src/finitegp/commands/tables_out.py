@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,11 +49,12 @@ def table_writer(path: Path, schema: pa.Schema, *, overwrite: bool = True) -> It
             unwritable = [field.name for field in schema if pa.types.is_nested(field.type)]
             if unwritable:
                 raise DataError(f"Column {unwritable[0]!r} holds lists, which CSV cannot: write .parquet instead.")
-            opened = pa.OSFile(str(temporary), "wb")
             options = csv.WriteOptions(delimiter="\t" if ".tsv" in name else ",")
-            made = csv.CSVWriter
-            with opened, _compressed(opened, name) as stream, made(stream, schema, write_options=options) as writer:
-                yield writer
+            with ExitStack() as streams:
+                stream = streams.enter_context(pa.OSFile(str(temporary), "wb"))
+                if name.endswith(".gz"):
+                    stream = streams.enter_context(pa.CompressedOutputStream(stream, "gzip"))
+                yield streams.enter_context(csv.CSVWriter(stream, schema, write_options=options))
 
 
 @contextmanager
@@ -64,23 +65,6 @@ def text_writer(path: Path, *, encoding: str = "utf8", overwrite: bool = True) -
         sys.stdout.flush()
         return
     with complete_or_absent(path, overwrite=overwrite) as temporary:
-        opened: Any = gzip.open if path.name.lower().endswith(".gz") else open
+        opened = gzip.open if path.name.lower().endswith(".gz") else open
         with opened(temporary, "wt", encoding=encoding, newline="") as stream:
             yield stream
-
-
-def _compressed(opened: Any, name: str) -> Any:
-    return pa.CompressedOutputStream(opened, "gzip") if name.endswith(".gz") else _Same(opened)
-
-
-class _Same:
-    """A stream that someone else closes."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> Any:
-        return self.stream
-
-    def __exit__(self, *_: object) -> None:
-        return None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .console import Console
-from .options import Delimiter, Encoding, Force, Json, Model, Tables, Target, check_output, open_tables
+from .options import Delimiter, Encoding, Force, Json, Model, Tables, Target, check_output, load_with_table
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -33,12 +33,10 @@ def update(
     """
     console = Console(as_json)
     with console.guard():
-        from ..tables.model import TableRegressor
         from ..tables.summaries import TransformReport
 
         check_output(output, force=force, inputs=tables)
-        loaded = TableRegressor.load(model).with_target(target)
-        table = open_tables(tables, delimiter, encoding, **loaded.reading_options)
+        loaded, table = load_with_table(model, tables, delimiter, encoding, target)
         found = TransformReport()
         loaded.update(table, report=found)
         loaded.save(output, overwrite=force)

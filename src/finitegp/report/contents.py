@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checkup:
-    """All that the doctor looked at.
+    """The outcome of the doctor's checks.
 
     Attributes:
         findings: Worst first.
@@ -270,7 +270,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True, eq=False)
 class ReportContents:
-    """All that a report shows.
+    """Everything that a report shows.
 
     Attributes:
         title: Heading of the page.

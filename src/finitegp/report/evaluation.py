@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..metrics import Scores, score
 from .reported_model import Predicted, as_reported_model
+from .residuals import thin
 
 Array = npt.NDArray[np.float64]
 _MOST_LINEAR_ROWS = 50_000
@@ -28,6 +30,29 @@ class Evaluation:
     predicted: Predicted
     scores: list[Scores]
     seconds: float
+
+
+class Baseline(NamedTuple):
+    """Predictions of a baseline: means and standard deviations of Gaussians."""
+
+    name: str
+    mean: Array
+    std: Array
+
+    def score(self, targets: Array) -> Scores:
+        """Its scores."""
+        return score(self.mean, self.std, targets, name=self.name)
+
+
+def baselines(training: tuple[Array, Array], inputs: Array, *, seed: int) -> list[Baseline]:
+    """A Bayesian ridge regression, and the mean and spread of the training rows if these differ."""
+    linear = Baseline("linear", *predict_linear(*training, inputs, seed=seed))
+    return [linear, *_constant(len(inputs), float(training[1].mean()), float(training[1].std()))]
+
+
+def _constant(rows: int, mean: float | None, std: float) -> list[Baseline]:
+    known = mean is not None and std > 0.0
+    return [Baseline("mean", np.full(rows, mean), np.full(rows, std))] if known else []
 
 
 def evaluate(
@@ -68,13 +93,11 @@ def evaluate(
     predicted = reported.predict(inputs)
     seconds = time.perf_counter() - started
     scores = [score(predicted.mean, predicted.std, targets, mixture=predicted.mixture)]
-    center, spread = reported.target_mean, reported.target_scale
     if training is not None:
-        center, spread = float(training[1].mean()), float(training[1].std())
-        scores.append(score(*predict_linear(*training, inputs, seed=seed), targets, name="linear"))
-    if center is not None and spread > 0.0:
-        scores.append(score(np.full_like(targets, center), np.full_like(targets, spread), targets, name="mean"))
-    return Evaluation(predicted, scores, seconds)
+        others = baselines(training, inputs, seed=seed)
+    else:
+        others = _constant(len(inputs), reported.target_mean, reported.target_scale)
+    return Evaluation(predicted, scores + [each.score(targets) for each in others], seconds)
 
 
 def predict_linear(inputs: Array, targets: Array, held_out_inputs: Array, *, seed: int) -> tuple[Array, Array]:
@@ -87,7 +110,7 @@ def predict_linear(inputs: Array, targets: Array, held_out_inputs: Array, *, see
 
     columns = inputs.shape[1]
     most = min(_MOST_LINEAR_ROWS, max(5 * columns, int(2e10 / columns**2)))
-    kept = np.sort(np.random.default_rng(seed).permutation(len(inputs))[:most])
+    kept = thin(len(inputs), most, seed=seed)
     scaler = StandardScaler().fit(inputs[kept])
     # The target is standardised too: the priors of the ridge are made for numbers of order one.
     center, scale = float(targets[kept].mean()), float(targets[kept].std()) or 1.0

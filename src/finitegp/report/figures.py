@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -345,5 +345,5 @@ def _numbers(digits: int, *columns: Iterable[float]) -> list[list[str]]:
     return [[shown(float(value), digits) for value in row] for row in zip(*columns, strict=True)]
 
 
-def _ranges(low: Iterable[float], high: Iterable[float], text: Any) -> list[str]:
+def _ranges(low: Iterable[float], high: Iterable[float], text: Callable[[float], str]) -> list[str]:
     return [f"{text(float(a))} to {text(float(b))}" for a, b in zip(low, high, strict=True)]

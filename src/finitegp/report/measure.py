@@ -126,14 +126,14 @@ def gather_contents(
         for name in leading[:_RESIDUAL_PANELS]
     ]
     drawn = thin(len(targets), _MOST_POINTS, seed=seed)
-    curves = _curves(reported.record, history)
+    curves, settings = _curves(reported.record, history), reported.record.get("settings")
     if not curves:
         remarks["curves"] = "No measurements by epoch are on record for this fit."
     return ReportContents(
         title=title or f"Predicting {target_name}",
         target_name=target_name,
         facts=_facts(reported, facts, inputs, training, groups, evaluation.seconds),
-        settings=_settings(reported.record),
+        settings=dict(settings) if isinstance(settings, Mapping) else {},
         scores=scores,
         points=HeldOutPoints(targets[drawn], mean[drawn], low[drawn], high[drawn], len(targets)),
         by_level=residual_panel(f"predicted {target_name}", mean[:, None], [target_name], standardized, seed=seed),
@@ -193,7 +193,7 @@ def encoded_columns(encoder: TableEncoder) -> EncodedColumns:
     return {"column_names": encoder.feature_names_out, "column_groups": groups}
 
 
-def _column_names(model: Any, inputs: ArrayLike, given: Sequence[str] | None) -> list[str] | None:
+def _column_names(model: object, inputs: ArrayLike, given: Sequence[str] | None) -> list[str] | None:
     if given is None:
         given = getattr(model, "feature_names_in_", None)
     if given is None:
@@ -245,7 +245,7 @@ def _outliers(
     remarks: dict[str, str],
     seed: int,
 ) -> Outliers:
-    """Of the training rows, each left out, where that is possible; otherwise of the held-out rows."""
+    """Outliers of the training rows, each left out, where that is possible; otherwise of the held-out rows."""
     source, judged, rows_of = "held-out", held_out, len(held_out.targets)
     distribution = "a normal distribution" if reported.gp is None else reported.gp.distribution
     if training is None:
@@ -347,8 +347,3 @@ def _facts(
         f"finitegp {__version__}, torch {torch.__version__}, NumPy {np.__version__}, Python {platform.python_version()}"
     )
     return out
-
-
-def _settings(record: Mapping[str, object]) -> dict[str, Any]:
-    settings = record.get("settings")
-    return dict(settings) if isinstance(settings, Mapping) else {}

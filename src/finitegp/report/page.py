@@ -7,7 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..arguments import check_arguments
 from ..atomic import complete_or_absent
@@ -133,7 +133,7 @@ def _plain_text(value: object) -> object:
     return cut(printable(value, keep="\n"), _LONGEST_TEXT)
 
 
-def _outline(path: str) -> Any:
+def _outline(path: str) -> str:
     """The outline of a mark, which may be long."""
     from markupsafe import Markup
 

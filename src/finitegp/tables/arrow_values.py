@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
-from ..data.naming import check_unique
+from ..data.naming import check_unique, listed, unknown_column
 from ..errors import DataError
-from .text_values import NOT_A_MOMENT
+from .dates import NOT_A_MOMENT
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -82,6 +82,14 @@ def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
         raise DataError(f"A table must be a data frame, an Arrow table or chunks of these, but is a {_name(data)}.")
 
 
+def check_columns(names: Iterable[str], columns: Sequence[str]) -> None:
+    """An error if one of some columns is not among those of a table."""
+    absent = [name for name in names if name not in columns]
+    if absent:
+        more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
+        raise DataError(unknown_column(absent[0], columns) + more)
+
+
 def _name(value: object) -> str:
     return type(value).__name__
 
@@ -113,10 +121,15 @@ def plain(array: pa.Array) -> pa.Array:
         array = array.storage
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    return pc.cast(array, pa.large_string()) if is_text(array.type) else array
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type is one of Arrow's several types of text, perhaps in a dictionary."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
     # Views of text are newer than the oldest Arrow that is supported, so they are known by their name.
-    if pa.types.is_string(array.type) or str(array.type) == "string_view":
-        array = pc.cast(array, pa.large_string())
-    return array
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
 
 
 def family(kind: pa.DataType) -> str:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import fields
 from typing import Any
 
 from ..data.naming import shortened
 from ..errors import DataError
-from .category_column import CategoryColumn
+from .categories import CategoryColumn
 from .columns import DateColumn, FittedColumn, LeftOutColumn, NumberColumn
-from .dates import PARTS
+from .dates import NOT_A_MOMENT, PARTS, STYLES
 from .sketches import MAX_CATEGORIES, MAX_CATEGORY_BYTES
-from .text_values import NOT_A_MOMENT
-from .written_dates import STYLES
-from .written_numbers import DECIMALS, MAX_UNIT
+from .text_values import DECIMALS, MAX_UNIT
 
 _MAX_NAME = 1_000_000
+# Whole numbers in JSON may be larger than any float; NaN is not below it either.
+_LARGEST = sys.float_info.max
 
 _TYPES: dict[str, type[FittedColumn]] = {
     each.type_name: each for each in (LeftOutColumn, NumberColumn, DateColumn, CategoryColumn)
@@ -67,7 +67,7 @@ def _checked(key: str, value: Any, made: type[FittedColumn]) -> Any:
     elif key == "style":
         good = isinstance(value, str) and value in STYLES
     elif key == "usual" and made is NumberColumn:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
         value = float(value) if good else value
     elif key == "usual":
         good = isinstance(value, int) and not isinstance(value, bool) and NOT_A_MOMENT < value < 2**63
@@ -79,7 +79,7 @@ def _checked(key: str, value: Any, made: type[FittedColumn]) -> Any:
         elif key in ("means", "quantiles", "span"):
             whole = made is DateColumn
             good = all(isinstance(each, int if whole else int | float) and not isinstance(each, bool) for each in value)
-            good = good and all(-(2**63) < each < 2**63 if whole else math.isfinite(each) for each in value)
+            good = good and all(-(2**63) < each < 2**63 if whole else abs(each) <= _LARGEST for each in value)
             value = [int(each) if whole else float(each) for each in value] if good else value
         else:
             good = all(isinstance(each, str) for each in value)

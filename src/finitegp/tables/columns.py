@@ -13,11 +13,9 @@ import pyarrow.compute as pc
 
 from ..data.naming import shortened
 from .arrow_values import family, moment_values, number_values, plain
-from .dates import date_parts, part_names
+from .dates import NOT_A_MOMENT, date_parts, moment_text, part_names, read_moments, whole_number_moments
 from .summaries import OutsideValues
-from .text_values import NOT_A_MOMENT, moment_text, parse_numbers, strange_texts
-from .written_dates import read_moments, whole_number_moments
-from .written_numbers import read_numbers
+from .text_values import parse_numbers, read_numbers, strange_texts
 
 _FAMILY_WORDS = {
     "number": "numbers",
@@ -125,21 +123,7 @@ class FittedColumn(ABC):
 
     def outside(self, cells: Cells) -> OutsideValues | None:
         """Values that lie clearly outside of what the fit saw; None if there are none."""
-        span: tuple[float, ...] = getattr(self, "span", ())
-        if self.kind not in ("number", "date") or len(span) != 2 or span[0] == span[1]:
-            return None
-        low, high = span
-        values = np.where(cells.gaps, low, cells.values)
-        with np.errstate(over="ignore"):
-            beyond = np.maximum(low - values, values - high) / (high - low)
-        count = int(np.count_nonzero(beyond > _BEYOND))
-        if count == 0:
-            return None
-        worst = int(np.argmax(beyond))
-        shown = [
-            moment_text(int(each)) if self.kind == "date" else f"{each:.6g}" for each in (low, high, values[worst])
-        ]
-        return OutsideValues(count, float(beyond[worst]), shown[2], f"{shown[0]} to {shown[1]}")
+        return None
 
     def _with_indicator(self, encoded: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         return np.column_stack([encoded, np.zeros(len(encoded))]) if self.indicator else encoded
@@ -178,24 +162,65 @@ class LeftOutColumn(FittedColumn):
 
 
 @dataclass(frozen=True)
-class NumberColumn(FittedColumn):
-    """Numbers as they are, and true or false as one and zero.
+class OrderedColumn(FittedColumn):
+    """Numbers or moments, as they are or written in text.
 
     Attributes:
         usual: The median, or the more frequent of true and false; put in where values are missing.
         words: Texts that stand for a missing value, besides the usual ones.
-        decimal: What stands before decimals in text, ``"."`` or ``","``; empty for numbers as programs write them.
-        unit: What stands beside the numbers in text, if anything.
         quantiles: Values that stand for the column.
         span: Its smallest and largest value.
     """
 
     usual: float
     words: tuple[str, ...]
-    decimal: str = field(default="", kw_only=True)
-    unit: str = field(default="", kw_only=True)
     quantiles: tuple[float, ...] = field(default=(), kw_only=True)
     span: tuple[float, ...] = field(default=(), kw_only=True)
+
+    def fill(self, cells: Cells) -> None:
+        """The usual value."""
+        cells.values[cells.gaps] = self.usual
+
+    def representatives(self) -> npt.NDArray[np.float64]:
+        """The quantiles."""
+        values = np.array(self.quantiles or (self.usual,))
+        return self._with_indicator(self.encode(Cells(values, np.zeros(len(values), dtype=bool))))
+
+    def outside(self, cells: Cells) -> OutsideValues | None:
+        """Values beyond the span, by a share of its width."""
+        if self.kind not in ("number", "date") or len(self.span) != 2 or self.span[0] == self.span[1]:
+            return None
+        low, high = self.span
+        values = np.where(cells.gaps, low, cells.values)
+        with np.errstate(over="ignore"):
+            beyond = np.maximum(low - values, values - high) / (high - low)
+        count = int(np.count_nonzero(beyond > _BEYOND))
+        if count == 0:
+            return None
+        worst = int(np.argmax(beyond))
+        shown = [
+            moment_text(int(each)) if self.kind == "date" else f"{each:.6g}" for each in (low, high, values[worst])
+        ]
+        return OutsideValues(count, float(beyond[worst]), shown[2], f"{shown[0]} to {shown[1]}")
+
+    def _refuse_strange(self, texts: pa.Array, unread: npt.NDArray[np.bool_]) -> None:
+        """An error if a text that was not read is no word for a missing value."""
+        strange = strange_texts(texts, unread, self.words)
+        if len(strange):
+            raise _wrong_text(self, int(strange[0]), texts[int(strange[0])].as_py())
+
+
+@dataclass(frozen=True)
+class NumberColumn(OrderedColumn):
+    """Numbers as they are, and true or false as one and zero.
+
+    Attributes:
+        decimal: What stands before decimals in text, ``"."`` or ``","``; empty for numbers as programs write them.
+        unit: What stands beside the numbers in text, if anything.
+    """
+
+    decimal: str = field(default="", kw_only=True)
+    unit: str = field(default="", kw_only=True)
 
     type_name: ClassVar[str] = "number"
     kinds: ClassVar[tuple[str, ...]] = ("number", "boolean")
@@ -228,44 +253,25 @@ class NumberColumn(FittedColumn):
             for true, false in BOOLEAN_WORDS:
                 for word, value in ((true, 1.0), (false, 0.0)):
                     values[pc.fill_null(pc.equal(words, word), False).to_numpy(zero_copy_only=False)] = value
-        strange = strange_texts(texts, np.isnan(values), self.words)
-        if len(strange):
-            raise wrong_text(self, int(strange[0]), texts[int(strange[0])].as_py())
+        self._refuse_strange(texts, np.isnan(values))
         return values
-
-    def fill(self, cells: Cells) -> None:
-        """The median, or the more frequent of true and false."""
-        cells.values[cells.gaps] = self.usual
 
     def encode(self, cells: Cells) -> npt.NDArray[np.float64]:
         """The numbers."""
         return cells.values[:, None] if self.encoding == "number" else np.empty((len(cells.values), 0))
 
-    def representatives(self) -> npt.NDArray[np.float64]:
-        """The quantiles."""
-        values = np.array(self.quantiles or (self.usual,))
-        return self._with_indicator(self.encode(Cells(values, np.zeros(len(values), dtype=bool))))
-
 
 @dataclass(frozen=True)
-class DateColumn(FittedColumn):
-    """Dates and times by their parts.
+class DateColumn(OrderedColumn):
+    """Dates and times by their parts; the values are whole numbers, microseconds since 1970.
 
     Attributes:
-        usual: The median, in microseconds since 1970.
         parts: The parts that vary, out of ``PARTS``.
-        words: Texts that stand for a missing value, besides the usual ones.
         style: How they are written, out of ``STYLES``.
-        quantiles: Moments that stand for the column.
-        span: Its first and last moment.
     """
 
-    usual: int
     parts: tuple[str, ...]
-    words: tuple[str, ...]
     style: str = field(default="iso", kw_only=True)
-    quantiles: tuple[int, ...] = field(default=(), kw_only=True)
-    span: tuple[int, ...] = field(default=(), kw_only=True)
 
     type_name: ClassVar[str] = "date"
     kinds: ClassVar[tuple[str, ...]] = ("date", "time")
@@ -287,12 +293,10 @@ class DateColumn(FittedColumn):
             moments = whole_number_moments(numbers, self.style)
             strange = np.flatnonzero((moments == NOT_A_MOMENT) & ~np.isnan(numbers))
             if len(strange):
-                raise wrong_text(self, int(strange[0]), f"{numbers[strange[0]]:g}")
+                raise _wrong_text(self, int(strange[0]), f"{numbers[strange[0]]:g}")
         elif found == "text":
             moments = self._read_text(array)
-            strange = strange_texts(array, moments == NOT_A_MOMENT, self.words)
-            if len(strange):
-                raise wrong_text(self, int(strange[0]), array[int(strange[0])].as_py())
+            self._refuse_strange(array, moments == NOT_A_MOMENT)
         else:
             raise wrong_family(self, array, found)
         return Cells(moments, moments == NOT_A_MOMENT)
@@ -306,25 +310,9 @@ class DateColumn(FittedColumn):
         day, blank = (pa.scalar(text, pa.large_string()) for text in ("1970-01-01", " "))
         return read_moments(pc.binary_join_element_wise(day, pc.utf8_trim_whitespace(texts), blank))
 
-    def fill(self, cells: Cells) -> None:
-        """The median."""
-        cells.values[cells.missing] = self.usual
-
     def encode(self, cells: Cells) -> npt.NDArray[np.float64]:
         """The parts."""
         return date_parts(cells.values, self.parts)
-
-    def representatives(self) -> npt.NDArray[np.float64]:
-        """The quantiles."""
-        values = np.array(self.quantiles or (self.usual,), dtype=np.int64)
-        return self._with_indicator(self.encode(Cells(values, np.zeros(len(values), dtype=bool))))
-
-
-def is_blank(texts: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which of some Arrow texts are missing: null, or nothing but blanks."""
-    blank = pc.equal(pc.utf8_trim_whitespace(texts), "")
-    result: npt.NDArray[np.bool_] = pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
-    return result
 
 
 def _numbers_with_unit(texts: pa.Array, decimal: str, unit: str) -> npt.NDArray[np.float64]:
@@ -334,7 +322,7 @@ def _numbers_with_unit(texts: pa.Array, decimal: str, unit: str) -> npt.NDArray[
     return np.where(known, values, np.nan)
 
 
-def wrong_text(column: FittedColumn, row: int, text: str) -> MisfitError:
+def _wrong_text(column: FittedColumn, row: int, text: str) -> MisfitError:
     """A text that is none of the kind of the column."""
     return MisfitError(
         row, f"holds {shortened(text)}, but the column was {_FAMILY_WORDS[column.kind]} when the encoder was fitted"

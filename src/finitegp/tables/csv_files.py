@@ -10,9 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv
 
-from ..data.naming import check_number_of_columns, check_unique, shortened, unknown_column
+from ..data.naming import check_number_of_columns, shortened
 from ..errors import DataError
 from .csv_records import is_packed, line_of_row, open_text
+from .table_files import TableFile, chosen_columns, rows_between
 from .text_values import MISSING_WORDS
 
 # What a column becomes when a value does not fit its type; every value of the old type is one of the new, so rows
@@ -80,20 +81,22 @@ class CsvOptions:
             return ","
         return max(";\t|", key=header.count) if any(other in header for other in ";\t|") else ","
 
+    def line_of(self, path: Path, row: int) -> int | None:
+        """The line of a file on which a row begins; None if it cannot be found."""
+        return line_of_row(path, row, delimiter=self.delimiter_of(path), encoding=self.encoding)
+
     def place(self, path: Path, row: int) -> str:
         """A row of a file by its line, for messages."""
-        line = line_of_row(path, row, delimiter=self.delimiter_of(path), encoding=self.encoding)
+        line = self.line_of(path, row)
         return f"row {row}" if line is None else f"line {line}"
 
 
 @dataclass
-class CsvFile:
+class CsvFile(TableFile):
     """One CSV file whose column types hold for all of its rows.
 
     Attributes:
-        path: The file.
-        types: The type of every column that is read, by name, in the order of the file.
-        num_rows: Rows after the header.
+        options: How its text is read.
         reasons: For columns that became text on the way: the row and the value that made them so.
     """
 
@@ -104,7 +107,7 @@ class CsvFile:
     reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def reading_bytes(self, chunk_size: int) -> int:
-        """About how much memory reading takes: Arrow reads up to 32 blocks ahead, whatever the size of chunks."""
+        """Arrow reads up to 32 blocks ahead, whatever the size of chunks."""
         block = self.options.block_size
         ahead = _BLOCKS_AHEAD * block
         if not is_packed(self.path):  # what a packed file unpacks to is not known
@@ -121,12 +124,8 @@ class CsvFile:
         """
         schema = _first_schema(path, options)
         names = list(schema.names)
-        check_unique(names, str(path))
         _check_delimiter(path, names, options.delimiter_of(path))
-        for name in columns or ():
-            if name not in names:
-                raise DataError(unknown_column(name, names, str(path)))
-        chosen = names if columns is None else list(columns)
+        chosen = chosen_columns(path, names, columns)
         types = {name: pa.string() if name in options.text else schema.field(name).type for name in chosen}
         file = cls(path, options, types)
         # A type that fails before any row was accepted under it can be exchanged for any other.
@@ -155,12 +154,16 @@ class CsvFile:
                 raise _encoding_error(path, name, None, options.encoding)
         return file
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows in record batches of one block each, with the settled types."""
+    def rows(self, start: int, stop: int, columns: Sequence[str], chunk_size: int) -> Iterator[pa.RecordBatch]:
+        """Record batches of one block each, with all columns in the settled types."""
         try:
-            yield from _batches(self.path, self.options, self.types, 0)
+            yield from rows_between(_batches(self.path, self.options, self.types, 0), start, stop)
         except _DoesNotFitError as misfit:
             raise DataError(f"{self.path} changed while it was read: row {misfit.row} no longer fits.") from None
+
+    def line_of(self, row: int) -> int | None:
+        """The line on which a row begins, counted from 1."""
+        return self.options.line_of(self.path, row)
 
     def texts(self, column: str) -> Iterator[pa.RecordBatch]:
         """One column as text, in Arrow arrays."""

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..arguments import check_arguments
-from ..data.naming import Locator, listed, locator_of, row_label, unknown_column
+from ..data.naming import Locator, locator_of, row_label
 from ..errors import DataError
-from .arrow_values import TableLike, record_batches
-from .category_means import fold_of
+from .arrow_values import TableLike, check_columns, record_batches
+from .categories import fold_of
 from .column_files import column_from_dict
 from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError
 from .settling import EncodingOptions, notes_on, refuse_gaps, settle_columns
@@ -58,7 +58,7 @@ class TableEncoder:
         columns: The encoding of each column that the fit saw, in the order of the table.
         missing: ``"error"`` or ``"impute"``.
         excluded: Columns that the fit was to leave alone, such as the target.
-        notes: What was decided on the way that a user should hear of, one sentence each.
+        notes: Decisions on the way that a user should know of, one sentence each.
 
     Example:
         >>> table = {"size": [1.0, 2.0, 4.0], "cut": ["fair", "good", "good"], "shop": ["x", "x", "x"]}
@@ -165,7 +165,7 @@ class TableEncoder:
         ]
 
     def extra_columns(self, names: Iterable[str]) -> list[str]:
-        """Those of some columns that the fit did not see, and `transform` ignores.
+        """The columns among these that the fit did not see, and `transform` ignores.
 
         Example:
             >>> TableEncoder.fit({"size": [1, 2]}).extra_columns(["colour", "size"])
@@ -210,9 +210,10 @@ class TableEncoder:
     def _transform(
         self, data: TableLike, report: TransformReport | None, training: int | npt.NDArray[np.int64] | None
     ) -> npt.NDArray[np.float64]:
-        report = TransformReport() if report is None else report
-        report.source = locator_of(data) if report.source is None else report.source
-        blocks, unknown, row = [], [], 0
+        report = TransformReport.on(data, report)
+        report.unknown = None
+        unknown: list[npt.NDArray[np.bool_] | None] = []
+        blocks, row = [], 0
         for batch in record_batches(data):
             folds = None
             if training is not None:
@@ -223,23 +224,19 @@ class TableEncoder:
             blocks.append(self._transform_batch(batch, report, folds))
             unknown.append(report.unknown)
             row += batch.num_rows
-        report.unknown = None
         if any(each is not None for each in unknown):
-            nothing = [np.zeros((len(block), len(self._used)), dtype=bool) for block in blocks]
-            parts = zip(unknown, nothing, strict=True)
-            report.unknown = np.concatenate([each if own is None else own for own, each in parts])
+            nothing = np.zeros(len(self._used), dtype=bool)
+            parts = zip(unknown, map(len, blocks), strict=True)
+            report.unknown = np.concatenate([np.tile(nothing, (n, 1)) if new is None else new for new, n in parts])
         if len(blocks) == 1:
             return blocks[0]
         return np.concatenate(blocks) if blocks else np.empty((0, len(self.feature_names_out)))
 
     def _transform_batch(
-        self, batch: Any, report: TransformReport, folds: npt.NDArray[np.int64] | None
+        self, batch: pa.RecordBatch, report: TransformReport, folds: npt.NDArray[np.int64] | None
     ) -> npt.NDArray[np.float64]:
         names = batch.schema.names
-        absent = [column.name for column in self._used if column.name not in names]
-        if absent:
-            more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
-            raise DataError(unknown_column(absent[0], names) + more)
+        check_columns(self.required_columns, names)
         report.extra_columns += [name for name in self.extra_columns(names) if name not in report.extra_columns]
         read = {column.name: self._read(column, batch, report) for column in self._used}
         gaps = {name: Gaps() for name in read}
@@ -249,7 +246,7 @@ class TableEncoder:
             refuse_gaps(gaps, report.source, "missing_values_in_new_rows")
         result = np.empty((batch.num_rows, len(self.feature_names_out)))
         unknown = np.stack([column.is_unknown(read[column.name]) for column in self._used], axis=1)
-        # Files of earlier versions do not tell, and predict as they did.
+        # Files of earlier versions have no counts of values, and predict as they did.
         unknown &= np.array([column.distinct > 0 for column in self._used])
         report.unknown = unknown if folds is None and unknown.any() else None
         start = 0
@@ -293,7 +290,7 @@ class TableEncoder:
 
     def _read(self, column: FittedColumn, batch: pa.RecordBatch, report: TransformReport) -> Cells:
         try:
-            return column.read(batch.column(batch.schema.get_field_index(column.name)))
+            return column.read(batch.column(column.name))
         except DataError as error:
             raise DataError(f"Column {column.name!r}, in the chunk from row {report.rows} on: {error}.") from None
         except MisfitError as misfit:

@@ -1,21 +1,28 @@
-"""``HoldOut``: which rows of a table judge a fit, and how many of them a memory budget lets us keep."""
+"""``HoldOut``: which rows of a table judge a fit, and how many of them a memory budget lets us keep.
+
+Rows are chosen at random, by whole groups, as the last in some order, or in folds; a pass over one column, or two,
+finds groups and order.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from ..data.permutation import RandomPermutation
 from ..errors import DataError
 from ..memory import format_bytes, parse_bytes
-from .arrow_values import family
+from .arrow_values import family, number_values, plain
+from .columns import OrderedColumn
 from .model import TableRegressor
-from .ordering import groups_of, order_by
-from .profiles import ColumnOptions
-from .splits import Split, split_groups, split_last
-from .training_rows import TrainingRows
+from .profiles import ColumnOptions, ColumnProfile
+from .training_rows import TrainingRows, random_positions
 
 Positions = npt.NDArray[np.int64]
 # Of rows on disk: training rows that the report and the linear baseline see, and the share of the memory budget that
@@ -52,6 +59,13 @@ class Judging:
         if self.split_by is not None:
             return f"the rows with the highest {self.split_by!r}"
         return "random rows" if self.group is None else f"whole groups of {self.group!r}"
+
+
+class Split(NamedTuple):
+    """Positions of the rows to train on, and of those to judge with."""
+
+    training: Positions
+    held_out: Positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +110,7 @@ class HoldOut:
 
     def drawn(self, rows: int, most: int) -> Positions:
         """Positions of some random rows, in order: all, if there are no more."""
-        drawn: Positions = np.sort(RandomPermutation(rows, self.seed + 1)(np.arange(min(rows, most))))
-        return drawn
+        return random_positions(rows, most, self.seed + 1)
 
     def rest(self, held_out: Positions, judges: int) -> tuple[TrainingRows, Positions]:
         """The training rows without those that are held out, and which of them baselines and report see.
@@ -107,7 +120,7 @@ class HoldOut:
         sample = self.sample(self.training.num_rows - len(held_out), judges)
         if not self.training.on_disk:
             return self.training.without(held_out), sample
-        kept_bytes = self._row_bytes() * (judges + len(sample)) + _HELD_OUT_BYTES * len(held_out)
+        kept_bytes = self._row_bytes * (judges + len(sample)) + _HELD_OUT_BYTES * len(held_out)
         return self.training.without(held_out, kept_bytes=kept_bytes), sample
 
     def sample(self, rows: int, judges: int) -> Positions:
@@ -118,14 +131,128 @@ class HoldOut:
 
     def room(self) -> int:
         """How many rows a memory budget lets us keep."""
-        return int(_SHARE_OF_ROWS * self._budget()) // self._row_bytes()
+        return int(_SHARE_OF_ROWS * self._budget()) // self._row_bytes
 
     def _budget(self) -> int:
         budget = (self.model.regressor or self.model).memory_budget
         return 0 if budget is None else parse_bytes(budget)
 
+    @cached_property
     def _row_bytes(self) -> int:
         """About what a row that is kept takes: as it is, encoded twice, and with its predictions."""
         first = next(iter(self.training.table.rows(0, min(self.training.table.num_rows, 1000))))
         most = [_MOST_OUTPUTS.get(family(each.type), self.model.max_one_hot + 1) for each in first.schema]
         return int(first.nbytes / first.num_rows) + 8 * (2 * sum(most) + _SCORED_NUMBERS)
+
+
+def split_groups(groups: Positions, fraction: float, *, seed: int) -> Split:
+    """A random split in which rows of one group, such as copies of one row, are on one side.
+
+    Args:
+        groups: A number for each row, equal for rows that belong together.
+        fraction: The share of rows to hold out, about.
+        seed: Of the order of groups.
+
+    Example:
+        >>> split = split_groups(np.array([0, 0, 1, 2, 3]), 0.4, seed=0)
+        >>> len(split.training) + len(split.held_out), len({0, 1} & set(split.held_out.tolist())) in (0, 2)
+        (5, True)
+    """
+    _, codes, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(counts))
+    wanted = int(fraction * len(groups))
+    before = np.cumsum(counts[order]) - counts[order]
+    out = np.zeros(len(counts), dtype=bool)
+    out[order[before < wanted]] = True
+    if out.all():
+        raise DataError("All rows belong to one group, so none can be held out: choose another column.")
+    return Split(np.flatnonzero(~out[codes]), np.flatnonzero(out[codes]))
+
+
+def split_last(order: npt.NDArray[np.float64], fraction: float) -> Split:
+    """The rows with the highest values held out; rows of equal value stay on one side.
+
+    Example:
+        >>> [part.tolist() for part in split_last(np.array([3.0, 1.0, 2.0, 4.0]), 0.25)]
+        [[0, 1, 2], [3]]
+    """
+    values = np.sort(order)
+    first = values[min(len(values) - 1, len(values) - int(fraction * len(values)))]
+    held_out = order >= first
+    if held_out.all():
+        raise DataError("The column to split by has one value in nearly all rows, so there is no later part.")
+    return Split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
+
+
+def make_folds(groups: Positions, folds: int, *, seed: int) -> list[Positions]:
+    """Folds of about equal size for cross-validation: the rows of each. Those of one group are in one fold.
+
+    Example:
+        >>> [fold.tolist() for fold in make_folds(np.array([0, 0, 1, 1]), 2, seed=0)]
+        [[0, 1], [2, 3]]
+    """
+    _, codes, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    if len(counts) < folds:
+        raise DataError(f"There are {len(counts)} groups of rows, too few for {folds} folds.")
+    sizes, fold_of = np.zeros(folds), np.empty(len(counts), dtype=np.int64)
+    order = np.random.default_rng(seed).permutation(len(counts))
+    # Large groups first, each into the smallest fold so far.
+    for group in order[np.argsort(-counts[order], kind="stable")]:
+        fold_of[group] = int(np.argmin(sizes))
+        sizes[fold_of[group]] += counts[group]
+    own = fold_of[codes]
+    return [np.flatnonzero(own == fold) for fold in range(folds)]
+
+
+def groups_of(training: TrainingRows, name: str) -> Positions:
+    """A number for each row, equal for rows of one value in a column, in the order in which values come first."""
+    # Eight bytes of a value stand for it: two of a million values share them with probability 3e-8.
+    keys, first = np.empty(training.num_rows, dtype=np.uint64), 0
+    for array in training.column(name):
+        encoded = plain(array).dictionary_encode(null_encoding="encode")
+        texts = pc.cast(encoded.dictionary, pa.large_string()).to_pylist()
+        known = np.array([_key(text) for text in texts], dtype=np.uint64)
+        keys[first : first + len(array)] = known[encoded.indices.to_numpy(zero_copy_only=False)]
+        first += len(array)
+    _, firsts, codes = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.empty(len(firsts), dtype=np.int64)
+    order[np.argsort(firsts)] = np.arange(len(firsts))
+    return order[codes]
+
+
+def _key(text: str | None) -> int:
+    if text is None:
+        return 0
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def order_of(training: TrainingRows, column: OrderedColumn) -> npt.NDArray[np.float64]:
+    """The values of a column whose encoding is settled: numbers, or microseconds since 1970; NaN where missing."""
+    values, first = np.empty(training.num_rows), 0
+    for array in training.column(column.name):
+        cells = column.read(array)
+        values[first : first + len(array)] = np.where(cells.gaps, np.nan, cells.values.astype(np.float64))
+        first += len(array)
+    return values
+
+
+def order_by(training: TrainingRows, name: str, options: ColumnOptions) -> npt.NDArray[np.float64]:
+    """The values of a column that orders all rows: numbers or dates, however they are written."""
+    profile, first, numbers = ColumnProfile(name, options), 0, True
+    values = np.empty(training.num_rows)
+    for array in training.column(name):
+        numbers = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
+        if numbers:
+            values[first : first + len(array)] = number_values(array)
+        else:
+            profile.add(array, first)
+        first += len(array)
+    if not numbers:
+        column = profile.verdict(max_one_hot=1).column
+        if not isinstance(column, OrderedColumn):
+            raise DataError(f"Column {name!r} holds neither numbers nor dates, so rows have no order by it.")
+        values = order_of(training, column)
+    if np.isnan(values).any():
+        place = training.label(training.number(int(np.flatnonzero(np.isnan(values))[0])))
+        raise DataError(f"Column {name!r}, by which to split, has no value in {place}: correct it, or split otherwise.")
+    return values

@@ -6,6 +6,8 @@ import re
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from .sketches import MAX_CATEGORIES
 
@@ -31,12 +33,13 @@ class IntegerSketch:
 
     Example:
         >>> sketch = IntegerSketch()
-        >>> sketch.add(np.array([3, 4, 9]))
+        >>> sketch.add(pa.array([3, 4, 9]), np.array([3.0, 4.0, 9.0]))
         >>> sketch.count, sketch.distinct, sketch.rises
         (3, 3, True)
     """
 
     def __init__(self) -> None:
+        self.is_whole = True
         self.count = 0
         self.rises = True
         self.overflowed = False
@@ -44,9 +47,19 @@ class IntegerSketch:
         self.last: int | None = None
         self._values: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
-    def add(self, values: npt.NDArray[np.int64]) -> None:
-        """The numbers of a chunk, without gaps."""
-        if len(values) == 0:
+    def add(self, array: pa.Array, numbers: npt.NDArray[np.float64]) -> None:
+        """The numbers of a chunk, in Arrow and as floats; of numbers that are not whole nothing more is known."""
+        if not self.is_whole:
+            return
+        if pa.types.is_integer(array.type):
+            # As floats, large keys would lose the digits in which they differ.
+            values = pc.cast(array.drop_null(), pa.int64(), safe=False).to_numpy(zero_copy_only=False)
+        else:
+            known = numbers[~np.isnan(numbers)]
+            whole = np.isfinite(known) & (known == np.floor(known)) & (abs(known) < 2.0**53)
+            self.is_whole = bool(whole.all())
+            values = known[whole].astype(np.int64)
+        if len(values) == 0 or not self.is_whole:
             return
         self.rises = self.rises and bool((values[1:] > values[:-1]).all())
         self.rises = self.rises and (self.last is None or int(values[0]) > self.last)
@@ -63,7 +76,7 @@ class IntegerSketch:
 
     def names_rows(self, name: str) -> bool:
         """Whether a column of this name numbers or names its rows, so that there is nothing to learn from it."""
-        if self.count < _FEWEST_ROWS or self.distinct < self.count:
+        if not self.is_whole or self.count < _FEWEST_ROWS or self.distinct < self.count:
             return False
         if _UNNAMED.search(name) or is_key(name):
             return True
@@ -76,7 +89,7 @@ class IntegerSketch:
     def names_groups(self, name: str) -> bool:
         """Whether a column of this name holds codes of things that have several rows each: categories, not amounts."""
         several = self.count >= _FEWEST_ROWS and 3 <= self.distinct <= self.count / 1.5
-        return several and is_key(name) and not self.overflowed
+        return self.is_whole and several and is_key(name) and not self.overflowed
 
 
 def is_key(name: str) -> bool:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,17 +17,14 @@ from ..estimator.progress import Stages, show_stages
 from ..memory import MemoryBudgetError
 from ..memory.plan import Described, MemoryPlan
 from ..metrics import Scores
-from .arrow_values import TableLike
+from .arrow_values import TableLike, check_columns
 from .columns import DateColumn
-from .encoder import TableEncoder
-from .hold_out import HoldOut, Judging, Positions
+from .dates import moment_text
+from .hold_out import HoldOut, Judging, Positions, make_folds, order_of, split_last
 from .model import TableRegressor
-from .ordering import order_of
-from .rows import TableRows, check_columns
-from .scoring import ScoredRows
-from .splits import make_folds, split_last
+from .rows import TableRows
+from .scored_rows import ScoredRows
 from .summaries import TransformReport
-from .text_values import moment_text
 from .training_rows import TrainingRows
 
 if TYPE_CHECKING:
@@ -53,7 +51,7 @@ class JudgedFit:
         how: How they were chosen, in words.
         width: The median width of 90 % intervals on them.
         contents: What the report shows; None if there is none.
-        notes: What a user should hear of.
+        notes: Sentences for the user.
         seconds: To train.
         other_scores: Those of fits that were judged in another way, by how.
     """
@@ -169,7 +167,7 @@ class _Judge:
     shell: bool
     notes: list[str] = field(default_factory=list)
 
-    @property
+    @cached_property
     def hold_out(self) -> HoldOut:
         """Which rows judge."""
         return HoldOut(self.model, self.training, self.judging, self.seed)
@@ -248,14 +246,14 @@ class _Judge:
     def _alone(self) -> JudgedFit:
         self.stages.begin("fit")
         seconds = self._fit(self.model, self.training)
-        return self._result([], 0, False, "none", None, None, seconds)
+        return self._result("none", seconds, False)
 
     def _judged(self, training: TrainingRows, held_out: _HeldOut, how: str) -> JudgedFit:
         model = self.model
         self.stages.begin("fit")
         seconds = self._fit(model, training)
         if not self.ranks.is_first:
-            return self._result([], 0, held_out.take_in, how, None, None, seconds)
+            return self._result(how, seconds, held_out.take_in)
         from .reporting import all_scores, report_on
 
         self.stages.begin("judging")
@@ -285,7 +283,7 @@ class _Judge:
                 model.update(rows)
         self.notes.extend(model.unusual(found))
         rows, width = len(judged.scored.targets), judged.scored.width
-        return self._result(scores, rows, held_out.take_in, how, width, contents, seconds, other_scores)
+        return self._result(how, seconds, held_out.take_in, scores, rows, width, contents, other_scores)
 
     @property
     def _page(self) -> str | os.PathLike[str] | None:
@@ -293,25 +291,24 @@ class _Judge:
 
     def _result(
         self,
-        scores: list[Scores],
-        held_out_rows: int,
-        take_in: bool,
         how: str,
-        width: float | None,
-        contents: ReportContents | None,
         seconds: float,
-        other_scores: dict[str, list[Scores]] | None = None,
+        take_in: bool,
+        scores: list[Scores] | None = None,
+        held_out: int = 0,
+        width: float | None = None,
+        contents: ReportContents | None = None,
+        others: dict[str, list[Scores]] | None = None,
     ) -> JudgedFit:
-        notes = list(dict.fromkeys([*self.model.notes_, *self.notes]))
-        rows = self.training.num_rows
-        return JudgedFit(
-            self.model, scores, rows, held_out_rows, take_in, how, width, contents, notes, seconds, other_scores or {}
-        )
+        notes, rows = list(dict.fromkeys([*self.model.notes_, *self.notes])), self.training.num_rows
+        found = (scores or [], rows, held_out, take_in, how, width, contents, notes, seconds, others or {})
+        return JudgedFit(self.model, *found)
 
     def _by_time(self, own: Scores) -> tuple[dict[str, list[Scores]], str]:
         """Scores on the latest rows of a fit to the earlier ones, where there are dates and random rows judge."""
         judging = self.judging
-        column = _date_column(self.model.encoder_)
+        dates = [each for each in self.model.encoder_.columns if isinstance(each, DateColumn) and each.kind == "date"]
+        column = next((each for each in dates if "days" in each.parts), None)
         if column is None or judging.split_by is not None:
             return {}, ""
         told = f"Column {column.name!r} holds dates, and random rows do not show how well later ones are predicted"
@@ -352,7 +349,8 @@ class _Judge:
 
         Of rows on disk, as many of each fold judge as there is room for.
         """
-        from .reporting import Baseline, baselines, report_on
+        from ..report.evaluation import Baseline, baselines
+        from .reporting import report_on
 
         model, training = self.model, self.training
         started = time.perf_counter()
@@ -372,7 +370,7 @@ class _Judge:
             if self.ranks.is_first:
                 judged = each.judge(*training.take(judges[-1]))
                 parts.append(judged.scored)
-                others.append(baselines(_known_rows(each, own, sample), judged.inputs, self.seed))
+                others.append(baselines(_known_rows(each, own, sample)[:2], judged.inputs, seed=self.seed))
             score = f", left-out R2 {ScoredRows.joined(parts).scores().r_squared or 0.0:.3f}" if parts else ""
             self.stages.tell(f"fold {number + 1} of {folds}{score}")
         judging = np.sort(np.concatenate(judges))
@@ -380,7 +378,7 @@ class _Judge:
         self._fit(model, own)
         seconds = time.perf_counter() - started
         if not self.ranks.is_first:
-            return self._result([], 0, True, how, None, None, seconds)
+            return self._result(how, seconds, True)
         self._tell_fewer("used", len(judging), training.num_rows)
         together = ScoredRows.joined(parts)
         scores = [together.scores()]
@@ -396,7 +394,7 @@ class _Judge:
             contents = report_on(
                 model, judged, known, self._page, scores=scores, seed=self.seed, force=self.force, shell=self.shell
             )
-        return self._result(scores, len(judging), True, how, together.width, contents, seconds)
+        return self._result(how, seconds, True, scores, len(judging), together.width, contents)
 
 
 def _known_rows(model: TableRegressor, training: TrainingRows, positions: Positions) -> KnownRows:
@@ -404,9 +402,3 @@ def _known_rows(model: TableRegressor, training: TrainingRows, positions: Positi
 
     rows, targets = training.take(positions)
     return KnownRows(model.encoder_.transform_training(rows, numbers=positions), targets, rows.numbers)
-
-
-def _date_column(encoder: TableEncoder) -> DateColumn | None:
-    """The first column of dates whose days differ."""
-    dates = [each for each in encoder.columns if isinstance(each, DateColumn) and each.kind == "date"]
-    return next((column for column in dates if "days" in column.parts), None)

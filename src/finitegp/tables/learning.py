@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..automatic import fit_source
-from ..data.permutation import RandomPermutation
 from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
 from ..estimator import GPRegressor, as_regressor
@@ -22,7 +21,7 @@ from .encoder import TableEncoder
 from .reader import ON_DISK, ROWS_IN_MEMORY
 from .settling import EncodingOptions
 from .target_scale import ROWS_TO_CHOOSE_BY, TargetScale, choose_scale
-from .training_rows import EncodedSource, TrainingRows
+from .training_rows import EncodedSource, TrainingRows, random_positions
 
 Array = npt.NDArray[np.float64]
 # Rows, and predictions in all, by which the effects of columns are measured.
@@ -81,7 +80,7 @@ def learn(
     regressor.verbose = False
     effects = {}
     if ranks.is_first:
-        positions = _random_positions(training.num_rows, _MOST_EFFECT_ROWS, seed)
+        positions = random_positions(training.num_rows, _MOST_EFFECT_ROWS, seed)
         inputs = encoder.transform_training(training.take(positions).rows, numbers=positions)
         effects = total_effects(regressor.fits_[0], encoder, inputs, seed=seed)
     return Learned(regressor, encoder, scale, densities, effects)
@@ -95,7 +94,7 @@ def _encode(
         scale = TargetScale.fitted(target_scale, typical)
         return _with_magnitudes(training.encoder(options, scale)), scale, {}
     encoder = _with_magnitudes(training.encoder(options, TargetScale()))
-    positions = _random_positions(training.num_rows, ROWS_TO_CHOOSE_BY, seed)
+    positions = random_positions(training.num_rows, ROWS_TO_CHOOSE_BY, seed)
     rows, targets = training.take(positions)
     inputs = encoder.transform_training(rows, numbers=positions)
     scale, densities = choose_scale(inputs, targets, typical=typical, seed=seed)
@@ -174,8 +173,3 @@ def total_effects(fit: ScaledGP, encoder: TableEncoder, inputs: Array, *, seed: 
             squares += float(np.square(fit.predict_mean(changed).cpu().numpy() - mean).mean()) / repeats
         effects[name] = min(1.0, 0.5 * squares / variance) if variance > 0.0 else 0.0
     return effects
-
-
-def _random_positions(rows: int, most: int, seed: int) -> npt.NDArray[np.int64]:
-    positions: npt.NDArray[np.int64] = np.sort(RandomPermutation(rows, seed)(np.arange(min(rows, most))))
-    return positions

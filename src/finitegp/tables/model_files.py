@@ -17,7 +17,7 @@ from ..persistence.regressors import decode_regressor, encode_regressor, plain_p
 from .columns import NumberColumn
 from .encoder import TableEncoder
 from .target_scale import TargetScale
-from .written_numbers import DECIMALS, MAX_UNIT
+from .text_values import DECIMALS, MAX_UNIT
 
 
 class StoredModel(NamedTuple):

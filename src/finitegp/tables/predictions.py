@@ -19,10 +19,10 @@ from ..estimator import GPRegressor
 from ..metrics import Scores, score
 from .arrow_values import TableLike, record_batches
 from .encoder import TableEncoder
-from .predictive import EncodedRows, JudgedRows, TablePredictor
-from .reading import TableReading
+from .parameters import TableParameters
+from .predictor import EncodedRows, JudgedRows, TablePredictor
 from .rows import TableRows
-from .scoring import ScoredRows
+from .scored_rows import ScoredRows
 from .summaries import ColumnSummary, TransformReport
 from .target_scale import TargetScale
 
@@ -40,7 +40,7 @@ class PredictedChunk(NamedTuple):
 
 
 @check_arguments
-class TablePredictions(TableReading):
+class TablePredictions(TableParameters):
     """The predictions of a fitted :class:`TableRegressor`, how good they are, and what they depend on."""
 
     regressor_: GPRegressor
@@ -132,7 +132,7 @@ class TablePredictions(TableReading):
 
     def unusual(self, report: TransformReport) -> list[str]:
         """One sentence for each thing about rows that is not as in the fit."""
-        # Gaps in columns that had gaps in the fit are nothing to speak of.
+        # Gaps in columns that had gaps in the fit are not unusual.
         usual = {column.name for column in self.encoder_.columns if column.indicator}
         imputed = {name: count for name, count in report.imputed.items() if name not in usual}
         return replace(report, imputed=imputed).lines()

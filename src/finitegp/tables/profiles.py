@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..data.naming import shortened
 from ..errors import DataError
 from .arrow_values import family, moment_values, number_values, plain, text_values
-from .category_column import CategoryColumn
-from .category_means import CategoryMeans
-from .columns import BOOLEAN_WORDS, DateColumn, FittedColumn, LeftOutColumn, NumberColumn, is_blank
-from .dates import PARTS
+from .categories import CategoryColumn, CategoryMeans
+from .columns import BOOLEAN_WORDS, DateColumn, FittedColumn, LeftOutColumn, NumberColumn
+from .dates import FOUND_STYLES, NOT_A_MOMENT, PARTS, STYLES, moment_text, whole_number_moments
 from .identifiers import IntegerSketch, is_key
-from .readings import DateReading, DistinctTexts, NumberReading
-from .sketches import MAX_CATEGORIES, CategoryCounter, Gaps, MomentSketch, NumberSketch, WordCounter
-from .text_values import NOT_A_MOMENT, moment_text
-from .written_dates import FOUND_STYLES, STYLES, whole_number_moments
-from .written_numbers import DECIMALS
+from .sketches import MAX_CATEGORIES, CategoryCounter, Gaps, MomentSketch, NumberSketch, Reservoir, WordCounter
+from .text_columns import DateReading, DistinctTexts, NumberReading
+from .text_values import DECIMALS, is_blank
 
 # Text of which this share of values is different names its rows instead of describing them.
 _IDENTIFIER_SHARE = 0.9
@@ -31,13 +26,11 @@ _FREE_WORDS, _FREE_SHARE = 4.0, 0.3
 _SHOWN_WORDS = 5
 # How many values stand for a column where a row has none.
 _QUANTILES = 9
-_INTEGER_LIMIT = 2.0**63
-KINDS = ("category", "number", "date")
 
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """All that is known about a column before any of its values was seen.
+    """Options of the encoding of one column.
 
     Attributes:
         kind: ``"category"``, ``"number"`` or ``"date"`` if it is given; None to find it.
@@ -52,7 +45,7 @@ class ColumnOptions:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The encoding of a column, the gaps that it has under this encoding, and what a user should hear of it."""
+    """The encoding of a column, the gaps that it has under this encoding, and notes on it for the user."""
 
     column: FittedColumn
     gaps: Gaps
@@ -75,11 +68,11 @@ class ColumnProfile:
         self.name = name
         self.options = options or ColumnOptions()
         self.family = "empty"
-        self.type: Any = pa.null()
+        self.type: pa.DataType = pa.null()
         self.rows = 0
         self._numbers = NumberSketch()
         self._moments = MomentSketch()
-        self._integers: IntegerSketch | None = IntegerSketch()
+        self._integers = IntegerSketch()
         self._compact: MomentSketch | None = MomentSketch()
         decimals = DECIMALS if self.options.decimal is None else (self.options.decimal,)
         plain_decimals = [None] if self.options.decimal in (None, ".") else []
@@ -110,11 +103,11 @@ class ColumnProfile:
         if self.family in ("number", "boolean"):
             values = number_values(array)
             self._numbers.add(values, first_row)
-            self._add_integers(array, values, first_row)
-            if self._compact is not None:
-                self._add_compact(values, first_row)
+            if self.family == "number":
+                self._integers.add(array, values)
+            self._add_compact(values, first_row)
             # Codes are whole numbers; whether a key names rows or groups, only the last row shows.
-            is_code = self.family == "number" and self._integers is not None and is_key(self.name)
+            is_code = self.family == "number" and self._integers.is_whole and is_key(self.name)
             as_categories = as_categories or is_code
         elif self.family in ("date", "time"):
             self._moments.add(moment_values(array), first_row)
@@ -131,37 +124,21 @@ class ColumnProfile:
             for gaps in [self._blank, *(sketch.gaps for sketch in sketches if sketch is not None)]:
                 gaps.missing, gaps.first_missing = self.rows, 0
 
-    def _add_integers(self, array: pa.Array, values: npt.NDArray[np.float64], first_row: int) -> None:
-        if self._integers is None or self.family == "boolean":
-            return
-        if pa.types.is_integer(array.type):
-            # As floats, large keys would lose the digits in which they differ.
-            whole = pc.cast(array.drop_null(), pa.int64(), safe=False).to_numpy(zero_copy_only=False)
-        else:
-            present = values[~np.isnan(values)]
-            if not bool((np.isfinite(present) & (present == np.floor(present)) & (abs(present) < 2.0**53)).all()):
-                self._integers = None
-                return
-            whole = present.astype(np.int64)
-        self._integers.add(whole)
-
     def _add_compact(self, values: npt.NDArray[np.float64], first_row: int) -> None:
-        assert self._compact is not None
-        style = "yyyymmdd" if self.options.kind != "date" else self._number_style(values)
+        if self._compact is None:
+            return
+        # How dates are written as whole numbers, in a column that is given as one of dates.
+        is_year = self.options.kind == "date" and np.nanmax(values, initial=0.0) < 10_000
+        style = "year" if is_year else "yyyymmdd"
         moments = whole_number_moments(values, style)
         if bool(((moments == NOT_A_MOMENT) & ~np.isnan(values)).any()):
             self._compact = None
         else:
             self._compact.add(moments, first_row)
 
-    @staticmethod
-    def _number_style(values: npt.NDArray[np.float64]) -> str:
-        """How dates are written as whole numbers, in a column that is given as one of dates."""
-        return "year" if np.nanmax(values, initial=0.0) < 10_000 else "yyyymmdd"
-
     def _add_text(self, texts: pa.Array, first_row: int, targets: npt.NDArray[np.float64] | None) -> None:
         self._blank.add(is_blank(texts), None, first_row)
-        chunk = DistinctTexts(texts, is_blank)
+        chunk = DistinctTexts(texts)
         if self.family == "text":
             for numbers in self._number_readings:
                 numbers.add(chunk, first_row)
@@ -199,9 +176,9 @@ class ColumnProfile:
             if wanted == "date":
                 raise DataError(
                     f"Column {self.name!r} shall hold dates, but holds numbers such as "
-                    f"{_number_text(self._numbers.maximum)}: write dates as 20201231 or 2020-12-31."
+                    f"{self._numbers.maximum:.6g}: write dates as 20201231 or 2020-12-31."
                 )
-        if wanted is None and integers is not None and self.family == "number":
+        if wanted is None and self.family == "number":
             if integers.names_rows(self.name) and not row_numbers:
                 return self._left_out(
                     "identifier",
@@ -251,18 +228,18 @@ class ColumnProfile:
         if sketch.count == 0:
             return self._left_out("empty", f"all {self.rows} values are missing or infinite")
         is_constant = sketch.minimum == sketch.maximum
-        if is_constant and self._integers is not None and self._integers.distinct > 1:
+        if is_constant and self._integers.is_whole and self._integers.distinct > 1:
             return self._left_out("identifier", "whole numbers that differ only beyond their 15th digit")
         if is_constant and not sketch.gaps.total:
-            return self._constant(_number_text(sketch.minimum))
+            return self._constant(f"{sketch.minimum:.6g}")
         kind = "boolean" if self.family == "boolean" else "number"
         usual = float(2 * sketch.ones > sketch.count) if kind == "boolean" else sketch.median()
         if is_constant:
-            notes = [f"every value is {_number_text(sketch.minimum)} or missing"]
+            notes = [f"every value is {sketch.minimum:.6g} or missing"]
         elif kind == "boolean":
             notes = [f"{sketch.ones} of {sketch.count} are true"]
         else:
-            notes = [f"from {_number_text(sketch.minimum)} to {_number_text(sketch.maximum)}"]
+            notes = [f"from {sketch.minimum:.6g} to {sketch.maximum:.6g}"]
         told = []
         if reading is not None:
             notes.append("numbers written as text" + _style_note(reading))
@@ -270,10 +247,9 @@ class ColumnProfile:
                 told.append(f"Column {self.name!r} is read as numbers written as text{_style_note(reading)}.")
         notes += _word_notes(words)
         if sketch.gaps.total:
-            what = _number_text(usual) if kind == "number" else str(bool(usual)).lower()
-            notes.append(_gap_note(sketch.gaps, f"{'median' if kind == 'number' else 'usual value'} {what}"))
-            if kind == "number" and not sketch.sample.is_exact:
-                notes[-1] += f" (approximate, from {sketch.sample.size} rows)"
+            what = f"{usual:.6g}" if kind == "number" else str(bool(usual)).lower()
+            sample = sketch.sample if kind == "number" else None
+            notes.append(_gap_note(sketch.gaps, f"{'median' if sample else 'usual value'} {what}", sample))
         column = NumberColumn(
             self.name,
             kind,
@@ -313,9 +289,7 @@ class ColumnProfile:
             told.append(f"Column {self.name!r} is read as dates ({style}), from {first} to {last}.")
         notes += _word_notes(words)
         if sketch.gaps.total:
-            notes.append(_gap_note(sketch.gaps, f"median {self._moment_text(sketch.median())}"))
-            if not sketch.sample.is_exact:
-                notes[-1] += f" (approximate, from {sketch.sample.size} rows)"
+            notes.append(_gap_note(sketch.gaps, f"median {self._moment_text(sketch.median())}", sketch.sample))
         column = DateColumn(
             self.name,
             "time" if self.family == "time" else "date",
@@ -323,8 +297,8 @@ class ColumnProfile:
             sketch.gaps.total > 0,
             "; ".join(notes),
             sketch.median(),
-            tuple(part for part, used in zip(PARTS, varies, strict=True) if used),
             () if words is None else tuple(words.unknown_words()),
+            tuple(part for part, used in zip(PARTS, varies, strict=True) if used),
             gaps=sketch.gaps.total,
             distinct=sketch.sample.distinct,
             style=style,
@@ -358,8 +332,8 @@ class ColumnProfile:
             )
         if len(ranked) == 1 and not gaps.total:
             return self._constant(shortened(ranked[0][0]))
-        words = [{text.strip().casefold() for text, _ in ranked}]
-        if len(ranked) > 1 and not asked and any(words[0] == set(pair) for pair in BOOLEAN_WORDS):
+        words = {text.strip().casefold() for text, _ in ranked}
+        if len(ranked) > 1 and not asked and any(words == set(pair) for pair in BOOLEAN_WORDS):
             return self._yes_or_no_verdict(ranked)
         told = [f"Column {self.name!r} is read as categories: its numbers are codes."] if whole else []
         means: tuple[float, ...] = ()
@@ -418,10 +392,6 @@ def _style_note(reading: NumberReading) -> str:
     return f" {' and '.join(notes)}" if notes else ""
 
 
-def _number_text(value: float) -> str:
-    return f"{value:.6g}"
-
-
 def _word_notes(words: WordCounter | None) -> list[str]:
     if words is None or not words.words:
         return []
@@ -432,6 +402,7 @@ def _word_notes(words: WordCounter | None) -> list[str]:
     return [f"missing where it is {', '.join(shown)}"]
 
 
-def _gap_note(gaps: Gaps, usual: str) -> str:
-    counted = [f"{gaps.missing} missing"] * (gaps.missing > 0) + [f"{gaps.infinite} infinite"] * (gaps.infinite > 0)
-    return f"{' and '.join(counted)}: {usual} put in"
+def _gap_note(gaps: Gaps, usual: str, sample: Reservoir | None = None) -> str:
+    counted = [f"{count} {word}" for count, word, _ in gaps.kinds()]
+    approximate = "" if sample is None or sample.is_exact else f" (approximate, from {sample.size} rows)"
+    return f"{' and '.join(counted)}: {usual} put in{approximate}"

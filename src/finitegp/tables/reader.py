@@ -7,22 +7,21 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arguments import check_arguments
-from ..data.naming import check_number_of_columns, listed, shortened
+from ..data.naming import check_number_of_columns, listed
 from ..errors import DataError
 from ..text_encodings import is_text_encoding
+from .common_schema import common_schema
 from .csv_files import CsvFile, CsvOptions
-from .csv_records import Record, line_of_row, open_text, read_chunks
-from .memory_files import ENDINGS as _MEMORY_ENDINGS
-from .memory_files import MemoryFile
-from .parquet_files import ParquetFile, rows_between
-from .text_values import FEW_SHARE, parse_numbers, strange_texts
+from .csv_records import Record, open_text, read_chunks
+from .parquet_files import ParquetFile
+from .table_files import ENDINGS as _MEMORY_ENDINGS
+from .table_files import MemoryFile, TableFile
 
 _CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
@@ -30,8 +29,19 @@ _MAX_CHUNK_ROWS = 65_536
 _MAX_CHUNK_CELLS = 1 << 21
 #: Up to this many rows are read into memory also within a memory budget: kernels can then be fitted to them.
 ROWS_IN_MEMORY = 1500
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Arguments of `TableReader`."""
+
+    text: Sequence[str]
+    decimal: str
+    chunk_size: int
+    block_size: int
+
+
 #: How to read tables whose rows stay on disk: rows that are decoded, and bytes of a CSV file that are read at once.
-ON_DISK: dict[str, Any] = {"chunk_size": 8192, "block_size": 1 << 18}
+ON_DISK: ReadingOptions = {"chunk_size": 8192, "block_size": 1 << 18}
 
 # How files begin that are given a wrong name most often.
 _BEGINNINGS = (
@@ -123,9 +133,10 @@ class TableReader:
         self.csv_options = options
         self.paths = _expand(paths)
         self.notes = _notes_on_repeats(self.paths)
-        self._files: list[_File] = [_open(path, options, columns) for path in self.paths]
+        self._files = [_open(path, options, columns) for path in self.paths]
         self._states = [_state(path) for path in self.paths]
-        self.schema = self._agree()
+        self.schema, notes = common_schema(self._files)
+        self.notes += notes
         self._starts = list(accumulate((file.num_rows for file in self._files), initial=0))
         self.num_rows = self._starts[-1]
         self.chunk_size = chunk_size or max(1, min(_MAX_CHUNK_ROWS, _MAX_CHUNK_CELLS // len(self.schema)))
@@ -153,7 +164,7 @@ class TableReader:
         """
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         yield from self._rows(start, stop, schema)
-        # What comes after the pass shall find the memory that reading has used.
+        # So that the memory that reading has used is free for what comes after the pass.
         pa.default_memory_pool().release_unused()
 
     def _rows(self, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -164,11 +175,7 @@ class TableReader:
             own_start, own_stop = max(start - first, 0), min(stop - first, file.num_rows)
             if own_start >= own_stop:
                 continue
-            if isinstance(file, CsvFile | MemoryFile):
-                batches = rows_between(file.batches(), own_start, own_stop)
-            else:
-                batches = file.batches(self.chunk_size, own_start, own_stop, schema.names)
-            for batch in batches:
+            for batch in file.rows(own_start, own_stop, schema.names, self.chunk_size):
                 batch = _conform(batch, schema)
                 for offset in range(0, batch.num_rows, self.chunk_size):
                     yield batch.slice(offset, self.chunk_size)
@@ -200,7 +207,7 @@ class TableReader:
         """The file that holds a row of the table, and the number of the row in that file."""
         if not 0 <= row < self.num_rows:
             raise IndexError(f"row must be from 0 to {self.num_rows - 1}, but is {row}.")
-        number = bisect.bisect_right(self._starts, row) - 1
+        number = self._file_of(row)
         return self.paths[number], row - self._starts[number]
 
     def line_of(self, row: int) -> int | None:
@@ -208,72 +215,10 @@ class TableReader:
 
         Reads the file up to there.
         """
-        path, number = self.locate(row)
-        file = self._files[bisect.bisect_right(self._starts, row) - 1]
-        if not isinstance(file, CsvFile):
-            return None
-        options = self.csv_options
-        return line_of_row(path, number, delimiter=options.delimiter_of(path), encoding=options.encoding)
+        return self._files[self._file_of(row)].line_of(self.locate(row)[1])
 
-    def _agree(self) -> pa.Schema:
-        """One type per column over all files; CSV files then read their columns so."""
-        first = self._files[0]
-        for file in self._files[1:]:
-            for one, other in ((first, file), (file, first)):
-                absent = [name for name in one.types if name not in other.types]
-                if absent:
-                    raise DataError(
-                        f"{other.path} lacks the column {listed(absent)} that {one.path} has: all files need the same "
-                        "columns;",
-                        "correct the file, or name the columns to read with columns=[…].",
-                        code="absent_columns",
-                    )
-        fields = []
-        for name in first.types:
-            kind = first.types[name]
-            for file in self._files[1:]:
-                kind = _common_type(kind, file.types[name])
-                if kind is None:
-                    kind = self._settle_drift(name)
-                    break
-            fields.append(pa.field(name, kind))
-            for file in self._files:
-                if isinstance(file, CsvFile):
-                    if name in file.reasons:
-                        row, value = file.reasons[name]
-                        place = f"{file.options.place(file.path, row)} of {file.path}"
-                        self.notes.append(f"Column {name!r} is read as text because {place} holds {shortened(value)}.")
-                    file.types[name] = kind
-        return pa.schema(fields)
-
-    def _settle_drift(self, name: str) -> pa.DataType:
-        """Text, if a column is numbers in CSV files, in some of them with a few other words; otherwise an error."""
-        kinds = [(file, file.types[name]) for file in self._files if not pa.types.is_null(file.types[name])]
-        first, first_kind = kinds[0]
-        numbers = [(file, kind) for file, kind in kinds if _is_number(kind)]
-        texts = [file for file, kind in kinds if _is_text(kind) and isinstance(file, CsvFile)]
-        if len(numbers) + len(texts) == len(kinds) and all(isinstance(file, CsvFile) for file, _ in numbers):
-            number, number_kind = numbers[0]
-            for text in texts:
-                row, value, share = _first_other_word(text, name)
-                if share > FEW_SHARE:
-                    raise DataError(
-                        f"Column {name!r} is {number_kind} in {number.path} but text in {text.path}: "
-                        f"{text.options.place(text.path, row)} there holds {shortened(value)}.",
-                        "Correct the file, or leave the column out with columns=[…].",
-                        code="text_among_numbers",
-                    )
-                text.reasons.setdefault(name, (row, value))
-            return pa.string()
-        other, kind = next((file, kind) for file, kind in kinds if _common_type(first_kind, kind) is None)
-        raise DataError(
-            f"Column {name!r} is {_type_word(first_kind)} in {first.path} but {_type_word(kind)} in {other.path}:",
-            "convert one of them so that all files agree, or leave the column out with columns=[…].",
-            code="different_types",
-        )
-
-
-_File = CsvFile | ParquetFile | MemoryFile
+    def _file_of(self, row: int) -> int:
+        return bisect.bisect_right(self._starts, row) - 1
 
 
 def _expand(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -323,7 +268,7 @@ def _notes_on_repeats(files: Sequence[Path]) -> list[str]:
     ]
 
 
-def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _File:
+def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> TableFile:
     name = path.name.lower()
     named_parquet, named_memory = name.endswith(_PARQUET_ENDINGS), name.endswith(_MEMORY_ENDINGS)
     if not named_parquet and not named_memory and not name.endswith(_CSV_ENDINGS):
@@ -339,7 +284,7 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> _Fi
     if not beginning:
         raise DataError(f"{path} is empty (0 bytes): remove it or fetch it again.")
     if named_memory:
-        file: _File = MemoryFile(path, columns)
+        file: TableFile = MemoryFile(path, columns)
     else:
         found = "a Parquet file" if beginning.startswith(b"PAR1") else _guess(beginning, options.encoding)
         if named_parquet:
@@ -386,55 +331,9 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return batch
     arrays = []
     for field in schema:
-        values = batch.column(batch.schema.get_field_index(field.name))
+        values = batch.column(field.name)
         if pa.types.is_dictionary(values.type) and not pa.types.is_dictionary(field.type):
             values = values.dictionary_decode()
         # Large integers may lose digits as floats, as they do in any column of numbers.
         arrays.append(values if values.type == field.type else pc.cast(values, field.type, safe=False))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    # Views of text are newer than the oldest Arrow that is supported, so they are known by their name.
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """A type that holds the values of both, or None."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if _is_text(one) and _is_text(other):
-        return pa.large_string()
-    if _is_number(one) and _is_number(other):
-        return pa.int64() if pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other) else pa.float64()
-    if all(pa.types.is_date(kind) or pa.types.is_timestamp(kind) for kind in (one, other)):
-        zones = [getattr(kind, "tz", None) for kind in (one, other)]
-        if zones[0] == zones[1]:
-            return pa.timestamp("us", tz=zones[0])
-    if pa.types.is_time(one) and pa.types.is_time(other):
-        return pa.time64("us")
-    return None
-
-
-def _type_word(kind: pa.DataType) -> str:
-    return "text" if _is_text(kind) else str(kind)
-
-
-def _first_other_word(file: CsvFile, column: str) -> tuple[int, str, float]:
-    """The first text in a column that is neither a number nor missing (row, value), and the share of such texts."""
-    seen, others, first = 0, 0, (0, "")
-    for texts in file.texts(column):
-        strange = strange_texts(texts, np.isnan(parse_numbers(texts)))
-        if others == 0 and len(strange):
-            first = (seen + int(strange[0]), texts[int(strange[0])].as_py())
-        others += len(strange)
-        seen += len(texts)
-    return *first, others / max(1, seen)

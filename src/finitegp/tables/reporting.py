@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..metrics import Scores, score
+from ..metrics import Scores
 from ..report.contents import ColumnFacts, ReportContents
-from ..report.evaluation import Evaluation, predict_linear
+from ..report.evaluation import Evaluation, baselines
 from ..report.measure import encoded_columns, gather_contents
 from ..report.page import write_report
 from ..report.reported_model import Predicted, ReportedModel
 from .predictions import TablePredictions
-from .predictive import JudgedRows, TablePredictor
+from .predictor import JudgedRows, TablePredictor
 from .summaries import ColumnSummary
 
 Array = npt.NDArray[np.float64]
@@ -31,31 +31,10 @@ class KnownRows(NamedTuple):
     numbers: npt.NDArray[np.int64]
 
 
-class Baseline(NamedTuple):
-    """Predictions of a baseline: mean and standard deviation of Gaussians."""
-
-    name: str
-    mean: Array
-    std: Array
-
-    def score(self, targets: Array) -> Scores:
-        """Its scores."""
-        return score(self.mean, self.std, targets, name=self.name)
-
-
-def baselines(known: KnownRows, inputs: Array, seed: int) -> list[Baseline]:
-    """A linear model on the same numbers, and the mean and spread of the training rows."""
-    rows, (mean, spread) = len(inputs), (known.targets.mean(), known.targets.std())
-    return [
-        Baseline("linear", *predict_linear(known.inputs, known.targets, inputs, seed=seed)),
-        Baseline("mean", np.full(rows, mean), np.full(rows, spread)),
-    ]
-
-
 def all_scores(judged: JudgedRows, known: KnownRows, seed: int) -> list[Scores]:
-    """Those of the model, and of the baselines."""
+    """Scores of the model, and of the baselines."""
     targets = judged.scored.targets
-    return [judged.scored.scores(), *(each.score(targets) for each in baselines(known, judged.inputs, seed))]
+    return [judged.scored.scores(), *(each.score(targets) for each in baselines(known[:2], judged.inputs, seed=seed))]
 
 
 def report_on(

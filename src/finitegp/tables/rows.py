@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..data.naming import LineLocator, Locator, listed, locator_of, row_label, unknown_column
+from ..data.naming import LineLocator, Locator, locator_of, row_label
 from ..errors import DataError
-from .arrow_values import TableLike, record_batches
+from .arrow_values import TableLike, check_columns, record_batches
 from .reader import TableReader
 
 _CHUNK_ROWS = 65_536
-
-
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+#: One number for each row of a record batch, whose first row has this number; NaN where there is none.
+ReadNumbers = Callable[[pa.RecordBatch, int], npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +91,7 @@ class TableRows:
 
     def column(self, name: str) -> pa.ChunkedArray:
         """One column, as an Arrow array."""
-        if name not in self.column_names:
-            raise DataError(unknown_column(name, self.column_names))
+        check_columns([name], self.column_names)
         return self.table.column(name)
 
     def locate(self, row: int) -> tuple[Path, int] | None:
@@ -142,8 +141,8 @@ class RowsWithTarget:
     Args:
         data: The table.
         name: The column of the target.
-        read: The targets in an Arrow array, NaN where missing, for the number of its first row in the table.
-        read_weights: The weights in a record batch in the same way, or None: rows of weight zero are left out.
+        read: The targets.
+        read_weights: The weights, or None: rows of weight zero are left out.
 
     Attributes:
         targets: Those of the last chunk.
@@ -156,8 +155,8 @@ class RowsWithTarget:
         self,
         data: TableLike,
         name: str,
-        read: Callable[[pa.Array, int], npt.NDArray[np.float64]],
-        read_weights: Callable[[pa.RecordBatch, int], npt.NDArray[np.float64]] | None = None,
+        read: ReadNumbers,
+        read_weights: ReadNumbers | None = None,
     ) -> None:
         self.data, self.name, self.read, self.read_weights = data, name, read, read_weights
         self.source = locator_of(data)
@@ -169,9 +168,8 @@ class RowsWithTarget:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in record_batches(self.data):
-            if self.name not in batch.schema.names:
-                raise DataError(unknown_column(self.name, batch.schema.names))
-            values = self.read(batch.column(batch.schema.get_field_index(self.name)), self.rows)
+            check_columns([self.name], batch.schema.names)
+            values = self.read(batch, self.rows)
             kept = np.isfinite(values)
             self.dropped += (np.flatnonzero(~kept) + self.rows).tolist()
             if self.read_weights is not None:
@@ -204,11 +202,3 @@ def is_file(data: object) -> TypeGuard[Files]:
     if isinstance(data, str | os.PathLike):
         return True
     return isinstance(data, list | tuple) and bool(data) and all(isinstance(each, str | os.PathLike) for each in data)
-
-
-def check_columns(names: Sequence[str], columns: Sequence[str]) -> None:
-    """An error if a column that someone named is not there."""
-    absent = [name for name in names if name not in columns]
-    if absent:
-        more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
-        raise DataError(unknown_column(absent[0], columns) + more)

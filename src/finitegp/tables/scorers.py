@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from ..arguments import check_arguments
 from ..lite.target_scale import COVERAGES
 from .arrow_values import TableLike
-from .scoring import quantile_crps
+from .scored_rows import quantile_crps
 
 
 @check_arguments

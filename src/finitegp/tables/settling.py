@@ -9,15 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..data.naming import Locator, listed, row_label, unknown_column
+from ..data.naming import Locator, listed, row_label
 from ..errors import DataError
+from .arrow_values import check_columns
 from .profiles import ColumnOptions, ColumnProfile, Verdict
 from .sketches import Gaps
 
 
 @dataclass(frozen=True)
 class EncodingOptions:
-    """All that is known about the columns of a table before any row was seen; see `TableEncoder.fit`."""
+    """Options of the encoding of a table; see `TableEncoder.fit`."""
 
     max_one_hot: int = 16
     missing: str = "error"
@@ -41,9 +42,7 @@ class EncodingOptions:
         """The empty profile of each column that is to be learned from."""
         given = (("category", self.categorical), ("number", self.numeric), ("date", self.date))
         kinds = {name: kind for kind, columns in given for name in columns}
-        for name in (*self.exclude, *kinds):
-            if name not in names:
-                raise DataError(unknown_column(name, names))
+        check_columns((*self.exclude, *kinds), names)
         return {
             name: ColumnProfile(name, ColumnOptions(kinds.get(name), self.decimal, self.day_first))
             for name in names
@@ -67,7 +66,7 @@ def settle_columns(
             raise DataError(f"The chunk from row {rows} on has other columns than those before: {listed(different)}.")
         for name, profile in profiles.items():
             try:
-                profile.add(batch.column(batch.schema.get_field_index(name)), rows, targets)
+                profile.add(batch.column(name), rows, targets)
             except DataError as error:
                 raise DataError(f"Column {name!r}, in the chunk from row {rows} on: {error}.") from None
         rows += batch.num_rows
@@ -96,13 +95,9 @@ def refuse_gaps(gaps: dict[str, Gaps], source: Locator | None, code: str) -> Non
     """An error that lists all gaps, if there are any."""
     found = []
     for name, each in gaps.items():
-        for count, word, row in (
-            (each.missing, "missing", each.first_missing),
-            (each.infinite, "infinite", each.first_infinite),
-        ):
-            if count:
-                noun = "value" if count == 1 else "values"
-                found.append(f"column {name!r} has {count} {word} {noun} (first: {row_label(row, source)})")
+        for count, word, row in each.kinds():
+            noun = "value" if count == 1 else "values"
+            found.append(f"column {name!r} has {count} {word} {noun} (first: {row_label(row, source)})")
     if found:
         raise DataError(
             f"Some values are missing or infinite: {'; '.join(found)}.",

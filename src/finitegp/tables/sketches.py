@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.permutation import SPLITMIX64_STEP, splitmix64
-from .dates import calendar
-from .text_values import FEW_SHARE, FEW_SPELLINGS, NOT_A_MOMENT, is_missing_word
+from .dates import NOT_A_MOMENT, calendar
+from .text_values import FEW_SHARE, FEW_SPELLINGS, is_missing_word
 
 RESERVOIR_SIZE = 16_384
 MAX_CATEGORIES = 100_000
@@ -120,6 +120,11 @@ class Gaps:
             self.first_infinite = first_row + int(np.argmax(infinite))
         self.infinite += count
 
+    def kinds(self) -> list[tuple[int, str, int]]:
+        """Count, word and first row of each kind of gap that there is."""
+        both = ((self.missing, "missing", self.first_missing), (self.infinite, "infinite", self.first_infinite))
+        return [each for each in both if each[0]]
+
     @property
     def total(self) -> int:
         """Missing and infinite values."""
@@ -177,7 +182,7 @@ class NumberSketch:
         return self.first_minimum if reach > 0 and self.minimum < low - reach else None
 
     def median(self) -> float:
-        """Of the sample; halves are added, because the sum of two large values may overflow."""
+        """The median of the sample; halves are added, because the sum of two large values may overflow."""
         low, high = self.sample.middle()
         return float(low if low == high else 0.5 * low + 0.5 * high)
 
@@ -274,7 +279,7 @@ class WordCounter:
                 self.overflowed = self.overflowed or not known
 
     def unknown_words(self) -> list[str]:
-        """The words that nobody listed, in alphabetical order."""
+        """The words that are not among ``MISSING_WORDS``, in alphabetical order."""
         return sorted(word for word in self.words if not is_missing_word(word))
 
     @property

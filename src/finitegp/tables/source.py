@@ -14,11 +14,11 @@ import pyarrow as pa
 import torch
 
 from ..arguments import check_arguments
-from ..data.naming import listed, unknown_column
+from ..data.naming import listed
 from ..data.sources import Rows, Source, check_chunk_size, check_rows
 from ..data.sums import WHOLE, Share
 from ..errors import DataError
-from .arrow_values import family, number_values, plain
+from .arrow_values import check_columns, family, number_values, plain
 from .encoder import TableEncoder
 from .reader import TableReader
 from .summaries import TransformReport
@@ -84,9 +84,7 @@ class TableSource(Source):
         numbers = {kind: name for kind, name in (("weights", weights), ("counts", counts)) if name is not None}
         special = [*self.targets, *numbers.values()]
         needed = [*special, *([] if encoder is None else encoder.required_columns)]
-        for name in needed:
-            if name not in names:
-                raise DataError(unknown_column(name, names))
+        check_columns(needed, names)
         if not self.targets and target is not None:
             raise DataError("target must name at least one column.")
         for kind, name in numbers.items():
@@ -164,7 +162,7 @@ class TableSource(Source):
 
     def _rows(self, batch: pa.RecordBatch, first_row: int) -> Rows:
         def numbers(name: str) -> npt.NDArray[np.float64]:
-            return number_values(plain(batch.column(batch.schema.get_field_index(name))))
+            return number_values(plain(batch.column(name)))
 
         if self.encoder is None:
             inputs = np.empty((batch.num_rows, len(self._plain_columns)))

@@ -105,7 +105,7 @@ class TransformReport:
             )
 
     def lines(self) -> list[str]:
-        """One sentence for each thing that a user should hear of; none if all went as in the fit.
+        """One sentence for each thing that a user should know; none if all went as in the fit.
 
         Example:
             >>> TransformReport(rows=9, imputed={"size": 2}).lines()

@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..data.naming import Locator, locator_of, row_label, shortened, unknown_column
+from ..data.naming import Locator, locator_of, row_label, shortened
 from ..errors import DataError
-from .arrow_values import TableLike, family, plain, record_batches
-from .columns import MisfitError, NumberColumn, is_blank
-from .readings import DistinctTexts, NumberReading
+from .arrow_values import TableLike, check_columns, family, plain, record_batches
+from .columns import MisfitError, NumberColumn
 from .sketches import Gaps
-from .text_values import parse_numbers, strange_texts
-from .written_numbers import DECIMALS, read_numbers
+from .text_columns import DistinctTexts, NumberReading
+from .text_values import DECIMALS, parse_numbers, read_numbers, strange_texts
 
 
 def fit_target(
@@ -54,7 +53,7 @@ def fit_target(
         if found == "other":
             raise DataError(f"The target {name!r} has the type {array.type}, but must be numbers.")
         if found == "text":
-            chunk = DistinctTexts(array, is_blank)
+            chunk = DistinctTexts(array)
             texts += int(chunk.filled.sum())
             for reading in readings:
                 reading.add(chunk, 0)
@@ -126,9 +125,8 @@ def target_values(
     gaps = Gaps()
     row = first_row
     for batch in record_batches(data):
-        if name not in batch.schema.names:
-            raise DataError(unknown_column(name, batch.schema.names))
-        array = batch.column(batch.schema.get_field_index(name))
+        check_columns([name], batch.schema.names)
+        array = batch.column(name)
         column = fit_target([array], name, source=source, first_row=row)
         values = np.asarray(column.read(array).values, dtype=np.float64)
         gaps.add(np.isnan(values), np.isinf(values), row)
@@ -136,15 +134,11 @@ def target_values(
         row += len(values)
     if row == first_row:
         raise DataError(f"The table has no rows, so there are no targets {name!r}.")
-    for count, word, first in (
-        (gaps.missing, "missing", gaps.first_missing),
-        (gaps.infinite, "infinite", gaps.first_infinite),
-    ):
-        if count:
-            raise DataError(
-                f"The target {name!r} is {word} in {count} of {row - first_row} rows, first in "
-                f"{row_label(first, source)}: remove these rows, because there is nothing to learn from them."
-            )
+    for count, word, first in gaps.kinds():
+        raise DataError(
+            f"The target {name!r} is {word} in {count} of {row - first_row} rows, first in {row_label(first, source)}: "
+            "remove these rows, because there is nothing to learn from them."
+        )
     targets = np.concatenate(parts)
     if not allow_constant:
         check_varies(float(targets.min()), float(targets.max()), name)

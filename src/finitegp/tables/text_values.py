@@ -1,9 +1,9 @@
-"""Numbers, moments and missing values that are written as text."""
+"""Numbers and missing values that are written as text, by programs or by people."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime, timezone
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,28 +12,8 @@ import pyarrow.compute as pc
 
 # What people write where a number is missing; compared without regard to case and surrounding blanks.
 MISSING_WORDS = frozenset(
-    {
-        "",
-        "-",
-        "--",
-        "---",
-        "–",
-        "—",
-        ".",
-        "..",
-        "?",
-        "*",
-        "n/a",
-        "na",
-        "n.a.",
-        "n.a",
-        "#n/a",
-        "#na",
-        "<na>",
-        "nan",
-        "-nan",
-    }
-    | {"null", "none", "nil", "(null)", "missing", "not available", "nat", "#value!", "#div/0!", "#ref!"}
+    {"", "-", "--", "---", "–", "—", ".", "..", "?", "*", "n/a", "na", "n.a.", "n.a", "#n/a", "#na", "<na>", "nan"}
+    | {"-nan", "null", "none", "nil", "(null)", "missing", "not available", "nat", "#value!", "#div/0!", "#ref!"}
 )
 
 # A column of text is one of numbers (or dates) if at most this share of its values, in at most this many spellings,
@@ -43,11 +23,20 @@ FEW_SPELLINGS = 20
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _INFINITY = r"^[+-]?[iI][nN][fF]([iI][nN][iI][tT][yY])?$"
-_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_MOMENT = _DATE + r"([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?)?$"
-_MOMENT_WITH_ZONE = _DATE + r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
-
-NOT_A_MOMENT = np.iinfo(np.int64).min
+_NOTHING = pa.scalar("", pa.large_string())
+DECIMALS = (".", ",")
+MAX_UNIT = 12
+_CURRENCY = r"[$€£¥₹]|[A-Z]{1,2}[$]|[A-Z]{3} "
+_UNIT = r"%|‰|[\p{L}°][\p{L}°²³0-9/·^]{0,11}"
+_WRITTEN = (
+    rf"^(?P<sign>[+−-]?) *(?P<currency>{_CURRENCY})? *(?P<inner>[+−-]?)(?P<body>[0-9][0-9.,'’ ]*|[.,][0-9]+)"
+    rf"(?P<exponent>[eE][+-]?[0-9]+)? *(?P<unit>{_UNIT}|[$€£¥₹])?$"
+)
+# A group that begins with 0 is no thousand: 0,123 has a decimal comma.
+_BODIES = {
+    ".": r"^([0-9]+([.][0-9]*)?|[.][0-9]+|[1-9][0-9]{0,2}([,'’ ][0-9]{3})+([.][0-9]*)?)$",
+    ",": r"^([0-9]+(,[0-9]*)?|,[0-9]+|[1-9][0-9]{0,2}([.'’ ][0-9]{3})+(,[0-9]*)?)$",
+}
 
 
 def is_missing_word(text: str) -> bool:
@@ -81,43 +70,63 @@ def parse_numbers(texts: pa.Array) -> npt.NDArray[np.float64]:
     return result
 
 
-def parse_moments(texts: pa.Array) -> npt.NDArray[np.int64]:
-    """Microseconds since 1970 of ISO dates and times in an Arrow array of text; ``NOT_A_MOMENT`` for other text.
+class WrittenNumbers(NamedTuple):
+    """The numbers in some texts (NaN where a text is none), and what stands beside each: a currency, a unit or ""."""
 
-    Times with a zone are converted to UTC; times without one are taken as they are.
+    values: npt.NDArray[np.float64]
+    units: pa.Array
+
+
+def read_numbers(texts: pa.Array, decimal: str = ".") -> WrittenNumbers:
+    """Numbers in an Arrow array of text, with separators between thousands and a currency or unit beside them.
+
+    Args:
+        texts: Arrow text.
+        decimal: What stands before the decimals, ``"."`` or ``","``.
 
     Example:
-        >>> parse_moments(pa.array(["1970-01-02", "1970-01-01T01:00+01:00", "1 May"])).tolist() == [
-        ...     86_400_000_000, 0, NOT_A_MOMENT]
-        True
+        >>> read_numbers(pa.array(["41,100", "-$1,234.50", "17.0 %", "12 Main St", "9,5"])).values.tolist()
+        [41100.0, -1234.5, 17.0, nan, nan]
+        >>> read_numbers(pa.array(["39,1", "1.234,5 kg"]), ",").values.tolist()
+        [39.1, 1234.5]
     """
-    trimmed = pc.utf8_trim_whitespace(texts)
-    result = np.full(len(texts), NOT_A_MOMENT, dtype=np.int64)
-    for pattern, kind in ((_MOMENT, pa.timestamp("us")), (_MOMENT_WITH_ZONE, pa.timestamp("us", tz="UTC"))):
-        fits = _matches(trimmed, pattern)
-        if not fits.any():
-            continue
-        # Digits beyond the microsecond are cut: Arrow refuses what its unit cannot hold.
-        chosen = pc.replace_substring_regex(trimmed.filter(pa.array(fits)), r"([.][0-9]{6})[0-9]+", r"\1")
-        try:
-            moments = pc.cast(pc.cast(chosen, kind), pa.int64()).to_numpy(zero_copy_only=False)
-        except pa.ArrowInvalid:
-            # Some are no days of any calendar, such as 30 February: one by one.
-            moments = np.array([_parse_moment(text) for text in chosen.to_pylist()], dtype=np.int64)
-        result[fits] = moments
+    trimmed = pc.utf8_trim_whitespace(pc.cast(texts, pa.large_string()))
+    plain = pc.replace_substring_regex(trimmed, r"[\x{00a0}\x{202f}\x{2009}]", " ")
+    parts = pc.extract_regex(plain, _WRITTEN)
+    body = pc.utf8_trim_whitespace(pc.struct_field(parts, "body"))
+    fits = pc.fill_null(pc.match_substring_regex(body, _BODIES[decimal]), False)
+    # "1,5" under a decimal point has no thousands; neither has a number with two signs.
+    single = pc.fill_null(pc.not_equal(pc.binary_length(_sign(parts)), 2), False)
+    fits = pc.and_(fits, single)
+    values = np.full(len(texts), np.nan)
+    rows = fits.to_numpy(zero_copy_only=False).astype(bool)
+    if rows.any():
+        chosen = parts.filter(fits)
+        digits = pc.replace_substring_regex(body.filter(fits), r"[,'’ ]" if decimal == "." else r"[.'’ ]", "")
+        digits = pc.replace_substring(digits, ",", ".")
+        sign = pc.replace_substring_regex(pc.replace_substring(_sign(chosen), "+", ""), "−", "-")
+        exponent = pc.replace_substring(_field(chosen, "exponent"), "+", "")
+        whole = pc.binary_join_element_wise(sign, digits, exponent, _NOTHING)
+        values[rows] = pc.cast(whole, pa.float64()).to_numpy(zero_copy_only=False)
+    unit = pc.binary_join_element_wise(
+        pc.utf8_trim_whitespace(_field(parts, "currency")), _field(parts, "unit"), _NOTHING
+    )
+    return WrittenNumbers(values, unit)
+
+
+def _field(parts: pa.StructArray, name: str) -> pa.Array:
+    return pc.fill_null(pc.struct_field(parts, name), "")
+
+
+def _sign(parts: pa.StructArray) -> pa.Array:
+    return pc.binary_join_element_wise(_field(parts, "sign"), _field(parts, "inner"), _NOTHING)
+
+
+def is_blank(texts: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which of some Arrow texts are missing: null, or nothing but blanks."""
+    blank = pc.equal(pc.utf8_trim_whitespace(texts), "")
+    result: npt.NDArray[np.bool_] = pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
     return result
-
-
-def _parse_moment(text: str) -> int:
-    kind = pa.timestamp("us") if _is_naive(text) else pa.timestamp("us", tz="UTC")
-    try:
-        return int(pc.cast(pa.array([text]), kind)[0].value)
-    except pa.ArrowInvalid:
-        return NOT_A_MOMENT
-
-
-def _is_naive(text: str) -> bool:
-    return not (text.endswith("Z") or "+" in text or "-" in text[10:])
 
 
 def strange_texts(texts: pa.Array, unread: npt.NDArray[np.bool_], words: Collection[str] = ()) -> npt.NDArray[np.int64]:
@@ -143,17 +152,3 @@ def _matches(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
     found = pc.fill_null(pc.match_substring_regex(texts, pattern), False)
     result: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
     return result
-
-
-def moment_text(moment: int) -> str:
-    """A moment in microseconds since 1970 as people write it.
-
-    Example:
-        >>> moment_text(0), moment_text(3_600_000_000)
-        ('1970-01-01', '1970-01-01 01:00:00')
-    """
-    try:
-        found = datetime.fromtimestamp(moment // 1_000_000, timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return f"{moment / 86_400_000_000:.0f} days from 1970"
-    return found.strftime("%Y-%m-%d" if moment % 86_400_000_000 == 0 else "%Y-%m-%d %H:%M:%S")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,14 @@ import pyarrow as pa
 import torch
 
 from ..data.naming import LineLocator, locator_of, row_label
+from ..data.permutation import RandomPermutation
 from ..data.scaling import Moments
 from ..data.sources import Rows, Source, check_chunk_size, check_rows
 from ..data.sums import WHOLE, Share
 from ..errors import DataError
 from .encoder import TableEncoder
 from .reader import TableReader
-from .rows import TableRows
+from .rows import ReadNumbers, TableRows
 from .settling import EncodingOptions
 from .sketches import Reservoir
 from .summaries import TransformReport
@@ -27,9 +28,7 @@ from .target_scale import TargetScale
 
 Array = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
-#: One number for each row of a record batch, whose first row has this number; NaN where there is none.
 _SHOWN_COPIES = 3
-ReadNumbers = Callable[[Any, int], Array]
 
 
 class TrainingChunk(NamedTuple):
@@ -74,16 +73,17 @@ class _TargetSketch:
     """Moments and a sample of targets that come chunk by chunk."""
 
     def __init__(self) -> None:
-        self._moments: Any = 0
+        self._moments: Moments | None = None
         self._sample = Reservoir(np.float64)
 
     def add(self, targets: Array) -> None:
         if len(targets):
-            self._moments += Moments.of(targets[:, None])
+            found = Moments.of(targets[:, None])
+            self._moments = found if self._moments is None else self._moments + found
             self._sample.add(self._sample.count + np.arange(len(targets)), targets)
 
     def facts(self, missing: int, first_missing: int) -> TargetFacts:
-        if not isinstance(self._moments, Moments):
+        if self._moments is None:
             raise DataError("There is no row with a target to learn from.")
         return TargetFacts(self._moments, self._sample.values, missing, first_missing)
 
@@ -100,7 +100,7 @@ class TrainingRows:
         read_weights: Their weights; None if all are one.
         left_out: Numbers of rows that are left out, in order.
         facts: About their targets.
-        kept_bytes: Memory that whoever holds rows out takes at the expense of a memory budget.
+        kept_bytes: Bytes of held-out rows in memory, which count against a memory budget.
     """
 
     table: TableRows | TableReader
@@ -288,6 +288,12 @@ class EncodedSource(Source):
     def locate(self, row: int) -> tuple[Path, int] | None:
         """The file that holds a row, and the number of the row in that file."""
         return self._training.locate(row)
+
+
+def random_positions(rows: int, most: int, seed: int) -> Numbers:
+    """Positions of at most this many random rows, in order."""
+    positions: Numbers = np.sort(RandomPermutation(rows, seed)(np.arange(min(rows, most))))
+    return positions
 
 
 def note_on_copies(training: TrainingRows) -> list[str]:

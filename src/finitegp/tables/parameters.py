@@ -1,10 +1,9 @@
-"""``TableReading``: the parameters of a model of tables, and which rows and targets of a table they make of it."""
+"""``TableParameters``: the parameters of a model of tables, and which rows and targets of a table they make of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -21,27 +20,20 @@ from ..errors import DataError, warn_caller
 from ..estimator import GPRegressor
 from ..estimator.parameters import RandomState, check_parameters, seed_of
 from ..lite.target_scale import SCALES
-from .arrow_values import TableLike
+from .arrow_values import TableLike, check_columns
 from .columns import NumberColumn
-from .reader import ON_DISK, ROWS_IN_MEMORY, TableReader
-from .rows import RowsWithTarget, TableRows, check_columns, is_file
+from .reader import ON_DISK, ROWS_IN_MEMORY, ReadingOptions, TableReader
+from .rows import ReadNumbers, RowsWithTarget, TableRows, is_file
 from .settling import EncodingOptions
 from .target_scale import TargetScale
 from .targets import fit_target, plain_target, read_target
-from .training_rows import ReadNumbers, TrainingRows
+from .training_rows import TrainingRows
 
 Array = npt.NDArray[np.float64]
 
 
-class ReadingOptions(TypedDict):
-    """Arguments of `TableReader`."""
-
-    text: list[str]
-    decimal: str
-
-
 @check_arguments
-class TableReading(BaseEstimator):  # type: ignore[misc]
+class TableParameters(BaseEstimator):  # type: ignore[misc]
     """The part of :class:`TableRegressor` that needs no fit; its parameters are described there."""
 
     target_: str | None
@@ -121,7 +113,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
         )
 
     def encoding_options(self, names: Sequence[str]) -> EncodingOptions:
-        """All that is known about columns of these names."""
+        """Options of the encoding of a table with these columns."""
         left_out = {self.target_, self.weight, *self.drop}
         if self.only is not None:
             left_out |= set(names) - set(self.only)
@@ -138,14 +130,14 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
 
     @property
     def reading_options(self) -> ReadingOptions:
-        """How to read the model's tables from files: arguments of `TableReader`."""
+        """How to read the model's tables from files."""
         return {"text": list(self.categorical), "decimal": self.decimal or "."}
 
     def open(self, data: TableLike) -> TableRows | TableReader:
         """A table or a file by the parameters: in memory, or on disk where there is a memory budget."""
         budget = (self.regressor or self).memory_budget
         if is_file(data):
-            data = TableReader(data, **self.reading_options, **({} if budget is None else ON_DISK))
+            data = TableReader(data, **(self.reading_options if budget is None else self.reading_options | ON_DISK))
         if budget is not None and isinstance(data, TableReader) and data.num_rows > ROWS_IN_MEMORY:
             return data
         return TableRows.read(data)
@@ -176,7 +168,8 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             raise ValueError("Give either y or target, not both.")
         if target is not None:
             self.target_ = target
-            self._target_column, read = self._number_column(table, target)
+            self._target_column = self._number_column(table, target)
+            read = _read_by(self._target_column, table)
         elif y is not None:
             name = getattr(y, "name", None)
             self.target_ = name if isinstance(name, str) else None
@@ -191,12 +184,11 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             self.missing_targets(training.facts.missing, table.num_rows, first)
         return training
 
-    def _number_column(self, table: TableRows | TableReader, name: str) -> tuple[NumberColumn, ReadNumbers]:
-        """How the numbers of a column are written, and what reads them from record batches."""
+    def _number_column(self, table: TableRows | TableReader, name: str) -> NumberColumn:
+        """How the numbers of a column are written."""
         check_columns([name], table.column_names)
         arrays = (batch.column(name) for batch in table.rows(0, table.num_rows))
-        column = fit_target(arrays, name, decimal=self.decimal, source=table)
-        return column, lambda batch, row: read_target(column, batch.column(name), source=table, first_row=row)
+        return fit_target(arrays, name, decimal=self.decimal, source=table)
 
     @staticmethod
     def _given_targets(y: ArrayLike, rows: TableRows | TableReader) -> Array:
@@ -216,7 +208,7 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
             if sample_weight is None:
                 return None
             return _given(np.asarray(sample_weight, dtype=np.float64).reshape(table.num_rows))
-        return _checked_weights(self.weight, self._number_column(table, self.weight)[1], table)
+        return _read_weights(self._number_column(table, self.weight), table)
 
     def check_gaps(self, training: TrainingRows) -> None:
         """An error that lists the gaps in the columns that would be used."""
@@ -275,29 +267,11 @@ class TableReading(BaseEstimator):  # type: ignore[misc]
     def streamed(self, X: TableLike) -> RowsWithTarget:
         """The rows of a table that have a target, chunk by chunk."""
         check_is_fitted(self)
-        name, table = self._target_name(), self._readable(X)
-        source = locator_of(table)
-
-        def read(array: pa.Array, first_row: int) -> Array:
-            return read_target(self._target_column, array, source=source, first_row=first_row)
-
-        return RowsWithTarget(table, name, read, self._later_weights(source))
-
-    def _later_weights(self, source: Locator | None) -> ReadNumbers | None:
-        """The reader of weights of rows that come after the fit."""
-        if self.weight is None:
-            return None
-        name, column = self.weight, plain_target(self.weight, decimal=self.decimal or "")
-
-        def read(batch: pa.RecordBatch, row: int) -> Array:
-            if name not in batch.schema.names:
-                raise DataError(
-                    f"The rows have no column {name!r}, which held the weights of the rows of the fit: add it, with 1 "
-                    "for rows that count once."
-                )
-            return read_target(column, batch.column(name), source=source, first_row=row)
-
-        return _checked_weights(name, read, source)
+        table = self._readable(X)
+        source, read_weights = locator_of(table), None
+        if self.weight is not None:
+            read_weights = _read_weights(plain_target(self.weight, decimal=self.decimal or ""), source)
+        return RowsWithTarget(table, self._target_name(), _read_by(self._target_column, source), read_weights)
 
     def check_streamed(self, rows: RowsWithTarget) -> None:
         """After a pass: an error if there were no targets, a warning if some were missing."""
@@ -313,8 +287,20 @@ def _given(values: Array) -> ReadNumbers:
     return lambda batch, row: values[row : row + batch.num_rows]
 
 
-def _checked_weights(name: str, read: ReadNumbers, source: Locator | None) -> ReadNumbers:
+def _read_by(column: NumberColumn, source: Locator | None) -> ReadNumbers:
+    """The reader of a column whose way of writing numbers is known."""
+    return lambda batch, row: read_target(column, batch.column(column.name), source=source, first_row=row)
+
+
+def _read_weights(column: NumberColumn, source: Locator | None) -> ReadNumbers:
+    name, read = column.name, _read_by(column, source)
+
     def weights(batch: pa.RecordBatch, row: int) -> Array:
+        if name not in batch.schema.names:
+            raise DataError(
+                f"The rows have no column {name!r}, which held the weights of the rows of the fit: add it, with 1 for "
+                "rows that count once."
+            )
         found = read(batch, row)
         if not bool((found >= 0.0).all()):
             place = row_label(row + int(np.flatnonzero(~(found >= 0.0))[0]), source)

@@ -1,19 +1,24 @@
-"""``CategoryColumn``: texts out of a known set, as numbers."""
+"""Texts out of a known set, as numbers: ``CategoryColumn``, and the mean targets that it may use, ``CategoryMeans``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..data.permutation import SPLITMIX64_STEP, splitmix64
 from .arrow_values import family, plain, text_values
-from .columns import MOST_REPRESENTATIVES, Cells, FittedColumn, is_blank, wrong_family
-from .text_values import parse_numbers
+from .columns import MOST_REPRESENTATIVES, Cells, FittedColumn, wrong_family
+from .text_values import is_blank, parse_numbers
+
+Array = npt.NDArray[np.float64]
+FOLDS = 10
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class CategoryColumn(FittedColumn):
     categories: tuple[str, ...]
     counts: tuple[int, ...]
     means: tuple[float, ...] = field(default=(), kw_only=True)
-    out_of_fold: npt.NDArray[np.float64] | None = field(default=None, kw_only=True, compare=False)
+    out_of_fold: Array | None = field(default=None, kw_only=True, compare=False)
 
     type_name: ClassVar[str] = "category"
     kinds: ClassVar[tuple[str, ...]] = ("category",)
@@ -55,7 +60,7 @@ class CategoryColumn(FittedColumn):
         return []
 
     @cached_property
-    def _means(self) -> npt.NDArray[np.float64]:
+    def _means(self) -> Array:
         # The last entry is that of new categories: index -1 finds it.
         return np.array([*self.means, 0.0])
 
@@ -69,7 +74,7 @@ class CategoryColumn(FittedColumn):
         return self.counts[0] > self.counts[-1]
 
     @cached_property
-    def _log_frequencies(self) -> npt.NDArray[np.float64]:
+    def _log_frequencies(self) -> Array:
         # The last entry is that of new categories: index -1 finds it.
         return np.log1p(np.array([*self.counts, 0], dtype=np.float64))
 
@@ -104,11 +109,11 @@ class CategoryColumn(FittedColumn):
         """The most frequent category."""
         cells.values[cells.missing] = 0
 
-    def encode(self, cells: Cells) -> npt.NDArray[np.float64]:
+    def encode(self, cells: Cells) -> Array:
         """One column per category, or rank and frequency."""
         codes = cells.values
         if self.encoding == "one-hot":
-            one_hot: npt.NDArray[np.float64] = (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
+            one_hot: Array = (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
             return one_hot
         if self.encoding in ("rank", "target mean"):
             if self.encoding == "rank":
@@ -124,9 +129,86 @@ class CategoryColumn(FittedColumn):
         """New categories, and gaps where the fit had none."""
         return (cells.values < 0) & ~(cells.missing & self.indicator)
 
-    def representatives(self) -> npt.NDArray[np.float64]:
+    def representatives(self) -> Array:
         """All categories, or some from the lowest to the highest mean target, or from the commonest to the rarest."""
         order = np.argsort(self.means) if self.means else np.arange(len(self.categories))
         places = np.linspace(0, len(order) - 1, min(len(order), MOST_REPRESENTATIVES - 2)).astype(np.int64)
         codes = np.unique(np.append(order[places], [0, len(order) - 1]))
         return self._with_indicator(self.encode(Cells(codes, np.zeros(len(codes), dtype=bool))))
+
+
+class ShrunkMeans(NamedTuple):
+    """By category, as differences from the mean of all rows: ``(categories,)`` and ``(categories, FOLDS)``."""
+
+    means: Array
+    out_of_fold: Array
+
+
+def fold_of(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The fold of each row of a table: pseudo-random, and the same however the table is cut into chunks."""
+    keys: npt.NDArray[np.uint64] = splitmix64(rows.astype(np.uint64) + np.uint64(3 * SPLITMIX64_STEP % 2**64))
+    folds: npt.NDArray[np.int64] = (keys % np.uint64(FOLDS)).astype(np.int64)
+    return folds
+
+
+class CategoryMeans:
+    """Sums of targets by category and fold.
+
+    A mean that contains a row's own target reveals it, and a model learns to believe it: error bars become far too
+    narrow. Leaving out the row alone is no better, because what is missing from the sum is the target. So training rows
+    get means over the other folds; new rows get those over all rows.
+
+    Example:
+        >>> means = CategoryMeans()
+        >>> means.add(["a", "b"], np.array([0, 0, 1, 1]), np.array([1.0, 1.0, 3.0, 3.0]), np.arange(4))
+        >>> means.shrunk(["a", "b"]).means.round(2).tolist()
+        [-1.0, 1.0]
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Array] = {}
+        self._rows = 0
+        self._total = 0.0
+        self._squares = 0.0
+
+    def add(
+        self,
+        texts: Sequence[str],
+        codes: npt.NDArray[np.int64],
+        targets: Array,
+        rows: npt.NDArray[np.int64],
+    ) -> None:
+        """Different texts, which of them each row has, the targets and the numbers of the rows."""
+        bins = codes * FOLDS + fold_of(rows)
+        size = len(texts) * FOLDS
+        sums = np.bincount(bins, targets, size).reshape(-1, FOLDS)
+        counts = np.bincount(bins, minlength=size).reshape(-1, FOLDS)
+        for text, *both in zip(texts, sums, counts, strict=True):
+            if text in self._sums:
+                self._sums[text] += both
+            else:
+                self._sums[text] = np.array(both, dtype=np.float64)
+        self._rows += len(targets)
+        self._total += float(targets.sum())
+        self._squares += float(targets @ targets)
+
+    def shrunk(self, categories: Sequence[str]) -> ShrunkMeans:
+        """The best linear estimates of the effects of categories, for variances found from the same sums."""
+        center = self._total / max(self._rows, 1)
+        nothing = np.zeros((2, FOLDS))
+        sums, counts = np.stack([self._sums.get(text, nothing) for text in categories], axis=1)
+        sums = sums - center * counts
+        total, count = sums.sum(axis=1), counts.sum(axis=1)
+        rows, groups = float(count.sum()), len(categories)
+        between_squares = float((total**2 / np.maximum(count, 1.0)).sum())
+        within = max(0.0, self._squares - self._rows * center**2 - between_squares) / max(1.0, rows - groups)
+        # The analysis of variance with one random effect.
+        typical = (rows - float((count**2).sum()) / max(rows, 1.0)) / max(1, groups - 1)
+        between = (between_squares / max(1, groups - 1) - within) / max(typical, 1e-12)
+        floor = 1e-6 * within + np.finfo(np.float64).tiny
+        prior_rows = within / max(between, floor)
+        smallest = np.finfo(np.float64).tiny
+        return ShrunkMeans(
+            total / (count + prior_rows + smallest),
+            (total[:, None] - sums) / (count[:, None] - counts + prior_rows + smallest),
+        )

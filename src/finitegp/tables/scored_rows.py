@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..lite.target_scale import COVERAGES, NODE_WEIGHTS
-from ..metrics import Scores
+from ..metrics import Scores, score_rows
 
 Array = npt.NDArray[np.float64]
 SCORED_COVERAGES = (0.5, 0.9, 0.95)
@@ -57,26 +56,14 @@ class ScoredRows(NamedTuple):
 
     def scores(self, name: str = "this model") -> Scores:
         """The scores."""
-        errors, count = self.targets - self.mean, len(COVERAGES)
-        rmse, variance = math.sqrt(float(np.mean(errors**2))), float(self.targets.var())
+        count = len(COVERAGES)
         inside = (self.lower <= self.targets[:, None]) & (self.targets[:, None] <= self.upper)
-        shares = inside[:, count:].mean(axis=0).tolist()
-        crps = quantile_crps(self.lower[:, :count], self.upper[:, :count], self.targets)
-        return Scores(
-            name=name,
-            rmse=rmse,
-            mae=float(np.abs(errors).mean()),
-            r_squared=1.0 - rmse**2 / variance if variance > 0.0 else None,
-            nlpd=-float(self.log_density.mean()),
-            crps=float(crps.mean()),
-            coverage=dict(zip(SCORED_COVERAGES, shares, strict=True)),
-            largest_standardized_residual=float(np.abs(errors / self.std).max()),
-            rmse_error=_standard_error(errors**2) / (2.0 * rmse) if rmse > 0.0 else 0.0,
-            mae_error=_standard_error(np.abs(errors)),
-            nlpd_error=_standard_error(self.log_density),
+        return score_rows(
+            name,
+            self.mean,
+            self.std,
+            self.targets,
+            density=self.log_density,
+            crps=quantile_crps(self.lower[:, :count], self.upper[:, :count], self.targets),
+            inside=dict(zip(SCORED_COVERAGES, inside[:, count:].T, strict=True)),
         )
-
-
-def _standard_error(values: Array) -> float:
-    # A density of zero has no spread.
-    return float(values.std()) / math.sqrt(len(values)) if np.isfinite(values).all() else math.inf

@@ -1,8 +1,9 @@
-"""Files that are read as a whole: Arrow (Feather) files and Excel workbooks."""
+"""``TableFile``, the interface of all files of tables; and those that are read as a whole, Feather and Excel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,17 +15,60 @@ from ..errors import DataError
 ENDINGS = (".feather", ".arrow", ".xlsx")
 
 
-class MemoryFile:
+class TableFile(ABC):
+    """One file of a table.
+
+    Attributes:
+        path: Where it is.
+        types: The type of every column that is read, by name, in the order of the file.
+        num_rows: Of the whole file, without a header.
+    """
+
+    path: Path
+    types: dict[str, pa.DataType]
+    num_rows: int
+
+    @abstractmethod
+    def reading_bytes(self, chunk_size: int) -> int:
+        """About how much memory reading takes besides the chunk that is given out."""
+
+    @abstractmethod
+    def rows(self, start: int, stop: int, columns: Sequence[str], chunk_size: int) -> Iterator[pa.RecordBatch]:
+        """Record batches of the rows from ``start`` to ``stop`` with these columns at least, of about a chunk each."""
+
+    def line_of(self, row: int) -> int | None:
+        """The line on which a row stands, counted from 1; None unless the file is text."""
+        return None
+
+
+def chosen_columns(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+    """The columns of a file that are to be read: those that are asked for, or all."""
+    check_unique(names, str(path))
+    for name in columns or ():
+        if name not in names:
+            raise DataError(unknown_column(name, names, str(path)))
+    return list(names if columns is None else columns)
+
+
+def rows_between(batches: Iterable[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    """The rows of record batches from ``start`` to ``stop``."""
+    seen = 0
+    for batch in batches:
+        first, last = max(start - seen, 0), min(stop - seen, batch.num_rows)
+        if first < last:
+            yield batch.slice(first, last - first)
+        seen += batch.num_rows
+        if seen >= stop:
+            return
+
+
+class MemoryFile(TableFile):
     """One Arrow file, or the first sheet of an Excel workbook, in memory."""
 
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
         self.path = path
         table = _read_sheet(path) if path.name.lower().endswith(".xlsx") else _read_arrow(path)
-        check_unique(table.column_names, str(path))
-        for name in columns or ():
-            if name not in table.column_names:
-                raise DataError(unknown_column(name, table.column_names, str(path)))
-        self._table = table if columns is None else table.select(list(columns))
+        self._table = table.select(chosen_columns(path, table.column_names, columns))
         self.types = {field.name: field.type for field in self._table.schema}
         self.num_rows = self._table.num_rows
 
@@ -32,9 +76,9 @@ class MemoryFile:
         """The bytes that the table takes."""
         return int(self._table.nbytes)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows in record batches."""
-        yield from self._table.to_batches()
+    def rows(self, start: int, stop: int, columns: Sequence[str], chunk_size: int) -> Iterator[pa.RecordBatch]:
+        """The rows as they are in memory."""
+        return rows_between(self._table.to_batches(), start, stop)
 
 
 def _read_arrow(path: Path) -> pa.Table:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from .dates import NOT_A_MOMENT, read_moments
 from .sketches import CategoryCounter, MomentSketch, NumberSketch, WordCounter
-from .text_values import NOT_A_MOMENT, parse_numbers
-from .written_dates import read_moments
-from .written_numbers import read_numbers
+from .text_values import is_blank, parse_numbers, read_numbers
 
 _MAX_UNITS = 20
 
@@ -27,13 +24,13 @@ class DistinctTexts:
         indices: For each row the number of its text; ``len(texts)`` where it is null.
     """
 
-    def __init__(self, texts: pa.Array, blank: Callable[[pa.Array], pa.Array]) -> None:
+    def __init__(self, texts: pa.Array) -> None:
         encoded = texts.dictionary_encode()
         self.texts = encoded.dictionary
         self.indices = encoded.indices.fill_null(len(self.texts)).to_numpy(zero_copy_only=False).astype(np.int64)
         self.counts = np.bincount(self.indices, minlength=len(self.texts) + 1)[:-1].tolist()
         self.spelled = self.texts.to_pylist()
-        self.filled: npt.NDArray[np.bool_] = ~blank(self.texts)
+        self.filled: npt.NDArray[np.bool_] = ~is_blank(self.texts)
 
     def count(self, chosen: npt.NDArray[np.bool_], counter: CategoryCounter | WordCounter) -> None:
         """Give those texts that are chosen, with their counts, to a counter."""

@@ -17,7 +17,7 @@ from ..predictive import Prediction
 from ..scaled import ScaledGP
 from .encoder import TableEncoder
 from .rows import TableRows
-from .scoring import SCORED_COVERAGES, ScoredRows
+from .scored_rows import SCORED_COVERAGES, ScoredRows
 from .target_scale import TargetScale
 
 Array = npt.NDArray[np.float64]
@@ -101,7 +101,7 @@ class TablePredictor:
         return np.where(possible, density, -np.inf)
 
     def score(self, prediction: Prediction, targets: Array) -> ScoredRows:
-        """All that scores need, for rows whose targets are known."""
+        """Predictions, densities and intervals of rows whose targets are known, for scores."""
         lower, upper = self.intervals(prediction, (*COVERAGES, *SCORED_COVERAGES))
         own = slice(0, len(COVERAGES))
         identity = self.scale.name == "identity"

@@ -26,9 +26,9 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from .data.iterables import as_source
 from .data.sources import Data, Source
 from .data.spool import Progress, SpooledSource, open_spool, spool, spool_temporarily
-from .data.sums import Share, Sums
+from .data.sums import COMPLETE, Chunk, Chunks, Share, Sums
 from .errors import DataError, LostRankError
-from .statistics import FeatureStatistics, sum_statistics
+from .statistics import FeatureStatistics, RunningSums
 
 _Written = TypeVar("_Written")
 _Rest = TypeVar("_Rest")
@@ -87,25 +87,28 @@ class Ranks(Sums):
     def shard(self, data: Data) -> Source:
         """The same rows, of which exact passes read this rank's share; all ranks get the sums over all rows."""
         source = copy.copy(as_source(data))
-        source.sums = self
+        source.sums = self if self.world_size > 1 else COMPLETE
         return source
 
-    def sum_statistics(self, parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
-        """The sum of all parts of all ranks, of which this rank may have none; each is made while it is added.
+    def each_chunk(self, source: Chunks[Chunk], use: Callable[[Chunk], object]) -> None:
+        """Call a function with each chunk of this rank's rows in turn, as :meth:`working`."""
+        with self.working() as beat:
+            for rows in source.part(self.share):
+                use(rows)
+                del rows  # not kept while the next chunk passes
+                beat()
+
+    def sum_statistics(self, own: RunningSums) -> FeatureStatistics:
+        """The row sums of all ranks, of which this rank may have no rows.
 
         Raises:
-            DataError: If no rank has parts.
+            DataError: If no rank has rows.
         """
         if self.world_size == 1:
-            return sum_statistics(parts)
-        total: FeatureStatistics | None = None
-        with self.working() as beat:
-            for part in parts:
-                total = part.clone() if total is None else total.accumulate(part)
-                del part  # not kept while the next one is made
-                beat()
-        own = (0, 0) if total is None else (total.num_features, total.num_targets)
-        shapes = {(int(d), int(t)) for d, t in self._gather(torch.tensor(own)).tolist() if d}
+            return own.total()
+        total = None if own.is_empty else own.total()
+        shape = (0, 0) if total is None else (total.num_features, total.num_targets)
+        shapes = {(int(d), int(t)) for d, t in self._gather(torch.tensor(shape)).tolist() if d}
         if not shapes:
             raise DataError("There are no rows: the data are empty.")
         if len(shapes) > 1:

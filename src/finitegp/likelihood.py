@@ -117,7 +117,7 @@ def negative_log_marginal_likelihood(
     noise_variance = check_noise_variance(noise_variance)
     if statistics.num_data <= 0:
         raise DataError("There are no rows: the likelihood of no data is not defined.")
-    n, d, t = statistics.num_data, statistics.num_features, statistics.num_targets
+    n, (d, t) = statistics.num_data, statistics.projected_targets.shape
     factor = regularized_gram_factor(statistics, noise_variance)
     weights = factor.solve(statistics.projected_targets)
     squared_weights = float(weights.square().sum())

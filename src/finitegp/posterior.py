@@ -136,9 +136,9 @@ class WeightPosterior:
         return self.update(other.statistics)
 
     def _check_features(self, features: Tensor) -> Tensor:
-        if features.ndim != 2 or features.shape[1] != self.num_features:
+        if features.shape[1:] != self.weight_mean.shape[:1]:
             raise DataError(f"features must have shape (rows, {self.num_features}), but have {tuple(features.shape)}.")
         return features.detach().to(self.weight_mean)
 
     def _squeeze(self, values: Tensor) -> Tensor:
-        return values[:, 0] if self.statistics.num_targets == 1 else values
+        return values[:, 0] if values.shape[1] == 1 else values

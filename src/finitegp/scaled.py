@@ -116,8 +116,11 @@ class ScaledGP:
         # At least one part, so that no rows are refused by who can name what is wrong.
         for start in range(0, max(_row_count(inputs), 1), size):
             scaled = self._scaled_inputs(rows[start : start + size])
-            predicted = self._predicted(scaled, return_covariance=return_covariance)
-            found = self._in_target_units(self._combine(scaled, predicted))
+            checked = ArraySource(scaled).rows(0, len(scaled), first_row=start)
+            predicted = [
+                each.fitted.predict_rows(checked, return_covariance=return_covariance) for each in self.components
+            ]
+            found = self._in_target_units(self._combine(scaled, self._with_trees(scaled, predicted)))
             wrong = ~(torch.isfinite(found.mean.reshape(len(scaled), -1)).all(dim=1) & torch.isfinite(found.variance))
             if bool(wrong.any()):
                 raise NumericalError(
@@ -133,7 +136,8 @@ class ScaledGP:
         # At least one part, so that no rows are refused by who can name what is wrong.
         for start in range(0, max(len(found), 1), self.chunk_size):
             scaled = self._scaled_inputs(rows[start : start + self.chunk_size])
-            means = [component.weight * component.fitted.predict_mean(scaled) for component in self.components]
+            checked = ArraySource(scaled).rows(0, len(scaled), first_row=start)
+            means = [component.weight * component.fitted.mean_of_rows(checked) for component in self.components]
             mean = torch.stack(means).sum(dim=0)
             found[start : start + self.chunk_size] = mean if self.trees is None else self.trees.blend(scaled, mean)
         return found * float(self.target_scaler.scale) + float(self.target_scaler.mean)
@@ -313,12 +317,8 @@ class ScaledGP:
         changed = [replace(component, fitted=each, **nothing) for component, each in pairs]
         return replace(self, components=tuple(changed))
 
-    def _predicted(self, scaled: Array, *, return_covariance: bool = False) -> list[Prediction]:
-        """The prediction of each component, the trees' part of the mean taken in."""
-        found = [each.fitted.predict(scaled, return_covariance=return_covariance) for each in self.components]
-        return self._with_trees(scaled, found)
-
     def _with_trees(self, scaled: Array, predicted: list[Prediction]) -> list[Prediction]:
+        """The predictions with the trees' part of the mean taken in."""
         if self.trees is None:
             return predicted
         return [replace(each, mean=self.trees.blend(scaled, each.mean)) for each in predicted]

@@ -71,19 +71,21 @@ def exact_gradient(model: FeatureGP, data: Data) -> ExactGradient:
 def _two_pass_gradient(model: FeatureGP, source: Source) -> MarginalLikelihood:
     sums = source.sums
     with torch.no_grad():
-        statistics = sums.sum_statistics(model.partial_statistics(source, share=sums.share))
+        statistics = model.sum_statistics(source)
     noise_variance = model.noise_variance
     factor = regularized_gram_factor(statistics, noise_variance)
     weights = factor.solve(statistics.projected_targets)
     inverse_gram = factor.inverse()
     model.zero_grad(set_to_none=True)
     residual_squares = 0.0
-    with sums.working() as beat:
-        for rows in source.part(sums.share):
-            features, log_scale = model.checked_forward(rows)
-            whitened = features.detach() @ inverse_gram.to(features)
-            residual_squares += _push(rows, features, log_scale, weights, whitened, noise_variance)
-            beat()
+
+    def push(rows: Rows) -> None:
+        nonlocal residual_squares
+        features, log_scale = model.checked_forward(rows)
+        whitened = features.detach() @ inverse_gram.to(features)
+        residual_squares += _push(rows, features, log_scale, weights, whitened, noise_variance)
+
+    sums.each_chunk(source, push)
     residual_squares = sums.add_number(residual_squares)
     sums.add_gradients(list(model.parameters()))
     _set_noise_gradient(model, residual_squares, float(inverse_gram.trace()), statistics.num_data, weights)

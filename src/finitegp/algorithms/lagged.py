@@ -129,9 +129,10 @@ class Lagged(Algorithm):
         """Solve the first weights from a few batches that no step has used."""
         if len(batches) == 0:
             raise DataError("batches must hold at least one batch.")
-        for batch in batches:
+        targets = [batch.observed for batch in batches]
+        for batch, observed in zip(batches, targets, strict=True):
             features, log_scale = self.model(batch.inputs, batch.weights)
-            self._pending.append((features, batch.observed, log_scale))
+            self._pending.append((features, observed, log_scale))
         self._refresh(solve_weights=True)
 
     def gradient(self, batch: Rows) -> BatchGradient:

@@ -23,7 +23,7 @@ from ..errors import DataError
 from .arrays import ArraySource
 from .iterables import as_source
 from .naming import listed, row_label
-from .row_files import Array, RecordField, RowFile
+from .row_files import Array, Index, RecordField, RowFile
 from .scaling import Moments
 from .sources import Data, Measure, Rows, Source, check_chunk_size
 
@@ -65,6 +65,10 @@ class SpooledSource(ArraySource):
         names = manifest["column_names"]
         super().__init__(inputs, *fields[:2], counts=fields[2], chunk_size=chunk_size, column_names=names)
         self._checked = True  # before they were written
+
+    def _values(self, which: slice | Index) -> list[Any]:
+        records = self._file[which]  # all fields at once
+        return [None if part is None else part.of(records) for part in self._parts()]
 
     def measure(self) -> Measure:
         """The measure that was taken when the rows were written."""

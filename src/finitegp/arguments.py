@@ -57,6 +57,20 @@ def check_arguments(public: Public) -> Public:
     return public
 
 
+def check_at_least_one(**values: float) -> None:
+    """An error that names the first argument below one."""
+    for name, value in values.items():
+        if not value >= 1:
+            raise ValueError(f"{name} must be at least 1, but is {value}.")
+
+
+def check_positive(**values: float) -> None:
+    """An error that names the first argument that is not positive."""
+    for name, value in values.items():
+        if not value > 0.0:
+            raise ValueError(f"{name} must be positive, but is {value}.")
+
+
 def _takes_arguments(method: types.FunctionType) -> bool:
     """Whether there is an argument besides the object itself."""
     code = method.__code__

@@ -28,7 +28,7 @@ from .data.sources import Data, Source
 from .data.spool import Progress, SpooledSource, open_spool, spool, spool_temporarily
 from .data.sums import COMPLETE, Chunk, Chunks, Share, Sums
 from .errors import DataError, LostRankError
-from .statistics import FeatureStatistics, RunningSums
+from .statistics import FeatureStatistics, sum_statistics
 
 _Written = TypeVar("_Written")
 _Rest = TypeVar("_Rest")
@@ -98,17 +98,22 @@ class Ranks(Sums):
                 del rows  # not kept while the next chunk passes
                 beat()
 
-    def sum_statistics(self, own: RunningSums) -> FeatureStatistics:
-        """The row sums of all ranks, of which this rank may have no rows.
+    def sum_statistics(self, parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
+        """The sum of all parts of all ranks, of which this rank may have none; each is made while it is added.
 
         Raises:
-            DataError: If no rank has rows.
+            DataError: If no rank has parts.
         """
         if self.world_size == 1:
-            return own.total()
-        total = None if own.is_empty else own.total()
-        shape = (0, 0) if total is None else (total.num_features, total.num_targets)
-        shapes = {(int(d), int(t)) for d, t in self._gather(torch.tensor(shape)).tolist() if d}
+            return sum_statistics(parts)
+        total: FeatureStatistics | None = None
+        with self.working() as beat:
+            for part in parts:
+                total = part.clone() if total is None else total.accumulate(part)
+                del part  # not kept while the next one is made
+                beat()
+        own = (0, 0) if total is None else (total.num_features, total.num_targets)
+        shapes = {(int(d), int(t)) for d, t in self._gather(torch.tensor(own)).tolist() if d}
         if not shapes:
             raise DataError("There are no rows: the data are empty.")
         if len(shapes) > 1:

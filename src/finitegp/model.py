@@ -24,16 +24,13 @@ from .likelihood import (
     MarginalLikelihood,
     NoiseOptimum,
     RowGradients,
-    negative_log_marginal_likelihood,
+    likelihood_in_passes,
     optimal_noise,
 )
 from .noise import ConstantNoise, NoiseModel
 from .posterior import WeightPosterior
 from .predictive import Prediction
 from .statistics import FeatureStatistics, RunningSums
-
-# Above this estimated relative rounding error, the NLML is evaluated with a second pass over the rows.
-_ONE_PASS_TOLERANCE = 1e-10
 
 
 class TracedFeatures(NamedTuple):
@@ -89,11 +86,10 @@ class FeatureGP(nn.Module):
             raise TypeError(f"feature_map must be a torch nn.Module, but is a {type(feature_map).__name__}.")
         if noise_variance is not None and noise_model is not None:
             raise ValueError("Give noise_variance or noise_model, not both: the noise model holds the variance.")
-        if not (math.isfinite(output_scale) and output_scale > 0.0):
-            raise ValueError(f"output_scale must be positive and finite, but is {output_scale}.")
         self.feature_map = feature_map
         self.noise: NoiseModel = noise_model or ConstantNoise(0.1 if noise_variance is None else noise_variance)
-        self.log_output_scale = nn.Parameter(torch.tensor(math.log(output_scale)), requires_grad=learn_output_scale)
+        self.log_output_scale = nn.Parameter(torch.zeros(()), requires_grad=learn_output_scale)
+        self.set_output_scale(output_scale)
         self.feature_dtype: torch.dtype | None = None  # of the features last computed by `checked_forward`
 
     @property
@@ -220,9 +216,9 @@ class FeatureGP(nn.Module):
         """
         return self.exact_copy().sum_statistics(as_source(data))
 
-    def partial_statistics(self, data: Data) -> Iterator[FeatureStatistics]:
+    def partial_statistics(self, data: Data, *, share: Share = WHOLE) -> Iterator[FeatureStatistics]:
         """The row sums of each chunk in turn, in the model's own float type (:meth:`statistics` uses float64)."""
-        for rows in as_source(data):
+        for rows in as_source(data).part(share):
             sums = RunningSums()
             self._add_rows(sums, rows)
             yield sums.total()
@@ -240,7 +236,7 @@ class FeatureGP(nn.Module):
         """:meth:`statistics` in the model's own float type."""
         sums = RunningSums()
         source.sums.each_chunk(source, lambda rows: self._add_rows(sums, rows))
-        return source.sums.sum_statistics(sums)
+        return source.sums.sum_statistics(() if sums.is_empty else (sums.total(),))
 
     def _add_rows(self, sums: RunningSums, rows: Rows) -> None:
         features, log_scale = self.checked_forward(rows)
@@ -261,36 +257,26 @@ class FeatureGP(nn.Module):
         exact = self.exact_copy()
         source = as_source(data)
         statistics = exact.sum_statistics(source)
-        noise_variance = exact.noise.variance
         # A module may cast to a coarser type inside; then the value is only as good as its features.
         coarse = exact.feature_dtype if exact.feature_dtype is not None else torch.float64
         rounding = source.sums.largest(0.0 if coarse == torch.float64 else torch.finfo(coarse).eps)
-        value = negative_log_marginal_likelihood(
-            statistics, noise_variance, feature_rounding=rounding, tolerance=math.inf
-        )
-        if value.relative_rounding_error <= _ONE_PASS_TOLERANCE:
-            return value
-        weights = WeightPosterior(statistics, noise_variance).weight_mean
-        residual_squares = 0.0
 
-        def add_residuals(rows: Rows) -> None:
-            nonlocal residual_squares
-            features, log_scale = exact.checked_forward(rows)
-            residuals = features.to(torch.float64) @ weights - rows.observed.to(features.device)
-            if log_scale is not None:
-                residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
-            if rows.counts is not None:
-                residuals = residuals * rows.counts.to(residuals).sqrt()[:, None]
-            residual_squares += float(residuals.square().sum())
+        def residual_squares(weights: Tensor) -> float:
+            found: list[float] = []
+            source.sums.each_chunk(source, lambda rows: found.append(exact.residual_squares(rows, weights)))
+            return source.sums.add_number(sum(found))
 
-        source.sums.each_chunk(source, add_residuals)
-        residual_squares = source.sums.add_number(residual_squares)
-        return negative_log_marginal_likelihood(
-            statistics,
-            noise_variance,
-            residual_sum_of_squares=residual_squares,
-            feature_rounding=rounding,
-        )
+        return likelihood_in_passes(statistics, exact.noise.variance, residual_squares, feature_rounding=rounding)
+
+    def residual_squares(self, rows: Rows, weights: Tensor) -> float:
+        """The sum of squared residuals of one chunk at these weights, each divided by its row's noise scale."""
+        features, log_scale = self.checked_forward(rows)
+        residuals = features.to(torch.float64) @ weights - rows.observed.to(features.device)
+        if log_scale is not None:
+            residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
+        if rows.counts is not None:
+            residuals = residuals * rows.counts.to(residuals).sqrt()[:, None]
+        return float(residuals.square().sum())
 
     def nlml(self, data: Data) -> float:
         """The exact negative log marginal likelihood per row."""

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .arguments import check_arguments
+from .arguments import check_arguments, check_at_least_one
 from .errors import DataError, NumericalError
 from .likelihood import check_noise_variance, regularized_gram_factor
 from .predictive import Prediction
@@ -75,8 +75,7 @@ class WeightPosterior:
 
     def sample_weights(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draws from the posterior, ``(num_samples, d, t)``: each is a plain linear function of the features."""
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, but is {num_samples}.")
+        check_at_least_one(num_samples=num_samples)
         d, t = self.weight_mean.shape
         normal = torch.randn(d, num_samples * t, dtype=torch.float64, generator=generator)
         deviations = math.sqrt(self.noise_variance) * self.factor.transposed_half_solve(normal.to(self.weight_mean))

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from .arguments import check_arguments
+from .arguments import check_arguments, check_at_least_one
 from .combination import combine
 from .component import Component
 from .conformal import ConformalScores
@@ -214,8 +214,7 @@ class ScaledGP:
 
         Each row by itself is distributed as in :meth:`predict`; rows are correlated as those of the GP are.
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, but is {num_samples}.")
+        check_at_least_one(num_samples=num_samples)
         if seed < 0:
             raise ValueError(f"seed must not be negative, but is {seed}.")
         random = np.random.default_rng(seed)

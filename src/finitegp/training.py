@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .algorithms.base import Algorithm
-from .arguments import check_arguments
+from .arguments import check_arguments, check_at_least_one
 from .callbacks.base import Callback
 from .checkpoint import load_checkpoint
 from .data.sampling import GATHERED_BATCHES, Sampler
@@ -87,16 +87,14 @@ def train(
         >>> run.step, model.nlml(data) < before
         (100, True)
     """
-    for name, value in (("epochs", epochs), ("initial_batches", initial_batches)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, but is {value}.")
-    if micro_batch_size is not None and micro_batch_size < 1:
-        raise ValueError(f"micro_batch_size must be at least 1, but is {micro_batch_size}.")
-    if micro_batch_size is not None and not algorithm.has_mean_gradient:
-        raise ValueError(
-            f"micro_batch_size cannot be used with {type(algorithm).__name__} as it is set: its gradient is not a mean "
-            "over the rows of a batch."
-        )
+    check_at_least_one(epochs=epochs, initial_batches=initial_batches)
+    if micro_batch_size is not None:
+        check_at_least_one(micro_batch_size=micro_batch_size)
+        if not algorithm.has_mean_gradient:
+            raise ValueError(
+                f"micro_batch_size cannot be used with {type(algorithm).__name__} as it is set: its gradient is not a "
+                "mean over the rows of a batch."
+            )
     algorithm.micro_batch_size = micro_batch_size
     algorithm.share_steps(ranks)
     model = algorithm.model

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one, check_positive
 from ..data import Rows
 from ..data.sources import Data
 from ..distributed import ALONE, Ranks
@@ -77,12 +77,8 @@ class Algorithm(nn.Module, ABC):
         minimum_noise_variance: float = 1e-8,
     ) -> None:
         super().__init__()
-        if num_data < 1:
-            raise ValueError(f"num_data must be at least 1, but is {num_data}.")
-        if num_targets < 1:
-            raise ValueError(f"num_targets must be at least 1, but is {num_targets}.")
-        if not minimum_noise_variance > 0.0:
-            raise ValueError(f"minimum_noise_variance must be positive, but is {minimum_noise_variance}.")
+        check_at_least_one(num_data=num_data, num_targets=num_targets)
+        check_positive(minimum_noise_variance=minimum_noise_variance)
         self.model = model
         self.num_data = num_data
         self.num_targets = num_targets

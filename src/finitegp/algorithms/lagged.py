@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..data import Rows
 from ..data.sources import Data
 from ..errors import DataError, NumericalError
@@ -89,8 +89,7 @@ class Lagged(Algorithm):
             num_targets=num_targets,
             minimum_noise_variance=minimum_noise_variance,
         )
-        if block < 1:
-            raise ValueError(f"block must be at least 1, but is {block}.")
+        check_at_least_one(block=block)
         if not window >= block:
             raise ValueError(f"window must be at least block ({block} batches), but is {window}.")
         if noise_update not in ("closed_form", "gradient"):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..arguments import check_at_least_one
 from ..errors import DataError
 from .iterables import as_source
 from .permutation import SPLITMIX64_STEP, RandomPermutation, splitmix64
@@ -82,9 +83,7 @@ class Sampler:
         share: Share = WHOLE,
         spooler: Callable[..., Source] = spool_temporarily,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("gathered_batches", gathered_batches)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, but is {value}.")
+        check_at_least_one(batch_size=batch_size, gathered_batches=gathered_batches)
         if sampling not in ("shuffle", "independent"):
             raise ValueError(f"sampling must be 'shuffle' or 'independent', but is {sampling!r}.")
         self.data = as_source(data)

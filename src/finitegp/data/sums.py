@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from ..statistics import FeatureStatistics, RunningSums
+from ..statistics import FeatureStatistics, sum_statistics
 
 Chunk = TypeVar("Chunk", covariant=True)
 
@@ -64,9 +64,9 @@ class Sums:
             use(rows)
             del rows  # not kept while the next chunk passes
 
-    def sum_statistics(self, own: RunningSums) -> FeatureStatistics:
-        """The row sums of all shares from those of the own share, which may have no rows."""
-        return own.total()
+    def sum_statistics(self, parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
+        """The sum of all parts of all shares."""
+        return sum_statistics(parts)
 
     def add_number(self, number: float) -> float:
         """The sum of a number over shares."""

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_positive
 from .arguments import check_size, wrong_width
 from .pullback import Pullback, accumulate
 
@@ -52,8 +53,7 @@ class PeriodicEmbedding(nn.Module):
         self.width = check_size("width", width)
         if self.width < 2:
             raise ValueError(f"width must be at least 2, the column itself and one output of cosines, but is {width}.")
-        if not frequency_scale > 0.0:
-            raise ValueError(f"frequency_scale must be positive, but is {frequency_scale}.")
+        check_positive(frequency_scale=frequency_scale)
         self.num_features = self.input_dim * self.width
         generator = torch.Generator().manual_seed(int(seed))
         shape = (self.input_dim, 1, count)

@@ -18,7 +18,8 @@ from .data.sources import Data, Source, check_chunk_size
 from .data.sums import WHOLE, Share
 from .errors import DataError, FeatureMapError
 from .features import count_features
-from .features.landmarks import combine_features, landmark_parts, landmarks_of, residual_variance
+from .features.composition import Combining
+from .features.landmarks import landmark_parts, landmarks_of, residual_variance
 from .features.pullback import PullbackMap
 from .likelihood import (
     MarginalLikelihood,
@@ -374,9 +375,9 @@ class FittedGP:
     def mean_of_rows(self, rows: Rows) -> Tensor:
         """:meth:`predict_mean` for rows whose values have been checked, all at once."""
         weights = self.posterior.weight_mean
-        if self._has_landmarks:
-            scaled = math.sqrt(self.model.output_scale) * weights
-            mean = combine_features(self.model.feature_map, self.model.checked_inputs(rows), scaled)
+        feature_map = self.model.feature_map
+        if self._has_landmarks and isinstance(feature_map, Combining):
+            mean = feature_map.combine(self.model.checked_inputs(rows), math.sqrt(self.model.output_scale) * weights)
         else:
             mean = self.model.checked_forward(rows)[0].to(weights) @ weights
         return mean[:, 0] if mean.shape[1] == 1 else mean

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -133,6 +133,14 @@ class ComposedFeatures(nn.Module):
         return features, pullback
 
 
+@runtime_checkable
+class Combining(Protocol):
+    """A feature map that multiplies its features with weights without making all of them."""
+
+    def combine(self, inputs: Tensor, weights: Tensor) -> Tensor:
+        """Features times weights ``(num_features, k)``."""
+
+
 class ConcatenatedFeatures(nn.Module):
     r"""Feature maps side by side: :math:`\phi(x) = [\phi_1(x), \dots, \phi_m(x)]`, so the kernels add.
 
@@ -183,6 +191,14 @@ class ConcatenatedFeatures(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
         return torch.cat([part(inputs) for part in self.maps], dim=1)
+
+    def combine(self, inputs: Tensor, weights: Tensor) -> Tensor:
+        """Features times weights ``(num_features, k)``; of maps that combine by themselves no features are made."""
+        pairs = zip(self.maps, torch.split(weights, self.sizes), strict=True)
+        parts = [
+            part.combine(inputs, mine) if isinstance(part, Combining) else part(inputs) @ mine for part, mine in pairs
+        ]
+        return torch.stack(parts).sum(dim=0)
 
 
 class ConstantFeatures(nn.Module):

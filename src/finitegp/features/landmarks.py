@@ -138,17 +138,6 @@ def residual_variance(feature_map: nn.Module, features: Tensor) -> Tensor | None
     return found
 
 
-def combine_features(feature_map: nn.Module, inputs: Tensor, weights: Tensor) -> Tensor:
-    """Features times weights ``(features, k)``; those on landmarks are never made."""
-    if isinstance(feature_map, LandmarkFeatures):
-        return feature_map.combine(inputs, weights)
-    if not isinstance(feature_map, ConcatenatedFeatures) or landmarks_of(feature_map) is None:
-        combined: Tensor = feature_map(inputs) @ weights
-        return combined
-    pairs = zip(feature_map.maps, torch.split(weights, feature_map.sizes), strict=True)
-    return torch.stack([combine_features(part, inputs, mine) for part, mine in pairs]).sum(dim=0)
-
-
 def landmark_parts(feature_map: nn.Module, features: Tensor) -> Iterator[tuple[LandmarkFeatures, Tensor]]:
     """The landmark maps side by side in a feature map that see its inputs themselves, each with its features."""
     if isinstance(feature_map, LandmarkFeatures):

@@ -436,3 +436,13 @@ def test_rows_far_outside_have_numbers_and_absurd_targets_are_refused():
     for size in (1e290, 1e-290):
         with np.errstate(all="ignore"), pytest.raises(DataError, match="divide them by a power of ten"):
             fit_auto(inputs, size * targets, effort="low")
+
+
+@pytest.mark.parametrize("verb", ["predict", "predict_mean"])
+def test_errors_count_rows_over_chunks(stack, verb):
+    inputs = np.zeros((9, 2))
+    inputs[6, 1] = np.nan
+    with pytest.raises(DataError, match="row 6, column 1 is nan"):
+        getattr(stack.with_chunks(4), verb)(inputs)
+    with pytest.raises(DataError, match="inputs have no rows"):
+        getattr(stack, verb)(np.empty((0, 2)))

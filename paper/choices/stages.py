@@ -178,16 +178,11 @@ def stages() -> dict[str, list[Task]]:
         + [(t, "bsgd", 0.3, white | {"noise_start": 0.693}) for t in ("elevators", "bike", "pol")]
         + [("elevators", "bsgd", 1.0, white), ("elevators", "bsgd", 0.1, white)]
     )
+    nearest = [("elevators", "bsgd", 0.3), ("elevators", "scgd", 0.3), ("bike", "bsgd", 0.3), ("bike", "scgd", 0.1)]
     # 14: two inputs of elevators have outliers at 80 and 110 deviations, so standardising hides the rest of them.
     plan["14-outliers"] = [
         (t, m, r, base | many | {"inputs": i} | (after | {"w_start": "linear"} if m == "scgd" else {}))
-        for t, m, r in (
-            ("elevators", "bsgd", 0.3),
-            ("elevators", "scgd", 0.3),
-            ("pol", "bsgd", 0.3),
-            ("bike", "bsgd", 0.3),
-            ("bike", "scgd", 0.1),
-        )
+        for t, m, r in (*nearest, ("pol", "bsgd", 0.3))
         for i in ("robust", "clip")
     ]
     # 15: what whitened inputs and the random start of w still lack.
@@ -214,12 +209,6 @@ def stages() -> dict[str, list[Task]]:
     # 17: how much a second seed changes.
     plan["17-seed"] = [
         (table, method, rate, base | many | {"seed": 1} | (after | linear if method == "scgd" else {}))
-        for table, method, rate in (
-            ("elevators", "bsgd", 0.3),
-            ("bike", "bsgd", 0.3),
-            ("elevators", "scgd", 0.3),
-            ("bike", "scgd", 0.1),
-            ("kin40k", "bsgd", 0.3),
-        )
+        for table, method, rate in (*nearest, ("kin40k", "bsgd", 0.3))
     ]
     return plan

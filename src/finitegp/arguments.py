@@ -52,9 +52,30 @@ def check_arguments(public: Public) -> Public:
             continue
         if isinstance(member, classmethod | staticmethod):
             setattr(public, name, type(member)(_checked(member.__func__)))
-        elif inspect.isfunction(member):
+        elif inspect.isfunction(member) and _takes_arguments(member):
             setattr(public, name, _checked(member, parameters=public if is_estimator and name == "fit" else None))
     return public
+
+
+def check_at_least_one(**values: float) -> None:
+    """An error that names the first argument below one."""
+    for name, value in values.items():
+        if not value >= 1:
+            raise ValueError(f"{name} must be at least 1, but is {value}.")
+
+
+def check_positive(**values: float) -> None:
+    """An error that names the first argument that is not positive."""
+    for name, value in values.items():
+        if not value > 0.0:
+            raise ValueError(f"{name} must be positive, but is {value}.")
+
+
+def _takes_arguments(method: types.FunctionType) -> bool:
+    """Whether there is an argument besides the object itself."""
+    code = method.__code__
+    any_number = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    return bool(any_number) or code.co_argcount + code.co_kwonlyargcount > 1
 
 
 def _checked(function: Callable[..., Any], parameters: Any = None) -> Callable[..., Any]:

@@ -26,7 +26,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from .data.iterables import as_source
 from .data.sources import Data, Source
 from .data.spool import Progress, SpooledSource, open_spool, spool, spool_temporarily
-from .data.sums import Share, Sums
+from .data.sums import COMPLETE, Chunk, Chunks, Share, Sums
 from .errors import DataError, LostRankError
 from .statistics import FeatureStatistics, sum_statistics
 
@@ -87,8 +87,16 @@ class Ranks(Sums):
     def shard(self, data: Data) -> Source:
         """The same rows, of which exact passes read this rank's share; all ranks get the sums over all rows."""
         source = copy.copy(as_source(data))
-        source.sums = self
+        source.sums = self if self.world_size > 1 else COMPLETE
         return source
+
+    def each_chunk(self, source: Chunks[Chunk], use: Callable[[Chunk], object]) -> None:
+        """Call a function with each chunk of this rank's rows in turn, as :meth:`working`."""
+        with self.working() as beat:
+            for rows in source.part(self.share):
+                use(rows)
+                del rows  # not kept while the next chunk passes
+                beat()
 
     def sum_statistics(self, parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
         """The sum of all parts of all ranks, of which this rank may have none; each is made while it is added.

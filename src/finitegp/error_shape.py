@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .predictive import StudentMixture
+from .predictive import StudentMixture, check_coverage
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ class ErrorShape:
 
     def deviations(self, coverage: float) -> float:
         """How many standard deviations to each side hold an error with this probability."""
-        if not 0.0 < coverage < 1.0:
-            raise ValueError(f"coverage must lie between 0 and 1, but is {coverage}.")
+        check_coverage(coverage)
         if self.degrees_of_freedom is None:
             return NormalDist().inv_cdf(0.5 + 0.5 * coverage)  # without SciPy, which takes long to import
         return float(self.quantiles(np.array(0.5 + 0.5 * coverage)))

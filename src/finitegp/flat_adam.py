@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+# Decay of the averages of gradients and of their squares, and what is added to the root of the latter: as in torch.
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
+
 
 class FlatAdamW:
     """AdamW with one learning rate and one decay, as ``torch.optim.AdamW`` computes it, in a few operations.
@@ -21,8 +24,6 @@ class FlatAdamW:
         parameters: What to train; all of one type and on one device.
         learning_rate: The step size, kept in ``param_groups`` where schedules change it.
         weight_decay: Decoupled from the gradient.
-        betas: Decay of the averages of gradients and of their squares.
-        epsilon: Added to the root of the latter.
         max_gradient_norm: A longer gradient, over all parameters together, is scaled down to this length.
 
     Example:
@@ -40,16 +41,13 @@ class FlatAdamW:
         *,
         learning_rate: float,
         weight_decay: float = 0.0,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
         max_gradient_norm: float | None = None,
     ) -> None:
         self._parameters = list(parameters)
         if not self._parameters:
             raise ValueError("parameters must hold at least one parameter.")
         self.param_groups: list[dict[str, Any]] = [{"params": self._parameters, "lr": learning_rate}]
-        self.weight_decay, self.betas, self.epsilon = weight_decay, betas, epsilon
-        self.max_gradient_norm = max_gradient_norm
+        self.weight_decay, self.max_gradient_norm = weight_decay, max_gradient_norm
         with torch.no_grad():
             self._values = torch.cat([parameter.reshape(-1) for parameter in self._parameters])
             sizes = [parameter.numel() for parameter in self._parameters]
@@ -71,10 +69,10 @@ class FlatAdamW:
         if self.max_gradient_norm is not None:
             gradient.mul_((self.max_gradient_norm / (gradient.norm() + 1e-6)).clamp_(max=1.0))
         self._steps += 1
-        rate, (first, second) = float(self.param_groups[0]["lr"]), self.betas
+        rate, (first, second) = float(self.param_groups[0]["lr"]), _BETAS
         self._mean.lerp_(gradient, 1.0 - first)
         self._mean_square.mul_(second).addcmul_(gradient, gradient, value=1.0 - second)
-        root = self._mean_square.sqrt().div_(math.sqrt(1.0 - second**self._steps)).add_(self.epsilon)
+        root = self._mean_square.sqrt().div_(math.sqrt(1.0 - second**self._steps)).add_(_EPSILON)
         if self.weight_decay != 0.0:
             self._values.mul_(1.0 - rate * self.weight_decay)
         self._values.addcdiv_(self._mean, root, value=-rate / (1.0 - first**self._steps))

@@ -55,7 +55,7 @@ def fit_full_batch(
 
     Args:
         model: Fitted in place, in its own float type; ``model.double()`` first for tight optima.
-        data: Data data source; every iteration makes two passes over it.
+        data: Training rows; every iteration makes two passes over them.
         max_iterations: Limit on L-BFGS iterations.
         gradient_tolerance: Stop when no component of the gradient of the NLML per row is larger.
         minimum_noise_variance: Lower bound of the noise variance.

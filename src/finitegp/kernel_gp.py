@@ -24,6 +24,8 @@ from .errors import NumericalError
 Array = npt.NDArray[np.float64]
 
 _LEAST_NOISE = 1e-8
+# The most rows of the short searches that choose a start.
+_SEARCH_ROWS = 300
 _ROOT3, _ROOT5 = math.sqrt(3.0), math.sqrt(5.0)
 CORRELATIONS = ("rbf", "matern32", "matern52")
 # Of the logarithms that are parameters; those of noise and length scales are closer.
@@ -371,7 +373,6 @@ def fit_from_several_starts(
     relative_length_scales: Sequence[float],
     *,
     steps: int = 60,
-    search_rows: int = 300,
     seed: int = 0,
 ) -> Array:
     """The best optimum from several length scales: short searches on some of the rows, then the best ones on all."""
@@ -379,8 +380,8 @@ def fit_from_several_starts(
     if form.correlation is None:
         return gp.fit(form.start(columns), steps=steps)[0]
     few = gp
-    if len(rows.targets) > search_rows:
-        few = KernelGP(form, rows.take(np.random.default_rng(seed).permutation(len(rows.targets))[:search_rows]))
+    if len(rows.targets) > _SEARCH_ROWS:
+        few = KernelGP(form, rows.take(np.random.default_rng(seed).permutation(len(rows.targets))[:_SEARCH_ROWS]))
     tried = sorted(
         (few.fit(form.start(columns, relative), steps=12)[::-1] for relative in relative_length_scales),
         key=lambda found: found[0],

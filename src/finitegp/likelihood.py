@@ -19,13 +19,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .arguments import check_arguments
+from .arguments import check_arguments, check_positive
 from .errors import DataError, NumericalError
 from .linalg import CholeskyFactor, cholesky, symmetric_eigen
 from .statistics import FeatureStatistics
 
 # First-order rounding analysis gives small constants times the unit round-off; this covers them.
 _ROUNDING = 8.0 * torch.finfo(torch.float64).eps
+# Above this estimated relative rounding error of one pass, a second one is made.
+_ONE_PASS_TOLERANCE = 1e-10
 
 
 @check_arguments
@@ -117,7 +119,7 @@ def negative_log_marginal_likelihood(
     noise_variance = check_noise_variance(noise_variance)
     if statistics.num_data <= 0:
         raise DataError("There are no rows: the likelihood of no data is not defined.")
-    n, d, t = statistics.num_data, statistics.num_features, statistics.num_targets
+    n, (d, t) = statistics.num_data, statistics.projected_targets.shape
     factor = regularized_gram_factor(statistics, noise_variance)
     weights = factor.solve(statistics.projected_targets)
     squared_weights = float(weights.square().sum())
@@ -157,6 +159,35 @@ def negative_log_marginal_likelihood(
             "which makes a second pass over the rows, or a larger noise variance."
         )
     return result
+
+
+def likelihood_in_passes(
+    statistics: FeatureStatistics,
+    noise_variance: float,
+    residual_squares: Callable[[Tensor], float],
+    *,
+    feature_rounding: float = 0.0,
+) -> MarginalLikelihood:
+    """:func:`negative_log_marginal_likelihood`, with a second pass over the rows where the first would cancel.
+
+    Args:
+        statistics: The row sums.
+        noise_variance: The noise variance ``s``, positive.
+        residual_squares: The second pass: the sum of squared residuals ``||Zw - y||^2`` at weights ``w``.
+        feature_rounding: Relative rounding error of the features themselves.
+    """
+    value = negative_log_marginal_likelihood(
+        statistics, noise_variance, feature_rounding=feature_rounding, tolerance=math.inf
+    )
+    if value.relative_rounding_error <= _ONE_PASS_TOLERANCE:
+        return value
+    weights = regularized_gram_factor(statistics, noise_variance).solve(statistics.projected_targets)
+    return negative_log_marginal_likelihood(
+        statistics,
+        noise_variance,
+        residual_sum_of_squares=residual_squares(weights),
+        feature_rounding=feature_rounding,
+    )
 
 
 @check_arguments
@@ -208,8 +239,7 @@ def optimal_noise(
     eigenvalues, eigenvectors = symmetric_eigen(statistics.gram)
     eigenvalues = eigenvalues.clamp_min(0.0)
     projected_squares = (eigenvectors.mT @ statistics.projected_targets).square().sum(dim=1)
-    if not relative_floor > 0.0:
-        raise ValueError(f"relative_floor must be positive, but is {relative_floor}.")
+    check_positive(relative_floor=relative_floor)
     floor = relative_floor * mean_square
 
     def unexplained(ratio: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import NamedTuple, cast
 
 import torch
 from numpy.typing import ArrayLike
@@ -13,17 +14,18 @@ from torch import Tensor, nn
 
 from .arguments import check_arguments
 from .data import ArraySource, Rows, as_source
-from .data.sources import Data, Source
+from .data.sources import Data, Source, check_chunk_size
 from .data.sums import WHOLE, Share
 from .errors import DataError, FeatureMapError
 from .features import count_features
-from .features.landmarks import combine_features, landmark_parts, landmarks_of, residual_variance
-from .features.pullback import forward_with_pullback, has_pullback
+from .features.composition import Combining
+from .features.landmarks import landmark_parts, landmarks_of, residual_variance
+from .features.pullback import PullbackMap
 from .likelihood import (
     MarginalLikelihood,
     NoiseOptimum,
     RowGradients,
-    negative_log_marginal_likelihood,
+    likelihood_in_passes,
     optimal_noise,
 )
 from .noise import ConstantNoise, NoiseModel
@@ -31,31 +33,19 @@ from .posterior import WeightPosterior
 from .predictive import Prediction
 from .statistics import FeatureStatistics, RunningSums
 
-# Above this estimated relative rounding error, the NLML is evaluated with a second pass over the rows.
-_ONE_PASS_TOLERANCE = 1e-10
 
-
-class TracedFeatures:
+class TracedFeatures(NamedTuple):
     """The features of a batch, and the way back to the parameters.
 
     Attributes:
         features: ``(rows, d)``, detached.
         log_noise_scale: ``(rows,)``, detached, or None.
+        backward: One backward pass of row gradients through the feature map and the noise model.
     """
 
-    __slots__ = ("_backward", "features", "log_noise_scale")
-
-    def __init__(self, features: Tensor, log_noise_scale: Tensor | None, backward: Callable[..., object]) -> None:
-        self.features = features
-        self.log_noise_scale = log_noise_scale
-        self._backward = backward
-
-    def backward(self, gradients: RowGradients) -> None:
-        """One backward pass of the row gradients through the feature map and the noise model."""
-        if gradients.log_noise_scale is None:
-            self._backward(gradients.features)
-        else:
-            self._backward(gradients.features, gradients.log_noise_scale)
+    features: Tensor
+    log_noise_scale: Tensor | None
+    backward: Callable[[RowGradients], object]
 
 
 @check_arguments
@@ -97,11 +87,10 @@ class FeatureGP(nn.Module):
             raise TypeError(f"feature_map must be a torch nn.Module, but is a {type(feature_map).__name__}.")
         if noise_variance is not None and noise_model is not None:
             raise ValueError("Give noise_variance or noise_model, not both: the noise model holds the variance.")
-        if not (math.isfinite(output_scale) and output_scale > 0.0):
-            raise ValueError(f"output_scale must be positive and finite, but is {output_scale}.")
         self.feature_map = feature_map
         self.noise: NoiseModel = noise_model or ConstantNoise(0.1 if noise_variance is None else noise_variance)
-        self.log_output_scale = nn.Parameter(torch.tensor(math.log(output_scale)), requires_grad=learn_output_scale)
+        self.log_output_scale = nn.Parameter(torch.zeros(()), requires_grad=learn_output_scale)
+        self.set_output_scale(output_scale)
         self.feature_dtype: torch.dtype | None = None  # of the features last computed by `checked_forward`
 
     @property
@@ -154,9 +143,10 @@ class FeatureGP(nn.Module):
             inputs: ``(rows, columns)``, already of the model's type and device.
             weights: ``(rows,)`` row weights; a weight divides the row's noise variance.
         """
+        scales_output = self.scales_output()
         features: Tensor = self.feature_map(inputs)
         log_scale = self.noise.log_scale(inputs, features)
-        if self.scales_output():
+        if scales_output:
             features = features * torch.exp(0.5 * self.log_output_scale)
         if weights is not None:
             log_weights = weights.log().to(features)
@@ -169,15 +159,16 @@ class FeatureGP(nn.Module):
         Uses the feature map's own ``forward_with_pullback`` where there is one and nothing else needs a gradient
         through the features; otherwise autograd.
         """
-        if has_pullback(self.feature_map) and isinstance(self.noise, ConstantNoise) and not self.scales_output():
-            features, pullback = forward_with_pullback(self.feature_map, inputs)
+        declared = getattr(self.feature_map, "has_pullback", False)
+        if declared and isinstance(self.noise, ConstantNoise) and not self.scales_output():
+            features, pullback = cast("PullbackMap", self.feature_map).forward_with_pullback(inputs)
             log_scale = None if weights is None else -weights.log()
-            return TracedFeatures(features, log_scale, lambda gradient, *_: pullback(gradient))
+            return TracedFeatures(features, log_scale, lambda gradients: pullback(gradients.features))
         features, log_scale = self(inputs, weights)
 
-        def backward(gradient: Tensor, scale_gradient: Tensor | None = None) -> None:
+        def backward(gradients: RowGradients) -> None:
             # A frozen feature map or noise model needs nothing.
-            ways = [(features, gradient), (log_scale, scale_gradient)]
+            ways = [(features, gradients.features), (log_scale, gradients.log_noise_scale)]
             taken = [(end, start) for end, start in ways if end is not None and end.requires_grad]
             if taken:
                 torch.autograd.backward([end for end, _ in taken], [start for _, start in taken])
@@ -224,7 +215,7 @@ class FeatureGP(nn.Module):
 
         Of rows that several processes share (:meth:`.Ranks.shard`), each reads its share; all get the sums over all.
         """
-        return self.exact_copy()._sums_of_all(as_source(data))
+        return self.exact_copy().sum_statistics(as_source(data))
 
     def partial_statistics(self, data: Data, *, share: Share = WHOLE) -> Iterator[FeatureStatistics]:
         """The row sums of each chunk in turn, in the model's own float type (:meth:`statistics` uses float64)."""
@@ -234,20 +225,19 @@ class FeatureGP(nn.Module):
             yield sums.total()
             del rows, sums  # not kept while the next chunk passes
 
-    def sum_rows(self, data: Data, *, share: Share = WHOLE, beat: Callable[[], object] | None = None) -> RunningSums:
-        """The row sums of a share of the data, added up in one matrix; ``beat`` is called after every chunk."""
+    def sum_rows(self, data: Data, *, share: Share = WHOLE) -> RunningSums:
+        """The row sums of a share of the data, added up in one matrix."""
         sums = RunningSums()
         for rows in as_source(data).part(share):
             self._add_rows(sums, rows)
             del rows  # not kept while the next chunk passes
-            if beat is not None:
-                beat()
         return sums
 
-    def _sums_of_all(self, source: Source) -> FeatureStatistics:
-        with source.sums.working() as beat:
-            own = self.sum_rows(source, share=source.sums.share, beat=beat)
-        return source.sums.sum_statistics(() if own.is_empty else (own.total(),))
+    def sum_statistics(self, source: Source) -> FeatureStatistics:
+        """:meth:`statistics` in the model's own float type."""
+        sums = RunningSums()
+        source.sums.each_chunk(source, lambda rows: self._add_rows(sums, rows))
+        return source.sums.sum_statistics(() if sums.is_empty else (sums.total(),))
 
     def _add_rows(self, sums: RunningSums, rows: Rows) -> None:
         features, log_scale = self.checked_forward(rows)
@@ -267,36 +257,27 @@ class FeatureGP(nn.Module):
         """
         exact = self.exact_copy()
         source = as_source(data)
-        statistics = exact._sums_of_all(source)
-        noise_variance = exact.noise_variance
+        statistics = exact.sum_statistics(source)
         # A module may cast to a coarser type inside; then the value is only as good as its features.
         coarse = exact.feature_dtype if exact.feature_dtype is not None else torch.float64
         rounding = source.sums.largest(0.0 if coarse == torch.float64 else torch.finfo(coarse).eps)
-        value = negative_log_marginal_likelihood(
-            statistics, noise_variance, feature_rounding=rounding, tolerance=math.inf
-        )
-        if value.relative_rounding_error <= _ONE_PASS_TOLERANCE:
-            return value
-        weights = WeightPosterior(statistics, noise_variance).weight_mean
-        residual_squares = 0.0
-        with source.sums.working() as beat:
-            for rows in source.part(source.sums.share):
-                features, log_scale = exact.checked_forward(rows)
-                residuals = features.to(torch.float64) @ weights - rows.observed.to(features.device)
-                if log_scale is not None:
-                    residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
-                if rows.counts is not None:
-                    residuals = residuals * rows.counts.to(residuals).sqrt()[:, None]
-                residual_squares += float(residuals.square().sum())
-                del rows, features, log_scale  # not kept while the next chunk passes
-                beat()
-        residual_squares = source.sums.add_number(residual_squares)
-        return negative_log_marginal_likelihood(
-            statistics,
-            noise_variance,
-            residual_sum_of_squares=residual_squares,
-            feature_rounding=rounding,
-        )
+
+        def residual_squares(weights: Tensor) -> float:
+            found: list[float] = []
+            source.sums.each_chunk(source, lambda rows: found.append(exact.residual_squares(rows, weights)))
+            return source.sums.add_number(sum(found))
+
+        return likelihood_in_passes(statistics, exact.noise.variance, residual_squares, feature_rounding=rounding)
+
+    def residual_squares(self, rows: Rows, weights: Tensor) -> float:
+        """The sum of squared residuals of one chunk at these weights, each divided by its row's noise scale."""
+        features, log_scale = self.checked_forward(rows)
+        residuals = features.to(torch.float64) @ weights - rows.observed.to(features.device)
+        if log_scale is not None:
+            residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
+        if rows.counts is not None:
+            residuals = residuals * rows.counts.to(residuals).sqrt()[:, None]
+        return float(residuals.square().sum())
 
     def nlml(self, data: Data) -> float:
         """The exact negative log marginal likelihood per row."""
@@ -316,11 +297,11 @@ class FeatureGP(nn.Module):
         ``optimize_noise`` first sets the noise variance as :meth:`optimize_noise` does, within the same pass.
         """
         exact = self.exact_copy().requires_grad_(False)
-        statistics = exact._sums_of_all(as_source(data))
+        statistics = exact.sum_statistics(as_source(data))
         if optimize_noise:
             for model in (self, exact):
                 model.noise.set_variance(optimal_noise(statistics).noise_variance)
-        return FittedGP(exact, WeightPosterior(statistics, exact.noise_variance))
+        return FittedGP(exact, WeightPosterior(statistics, exact.noise.variance))
 
 
 @check_arguments
@@ -336,11 +317,10 @@ class FittedGP:
     """
 
     def __init__(self, model: FeatureGP, posterior: WeightPosterior, *, chunk_size: int = 4096) -> None:
-        if chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
         self.model = model
         self.posterior = posterior
-        self.chunk_size = chunk_size
+        self.chunk_size = check_chunk_size(chunk_size)
+        self._has_landmarks = landmarks_of(model.feature_map) is not None
 
     @torch.no_grad()
     def predict(
@@ -354,25 +334,27 @@ class FittedGP:
         source = ArraySource(inputs, chunk_size=chunk_size or self.chunk_size)
         parts = []
         for rows in source.with_chunks(source.num_data) if return_covariance else source:
-            parts.append(self._predict(rows, return_covariance=return_covariance))
+            parts.append(self.predict_rows(rows, return_covariance=return_covariance))
             del rows  # not kept while the next chunk passes
         return Prediction.concatenate(parts)
 
-    def _predict(self, rows: Rows, *, return_covariance: bool = False) -> Prediction:
+    @torch.no_grad()
+    def predict_rows(self, rows: Rows, *, return_covariance: bool = False) -> Prediction:
+        """:meth:`predict` for rows whose values have been checked, all at once."""
         features, log_scale = self.model.checked_forward(rows)
         found = self.posterior.predict(features, log_scale, return_covariance=return_covariance)
-        if found.covariance is not None:
-            found = replace(
-                found,
-                covariance=found.covariance + self.residual_covariance(rows.inputs, features).to(found.covariance),
-            )
+        if self._has_landmarks and found.covariance is not None:
+            lost = self.residual_covariance(rows.inputs, features).to(found.covariance)
+            found = replace(found, covariance=found.covariance + lost)
         return self._with_residual_variance(found, features)
 
     def _with_residual_variance(self, found: Prediction, features: Tensor) -> Prediction:
         """The prediction with the variance that features on landmarks do not see."""
+        if not self._has_landmarks:
+            return found
         scale = self.model.output_scale
         lost = residual_variance(self.model.feature_map, features / math.sqrt(scale))
-        if lost is None:
+        if lost is None:  # landmarks that see what other maps make of the inputs
             return found
         return replace(found, epistemic_variance=found.epistemic_variance + scale * lost.to(found.epistemic_variance))
 
@@ -387,14 +369,17 @@ class FittedGP:
     @torch.no_grad()
     def predict_mean(self, inputs: ArrayLike) -> Tensor:
         """Only the mean, at a fraction of the cost."""
-        weights, feature_map = self.posterior.weight_mean, self.model.feature_map
-        if landmarks_of(feature_map) is None:
-            parts = [features.to(weights) @ weights for features, _ in self._features(inputs)]
+        return torch.cat([self.mean_of_rows(rows) for rows in ArraySource(inputs, chunk_size=self.chunk_size)])
+
+    @torch.no_grad()
+    def mean_of_rows(self, rows: Rows) -> Tensor:
+        """:meth:`predict_mean` for rows whose values have been checked, all at once."""
+        weights = self.posterior.weight_mean
+        feature_map = self.model.feature_map
+        if self._has_landmarks and isinstance(feature_map, Combining):
+            mean = feature_map.combine(self.model.checked_inputs(rows), math.sqrt(self.model.output_scale) * weights)
         else:
-            scaled = math.sqrt(self.model.output_scale) * weights
-            chunks = (self.model.checked_inputs(rows) for rows in ArraySource(inputs, chunk_size=self.chunk_size))
-            parts = [combine_features(feature_map, chunk, scaled) for chunk in chunks]
-        mean = torch.cat(parts)
+            mean = self.model.checked_forward(rows)[0].to(weights) @ weights
         return mean[:, 0] if mean.shape[1] == 1 else mean
 
     @torch.no_grad()
@@ -404,7 +389,7 @@ class FittedGP:
         The source needs no targets. A chunk has as many rows as the source yields at once.
         """
         for rows in as_source(data):
-            yield self._predict(rows)
+            yield self.predict_rows(rows)
             del rows  # not kept while the next chunk passes
 
     def sample(self, num_samples: int = 1, *, seed: int = 0) -> Callable[[ArrayLike], Tensor]:

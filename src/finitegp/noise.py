@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .arguments import check_arguments
+from .arguments import check_arguments, check_positive
 from .errors import DataError
 from .likelihood import check_noise_variance
 
@@ -97,8 +97,7 @@ class InputNoise(NoiseModel):
         super().__init__(variance)
         if reads not in ("inputs", "features"):
             raise ValueError(f"reads must be 'inputs' or 'features', but is {reads!r}.")
-        if not max_log_scale > 0.0:
-            raise ValueError(f"max_log_scale must be positive, but is {max_log_scale}.")
+        check_positive(max_log_scale=max_log_scale)
         if bounds is not None and not (len(bounds) == 2 and -math.inf < bounds[0] <= bounds[1] < math.inf):
             raise ValueError(f"bounds must be the smallest and the largest log scale, but are {bounds!r}.")
         self.module = module

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .arguments import check_arguments
+from .arguments import check_arguments, check_at_least_one
 from .errors import DataError, NumericalError
 from .likelihood import check_noise_variance, regularized_gram_factor
 from .predictive import Prediction
@@ -75,8 +75,7 @@ class WeightPosterior:
 
     def sample_weights(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draws from the posterior, ``(num_samples, d, t)``: each is a plain linear function of the features."""
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, but is {num_samples}.")
+        check_at_least_one(num_samples=num_samples)
         d, t = self.weight_mean.shape
         normal = torch.randn(d, num_samples * t, dtype=torch.float64, generator=generator)
         deviations = math.sqrt(self.noise_variance) * self.factor.transposed_half_solve(normal.to(self.weight_mean))
@@ -136,9 +135,9 @@ class WeightPosterior:
         return self.update(other.statistics)
 
     def _check_features(self, features: Tensor) -> Tensor:
-        if features.ndim != 2 or features.shape[1] != self.num_features:
+        if features.shape[1:] != self.weight_mean.shape[:1]:
             raise DataError(f"features must have shape (rows, {self.num_features}), but have {tuple(features.shape)}.")
         return features.detach().to(self.weight_mean)
 
     def _squeeze(self, values: Tensor) -> Tensor:
-        return values[:, 0] if self.statistics.num_targets == 1 else values
+        return values[:, 0] if values.shape[1] == 1 else values

@@ -13,12 +13,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from .arguments import check_arguments
+from .arguments import check_arguments, check_at_least_one
 from .combination import combine
 from .component import Component
 from .conformal import ConformalScores
-from .data import ArraySource, ScaledSource, Scaling
+from .data import ArraySource, Rows, ScaledSource, Scaling
 from .data.scaling import Standardizer
+from .data.sources import check_rows
 from .errors import DataError, NumericalError
 from .extrapolation import ExcessVariance
 from .lite.fits import row_hashes
@@ -103,7 +104,7 @@ class ScaledGP:
 
     def predict(self, inputs: ArrayLike, *, return_covariance: bool = False) -> Prediction:
         """Predict new observations in the target's units; optionally with the covariance of the noise-free function."""
-        size = max(_row_count(inputs), 1) if return_covariance else self.chunk_size
+        size = _row_count(inputs) if return_covariance else self.chunk_size
         parts = self._predict_parts(inputs, size, return_covariance=return_covariance)
         return Prediction.concatenate(list(parts))
 
@@ -112,12 +113,11 @@ class ScaledGP:
         return self._predict_parts(inputs, self.chunk_size, return_covariance=False)
 
     def _predict_parts(self, inputs: ArrayLike, size: int, *, return_covariance: bool) -> Iterator[Prediction]:
-        rows: Any = inputs  # arrays, lists and arrays on disk are cut alike
-        # At least one part, so that no rows are refused by who can name what is wrong.
-        for start in range(0, max(_row_count(inputs), 1), size):
-            scaled = self._scaled_inputs(rows[start : start + size])
-            predicted = self._predicted(scaled, return_covariance=return_covariance)
-            found = self._in_target_units(self._combine(scaled, predicted))
+        for start, scaled, checked in self._chunks(inputs, size):
+            predicted = [
+                each.fitted.predict_rows(checked, return_covariance=return_covariance) for each in self.components
+            ]
+            found = self._in_target_units(self._combine(scaled, self._with_trees(scaled, predicted)))
             wrong = ~(torch.isfinite(found.mean.reshape(len(scaled), -1)).all(dim=1) & torch.isfinite(found.variance))
             if bool(wrong.any()):
                 raise NumericalError(
@@ -128,12 +128,9 @@ class ScaledGP:
 
     def predict_mean(self, inputs: ArrayLike) -> Tensor:
         """Only the mean in the target's units, at a fraction of the cost."""
-        rows: Any = inputs
         found = torch.empty(_row_count(inputs), dtype=torch.float64)
-        # At least one part, so that no rows are refused by who can name what is wrong.
-        for start in range(0, max(len(found), 1), self.chunk_size):
-            scaled = self._scaled_inputs(rows[start : start + self.chunk_size])
-            means = [component.weight * component.fitted.predict_mean(scaled) for component in self.components]
+        for start, scaled, checked in self._chunks(inputs, self.chunk_size):
+            means = [component.weight * component.fitted.mean_of_rows(checked) for component in self.components]
             mean = torch.stack(means).sum(dim=0)
             found[start : start + self.chunk_size] = mean if self.trees is None else self.trees.blend(scaled, mean)
         return found * float(self.target_scaler.scale) + float(self.target_scaler.mean)
@@ -210,8 +207,7 @@ class ScaledGP:
 
         Each row by itself is distributed as in :meth:`predict`; rows are correlated as those of the GP are.
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, but is {num_samples}.")
+        check_at_least_one(num_samples=num_samples)
         if seed < 0:
             raise ValueError(f"seed must not be negative, but is {seed}.")
         random = np.random.default_rng(seed)
@@ -313,15 +309,20 @@ class ScaledGP:
         changed = [replace(component, fitted=each, **nothing) for component, each in pairs]
         return replace(self, components=tuple(changed))
 
-    def _predicted(self, scaled: Array, *, return_covariance: bool = False) -> list[Prediction]:
-        """The prediction of each component, the trees' part of the mean taken in."""
-        found = [each.fitted.predict(scaled, return_covariance=return_covariance) for each in self.components]
-        return self._with_trees(scaled, found)
-
     def _with_trees(self, scaled: Array, predicted: list[Prediction]) -> list[Prediction]:
+        """The predictions with the trees' part of the mean taken in."""
         if self.trees is None:
             return predicted
         return [replace(each, mean=self.trees.blend(scaled, each.mean)) for each in predicted]
+
+    def _chunks(self, inputs: ArrayLike, size: int) -> Iterator[tuple[int, Array, Rows]]:
+        """Scaled rows in pieces of this size, as they are and checked, with the number of their first row."""
+        rows: Any = inputs  # arrays, lists and arrays on disk are cut alike
+        if _row_count(inputs) == 0:
+            raise DataError("inputs have no rows: the data are empty.")
+        for start in range(0, _row_count(inputs), size):
+            scaled = self._scaled_inputs(rows[start : start + size])
+            yield start, scaled, check_rows(torch.from_numpy(scaled), None, numbers=start)
 
     def _scaled_inputs(self, inputs: ArrayLike) -> Array:
         # Farther out there is nothing more to know, and squares would overflow.

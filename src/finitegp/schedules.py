@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .algorithms.base import Algorithm
-from .arguments import check_arguments
+from .arguments import check_arguments, check_at_least_one, check_positive
 
 #: Maps the number of a step, from 0, to a factor on the optimizer's learning rates.
 Schedule = Callable[[int], float]
@@ -31,8 +31,7 @@ def make_optimizer(
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {list(OPTIMIZERS)}, but is {name!r}.")
-    if not learning_rate > 0.0:
-        raise ValueError(f"learning_rate must be positive, but is {learning_rate}.")
+    check_positive(learning_rate=learning_rate)
     groups = [
         {"params": group["params"], "lr": learning_rate * group.get("rate", 1.0)}
         for group in algorithm.parameter_groups()
@@ -54,8 +53,7 @@ def cosine_decay(total_steps: int, *, warmup_steps: int = 0) -> Schedule:
         >>> factor(0), round(factor(50), 6), factor(100)
         (1.0, 0.5, 0.0)
     """
-    if total_steps < 1:
-        raise ValueError(f"total_steps must be at least 1, but is {total_steps}.")
+    check_at_least_one(total_steps=total_steps)
 
     def factor(step: int) -> float:
         if step < warmup_steps:

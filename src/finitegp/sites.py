@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from . import __version__
 from .arguments import check_arguments
@@ -21,9 +24,9 @@ from .errors import DataError, ModelFileError, warn_caller
 from .likelihood import optimal_noise
 from .model import FittedGP
 from .persistence.container import read_container, write_container
-from .persistence.fingerprint import content_hash, fixed_part_fingerprint
+from .persistence.fits import encode_fit
+from .persistence.gps import decode_statistics, encode_gp, encode_statistics
 from .persistence.regressors import RegressorT
-from .persistence.row_sums import decode_statistics, encode_statistics
 from .posterior import WeightPosterior
 from .scaled import ScaledGP
 from .statistics import FeatureStatistics, sum_statistics
@@ -41,6 +44,12 @@ _LARGEST_SUM = 1e150
 # The same where a model's rows were rounded to float32 on disk, as fits of earlier versions were whose record has this
 # path. Sums of other rows differ by one over the root of their number.
 _ROUNDED_PATH, _SAME_ROUNDED_SUMS = "networks on disk", 1e-5
+# What a fingerprint is made of besides the encoder.
+_SCALERS = ("inputs_scaler", "target_scaler")
+_MODULES = ("feature_map", "noise")
+_TENSORS = ("model.", "inputs_scaler.", "target_scaler.")
+# The noise variance that all rows share is not in the sums, so it may be optimised anew without making them useless.
+_NOT_IN_THE_SUMS = "model.noise.log_variance"
 
 
 @check_arguments
@@ -76,7 +85,7 @@ class SiteStatistics:
     def digest(self) -> str:
         """A hash of the sums: the same statistics twice are known by it."""
         header = {"fingerprint": self.fingerprint, "num_data": self.statistics.num_data}
-        return content_hash(header, encode_statistics(self.statistics))
+        return _content_hash(header, encode_statistics(self.statistics))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
         """Write the sums into one file of the kind that models are in: with a checksum, without rows, without pickle.
@@ -247,7 +256,7 @@ def _fingerprint(fit: ScaledGP, encoder: TableEncoder) -> str:
             "Fit it with keep_rows=False.",
             code="model_keeps_rows",
         )
-    return fixed_part_fingerprint(fit, encoder.to_dict())
+    return _fixed_part_fingerprint(fit, encoder.to_dict())
 
 
 def _label(site: SiteStatistics, number: int) -> str:
@@ -338,3 +347,34 @@ def _check_sums(statistics: FeatureStatistics) -> None:
     )
     if not possible:
         raise ModelFileError("its numbers cannot be sums over rows")
+
+
+def _fixed_part_fingerprint(fit: ScaledGP, encoder: Mapping[str, object]) -> str:
+    """The hash of features, row noise scales, scaling and encoding, to the last bit; 64 hexadecimal digits.
+
+    It does not change when a posterior takes up rows, nor when a model is saved and loaded.
+
+    Args:
+        fit: Of which the posterior, the record and the common noise variance are left aside.
+        encoder: Of the table, as JSON.
+    """
+    whole, tensors = encode_fit(fit)
+    header, mine = encode_gp(fit.fitted, len(fit.inputs_scaler.scale))
+    tensors |= mine
+    chosen = {name: tensor for name, tensor in tensors.items() if name.startswith(_TENSORS)}
+    chosen.pop(_NOT_IN_THE_SUMS, None)
+    return _content_hash(
+        {"encoder": encoder, **{name: header[name] for name in _MODULES}, **{name: whole[name] for name in _SCALERS}},
+        chosen,
+    )
+
+
+def _content_hash(header: Mapping[str, object], tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of JSON and tensors, in an order of its own; the same on every machine."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True, allow_nan=False).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        values = tensor.numpy()
+        digest.update(values.astype(values.dtype.newbyteorder("<")).tobytes())
+    return digest.hexdigest()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .arguments import check_arguments
+from .arguments import check_arguments, check_positive
 from .distributed import ALONE, TIMEOUT, Ranks, lost_rank
 
 
@@ -34,8 +34,7 @@ def join_ranks(*, timeout: float = TIMEOUT) -> Iterator[Ranks]:
         ...     ranks.world_size
         1
     """
-    if not timeout > 0.0:
-        raise ValueError(f"timeout must be positive, but is {timeout}.")
+    check_positive(timeout=timeout)
     if dist.is_available() and dist.is_initialized():
         yield Ranks(dist.get_rank(), dist.get_world_size(), pulse_seconds=timeout / 6)
         return

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from .algorithms.base import Algorithm
-from .arguments import check_arguments
+from .arguments import check_arguments, check_at_least_one
 from .callbacks.base import Callback
 from .checkpoint import load_checkpoint
-from .data import Rows
 from .data.sampling import GATHERED_BATCHES, Sampler
 from .data.sources import Data
 from .distributed import ALONE, Ranks
@@ -88,16 +87,14 @@ def train(
         >>> run.step, model.nlml(data) < before
         (100, True)
     """
-    for name, value in (("epochs", epochs), ("initial_batches", initial_batches)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, but is {value}.")
-    if micro_batch_size is not None and micro_batch_size < 1:
-        raise ValueError(f"micro_batch_size must be at least 1, but is {micro_batch_size}.")
-    if micro_batch_size is not None and not algorithm.has_mean_gradient:
-        raise ValueError(
-            f"micro_batch_size cannot be used with {type(algorithm).__name__} as it is set: its gradient is not a mean "
-            "over the rows of a batch."
-        )
+    check_at_least_one(epochs=epochs, initial_batches=initial_batches)
+    if micro_batch_size is not None:
+        check_at_least_one(micro_batch_size=micro_batch_size)
+        if not algorithm.has_mean_gradient:
+            raise ValueError(
+                f"micro_batch_size cannot be used with {type(algorithm).__name__} as it is set: its gradient is not a "
+                "mean over the rows of a batch."
+            )
     algorithm.micro_batch_size = micro_batch_size
     algorithm.share_steps(ranks)
     model = algorithm.model
@@ -152,7 +149,13 @@ def train(
                 if factor is not None:
                     for group, learning_rate in zip(optimizer.param_groups, learning_rates, strict=True):
                         group["lr"] = learning_rate * factor(run.step)
-                problem = _step(run, batches, noise_limit)
+                problem = ""
+                try:
+                    run.loss, noise = algorithm.step(batches, optimizer), model.noise.variance
+                    if not (run.loss < 1e12 and noise < noise_limit):  # also where they are NaN
+                        problem = f"loss {run.loss:.3g}, noise variance {noise:.3g}"
+                except NumericalError as error:
+                    problem = str(error)
                 if problem:
                     _recover(run, initial_state, problem)
                     break
@@ -184,17 +187,6 @@ def train(
         for callback in callbacks:
             callback.on_end(run)
     return run
-
-
-def _step(run: TrainingRun, batches: Sequence[Rows], noise_limit: float) -> str:
-    """One step; returns what went wrong, or nothing."""
-    try:
-        run.loss = run.algorithm.step(batches, run.optimizer)
-    except NumericalError as error:
-        return str(error)
-    noise = run.algorithm.model.noise_variance
-    # Written so that a NaN fails the comparison.
-    return "" if run.loss < 1e12 and noise < noise_limit else f"loss {run.loss:.3g}, noise variance {noise:.3g}"
 
 
 def _recover(run: TrainingRun, initial_state: dict[str, Tensor], problem: str) -> None:

@@ -25,7 +25,6 @@ from finitegp.data import (
     StreamSource,
     spool,
 )
-from finitegp.data.other_rows import OtherRows
 from finitegp.data.sampling import Sampler
 from finitegp.data.scaling import Standardizer
 from finitegp.tables.source import TableSource
@@ -167,22 +166,9 @@ def own_in_other_chunks(directory, rows):
     return OwnSource(rows).with_chunks(5)
 
 
-def other_rows(directory, rows):
-    """All but the first, some in the middle and the last of more rows on disk."""
-    kept = np.delete(np.arange(ROWS + 9), [0, 5, 6, 7, 8, 9, 10, 30, ROWS + 8])
-    parts = []
-    for part in rows:
-        laid_out = None if part is None else part[:1].expand(ROWS + 9, *part.shape[1:]).clone()
-        if laid_out is not None:
-            laid_out[torch.from_numpy(kept)] = part
-        parts.append(laid_out)
-    data = spool(tuple(parts), directory, input_dtype="float64", chunk_size=7, overwrite=True)
-    return OtherRows(data, np.delete(np.arange(ROWS + 9), kept))
-
-
 CHECKED_AS_THEY_PASS = [arrays, frames, tensors, chunks, stream, stream_of_chunks, stream_once, npy, spooled, parquet]
 CHECKED_AS_THEY_PASS += [csv, scaled_arrays, scaled_stream, scaled_table]
-SOURCES = [*CHECKED_AS_THEY_PASS, own, own_in_other_chunks, other_rows]
+SOURCES = [*CHECKED_AS_THEY_PASS, own, own_in_other_chunks]
 
 
 def joined(chunks):

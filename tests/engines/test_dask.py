@@ -222,7 +222,7 @@ def test_refusals_say_what_to_do(frame, table):
         DaskRows(frame).predict(own)
     with pytest.raises(DataError, match="no inputs, so they can only be predicted: name the inputs"):
         DaskRows(frame, targets="price").statistics(make_model())
-    with pytest.raises(ValueError, match="coverage must be between 0 and 1"):
+    with pytest.raises(ValueError, match="coverage must lie between 0 and 1"):
         DaskRows(frame, INPUTS).predict(fitted, coverage=90)
     with pytest.raises(DataError, match=r"arrays have none: use DaskRows\(frame\)"):
         DaskRows.from_arrays(inputs).predict(kept("table").fitted)

@@ -231,7 +231,7 @@ def test_refusals_say_what_to_do(spark, frame, table):
         SparkRows(frame).predict(own)
     with pytest.raises(DataError, match="no inputs, so they can only be predicted: name the inputs"):
         SparkRows(frame, targets="price").statistics(make_model())
-    with pytest.raises(ValueError, match="coverage must be between 0 and 1"):
+    with pytest.raises(ValueError, match="coverage must lie between 0 and 1"):
         SparkRows(frame, INPUTS).predict(fitted, coverage=90)
     with pytest.raises(ValueError, match="max_tasks must be at least 1"):
         SparkRows(frame, INPUTS, max_tasks=0)

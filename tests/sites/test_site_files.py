@@ -17,7 +17,7 @@ from finitegp import GPRegressor
 from finitegp.errors import ModelFileError
 from finitegp.features import LinearFeatures
 from finitegp.persistence.container import FORMAT_VERSION, read_container, write_container
-from finitegp.persistence.row_sums import encode_statistics
+from finitegp.persistence.gps import encode_statistics
 from finitegp.sites import SiteStatistics
 from finitegp.tables.model import TableRegressor
 

@@ -18,7 +18,7 @@ from finitegp.component import student_component
 from finitegp.conformal import ConformalScores
 from finitegp.error_shape import ErrorShape
 from finitegp.features import LinearFeatures
-from finitegp.persistence.row_sums import encode_statistics
+from finitegp.persistence.gps import encode_statistics
 from finitegp.sites import SiteStatistics
 from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.model import TableRegressor

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one, check_positive
 from ..data import Rows
 from ..data.sources import Data
 from ..distributed import ALONE, Ranks
@@ -77,12 +77,8 @@ class Algorithm(nn.Module, ABC):
         minimum_noise_variance: float = 1e-8,
     ) -> None:
         super().__init__()
-        if num_data < 1:
-            raise ValueError(f"num_data must be at least 1, but is {num_data}.")
-        if num_targets < 1:
-            raise ValueError(f"num_targets must be at least 1, but is {num_targets}.")
-        if not minimum_noise_variance > 0.0:
-            raise ValueError(f"minimum_noise_variance must be positive, but is {minimum_noise_variance}.")
+        check_at_least_one(num_data=num_data, num_targets=num_targets)
+        check_positive(minimum_noise_variance=minimum_noise_variance)
         self.model = model
         self.num_data = num_data
         self.num_targets = num_targets
@@ -147,6 +143,8 @@ class Algorithm(nn.Module, ABC):
 
         The features that it leaves are those of the part; gradients and loss are of the whole.
         """
+        if self.ranks.world_size == 1:
+            return self.gradient_in_parts(batch)
         rows = len(batch.inputs)
         found = self.gradient_in_parts(batch if rows else stand_in(batch))
         loss = self.ranks.mean_gradients(self.parameters(), found.loss, rows)
@@ -163,7 +161,7 @@ class Algorithm(nn.Module, ABC):
         totals: list[Tensor | None] = [None] * len(parameters)
         found = []
         for start in range(0, rows, size):
-            part = Rows(*(None if values is None else values[start : start + size] for values in batch))  # type: ignore[arg-type]
+            part = batch.take(slice(start, start + size))
             for parameter in parameters:
                 parameter.grad = None
             found.append(gradient(part))
@@ -245,7 +243,7 @@ def push_back(
     model: FeatureGP, traced: TracedFeatures, targets: Tensor, weights: Tensor, whitened: Tensor
 ) -> tuple[BatchGradient, RowGradients]:
     r"""Set gradients per row through features and noise scales at fixed weights; ``whitened`` is :math:`Z_S F^{-1}`."""
-    features, log_scale, noise_variance = traced.features, traced.log_noise_scale, model.noise_variance
+    features, log_scale, noise_variance = traced.features, traced.log_noise_scale, model.noise.variance
     rows = len(features)
     gradients = row_gradients(features, targets, weights, whitened, noise_variance, log_scale, factor=1.0 / rows)
     traced.backward(gradients)

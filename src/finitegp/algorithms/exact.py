@@ -19,9 +19,11 @@ from ..likelihood import (
     regularized_gram_factor,
     row_gradients,
 )
+from ..linalg import cholesky
 from ..model import FeatureGP
 from .base import Algorithm, BatchGradient
-from .few_rows import solve_few_rows
+
+_ROUNDING = 8.0 * torch.finfo(torch.float64).eps
 
 
 @check_arguments
@@ -71,19 +73,21 @@ def exact_gradient(model: FeatureGP, data: Data) -> ExactGradient:
 def _two_pass_gradient(model: FeatureGP, source: Source) -> MarginalLikelihood:
     sums = source.sums
     with torch.no_grad():
-        statistics = sums.sum_statistics(model.partial_statistics(source, share=sums.share))
+        statistics = model.sum_statistics(source)
     noise_variance = model.noise_variance
     factor = regularized_gram_factor(statistics, noise_variance)
     weights = factor.solve(statistics.projected_targets)
     inverse_gram = factor.inverse()
     model.zero_grad(set_to_none=True)
     residual_squares = 0.0
-    with sums.working() as beat:
-        for rows in source.part(sums.share):
-            features, log_scale = model.checked_forward(rows)
-            whitened = features.detach() @ inverse_gram.to(features)
-            residual_squares += _push(rows, features, log_scale, weights, whitened, noise_variance)
-            beat()
+
+    def push(rows: Rows) -> None:
+        nonlocal residual_squares
+        features, log_scale = model.checked_forward(rows)
+        whitened = features.detach() @ inverse_gram.to(features)
+        residual_squares += _push(rows, features, log_scale, weights, whitened, noise_variance)
+
+    sums.each_chunk(source, push)
     residual_squares = sums.add_number(residual_squares)
     sums.add_gradients(list(model.parameters()))
     _set_noise_gradient(model, residual_squares, float(inverse_gram.trace()), statistics.num_data, weights)
@@ -113,7 +117,7 @@ def _few_rows_gradient(model: FeatureGP, source: Source) -> MarginalLikelihood |
     if not bool(torch.isfinite(features.detach().sum())):
         next(model.partial_statistics(source))  # raises the error that names the row
     known_scale = None if log_scale is None else log_scale.detach()
-    solved = solve_few_rows(rows, features.detach(), known_scale, noise_variance)
+    solved = _solve_few_rows(rows, features.detach(), known_scale, noise_variance)
     whitened = solved.whitened.to(features)
     residual_squares = _push(rows, features, log_scale, solved.weights, whitened, noise_variance)
     _set_noise_gradient(model, residual_squares, solved.inverse_trace, solved.likelihood.num_data, solved.weights)
@@ -153,6 +157,77 @@ def _set_noise_gradient(
         d, t = weights.shape
         value = log_noise_gradient(residual_squares, inverse_trace, model.noise_variance, num_data, d, t)
         parameter.grad = torch.full_like(parameter, float(value))
+
+
+@dataclass(frozen=True, eq=False)
+class _FewRowsSolution:
+    """Factors that the exact gradient needs, in float64.
+
+    Attributes:
+        weights: ``(d, t)``, the posterior mean of the weights.
+        whitened: ``(rows, d)``, the unscaled features times ``F^-1``.
+        inverse_trace: The trace of ``F^-1``.
+        likelihood: The exact marginal likelihood.
+    """
+
+    weights: Tensor
+    whitened: Tensor
+    inverse_trace: float
+    likelihood: MarginalLikelihood
+
+
+def _solve_few_rows(
+    rows: Rows, features: Tensor, log_noise_scale: Tensor | None, noise_variance: float
+) -> _FewRowsSolution:
+    r"""Solve for all rows at once through an n x n matrix; costs ``n^2 d`` instead of ``d^3``.
+
+    With scaled rows :math:`Z, y` and :math:`K = ZZ' + sI`: :math:`w = Z'K^{-1}y`, :math:`ZF^{-1} = K^{-1}Z`,
+    :math:`\log|F| = \log|K| + (d - n)\log s`, :math:`\mathrm{tr}F^{-1} = \mathrm{tr}K^{-1} + (d - n)/s`.
+
+    Args:
+        rows: All rows there are.
+        features: ``(rows, d)``, detached.
+        log_noise_scale: ``(rows,)``, detached, without counts; or None.
+        noise_variance: The noise variance ``s``.
+    """
+    wide = features.to(torch.float64)
+    targets = rows.observed.to(wide)
+    num_rows, num_features = wide.shape
+    num_targets = targets.shape[1]
+    root = wide.new_ones(num_rows)
+    num_data, log_scale_sum = float(num_rows), 0.0
+    if log_noise_scale is not None:
+        log_scale = log_noise_scale.to(torch.float64)
+        root = torch.exp(-0.5 * log_scale)
+        log_scale_sum = float(log_scale.sum())
+    if rows.counts is not None:
+        counts = rows.counts.to(wide)
+        root = root * counts.sqrt()
+        num_data = float(counts.sum())
+        log_scale_sum = 0.0 if log_noise_scale is None else float(log_scale @ counts)
+    scaled, scaled_targets = wide * root[:, None], targets * root[:, None]
+    covariance = scaled @ scaled.mT
+    covariance.diagonal().add_(noise_variance)
+    factor = cholesky(covariance, noise_variance=noise_variance)
+    dual_weights = factor.solve(scaled_targets)
+    inverse = factor.inverse()
+    inverse_trace = float(inverse.trace())
+    log_determinant = float(factor.log_determinant())
+    log_noise = math.log(noise_variance)
+    error = _ROUNDING * float(covariance.trace()) + factor.jitter
+    likelihood = MarginalLikelihood(
+        fit=0.5 * float((scaled_targets * dual_weights).sum()),
+        complexity=0.5 * num_targets * (log_determinant + (num_data - num_rows) * log_noise + log_scale_sum),
+        constant=0.5 * num_targets * num_data * math.log(2.0 * math.pi),
+        num_data=num_data,
+        rounding_error=0.5 * error * (float(dual_weights.square().sum()) + num_targets * inverse_trace),
+    )
+    return _FewRowsSolution(
+        weights=scaled.mT @ dual_weights,
+        whitened=(inverse @ scaled) / root[:, None],
+        inverse_trace=inverse_trace + (num_features - num_rows) / noise_variance,
+        likelihood=likelihood,
+    )
 
 
 @check_arguments

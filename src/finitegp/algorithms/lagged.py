@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..data import Rows
 from ..data.sources import Data
 from ..errors import DataError, NumericalError
@@ -89,8 +89,7 @@ class Lagged(Algorithm):
             num_targets=num_targets,
             minimum_noise_variance=minimum_noise_variance,
         )
-        if block < 1:
-            raise ValueError(f"block must be at least 1, but is {block}.")
+        check_at_least_one(block=block)
         if not window >= block:
             raise ValueError(f"window must be at least block ({block} batches), but is {window}.")
         if noise_update not in ("closed_form", "gradient"):
@@ -129,9 +128,10 @@ class Lagged(Algorithm):
         """Solve the first weights from a few batches that no step has used."""
         if len(batches) == 0:
             raise DataError("batches must hold at least one batch.")
-        for batch in batches:
+        targets = [batch.observed for batch in batches]
+        for batch, observed in zip(batches, targets, strict=True):
             features, log_scale = self.model(batch.inputs, batch.weights)
-            self._pending.append((features, batch.observed, log_scale))
+            self._pending.append((features, observed, log_scale))
         self._refresh(solve_weights=True)
 
     def gradient(self, batch: Rows) -> BatchGradient:

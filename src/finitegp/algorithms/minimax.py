@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..data import Rows
 from ..linalg import cholesky, from_eigen, is_positive_definite, symmetric_eigen, update_gram
 from ..model import FeatureGP
@@ -257,10 +257,7 @@ class Minimax(Algorithm):
 
 def check_penalty_growth(penalty_growth: float, penalty_steps: int) -> None:
     """Refuse an outer loop that would lower the penalty or never come round."""
-    if not penalty_growth >= 1.0:
-        raise ValueError(f"penalty_growth must be at least 1, but is {penalty_growth}.")
-    if penalty_steps < 1:
-        raise ValueError(f"penalty_steps must be at least 1, but is {penalty_steps}.")
+    check_at_least_one(penalty_growth=penalty_growth, penalty_steps=penalty_steps)
 
 
 def check_box(box: float | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_positive
 from ..data import Rows
 from ..linalg import cholesky, from_eigen, gram_float64, is_positive_definite, symmetric_eigen
 from ..model import FeatureGP
@@ -72,8 +72,7 @@ class PaperMinimax(Algorithm):
             num_targets=num_targets,
             minimum_noise_variance=minimum_noise_variance,
         )
-        if not penalty > 0.0:
-            raise ValueError(f"penalty must be positive, but is {penalty}.")
+        check_positive(penalty=penalty)
         check_penalty_growth(penalty_growth, penalty_steps)
         check_box(box)
         self.penalty_growth = penalty_growth

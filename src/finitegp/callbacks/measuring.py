@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..data import as_source
 from ..data.sources import Data
 from ..diagnostics import measure_bias
@@ -23,8 +23,7 @@ class ExactNLML(Callback):
     """
 
     def __init__(self, every: int = 1, *, keep_best: bool = True, offset: float = 0.0) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1, but is {every}.")
+        check_at_least_one(every=every)
         self.every = every
         self.keep_best = keep_best
         self.offset = offset
@@ -52,10 +51,9 @@ class Validation(Callback):
     """
 
     def __init__(self, data: Data, *, every: int = 1, patience: int | None = None, keep_best: bool = True) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1, but is {every}.")
-        if patience is not None and patience < 1:
-            raise ValueError(f"patience must be at least 1, but is {patience}.")
+        check_at_least_one(every=every)
+        if patience is not None:
+            check_at_least_one(patience=patience)
         self.source = as_source(data)
         self.every = every
         self.patience = patience
@@ -96,8 +94,7 @@ class BiasMeter(Callback):
     """
 
     def __init__(self, every: int = 10) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1, but is {every}.")
+        check_at_least_one(every=every)
         self.every = every
 
     def on_start(self, run: TrainingRun) -> None:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..arguments import check_arguments
 from ..errors import DataError
-from .row_files import Index, RecordField, RowFile, check_numbers, open_npy, read_together, unmapped
+from .row_files import Index, RecordField, RowFile, check_numbers, open_npy, unmapped
 from .sources import Measure, Rows, Source, check_chunk_size, check_rows
-from .sums import WHOLE, Share
+from .sums import Share
 
 # An array in memory, or the rows of a file.
 RowValues = ArrayLike | RowFile | RecordField
@@ -70,14 +70,13 @@ class ArraySource(Source):
             None if part is None else _as_array(part, name)
             for name, part in (("targets", targets), ("weights", weights), ("counts", counts))
         )
-        self.chunk_size = check_chunk_size(chunk_size)
         self.column_names = column_names
         if len(self.inputs.shape) != 2:
             raise DataError(
                 f"inputs must be two-dimensional (rows, columns), but have shape {tuple(self.inputs.shape)}; "
                 "use inputs.reshape(-1, 1) for a single column."
             )
-        self.num_data, self.input_dim = (int(size) for size in self.inputs.shape)
+        self.num_data, self.input_dim = map(int, self.inputs.shape)
         if self.num_data == 0:
             raise DataError("inputs have no rows: the data are empty.")
         if self.input_dim == 0:
@@ -90,18 +89,22 @@ class ArraySource(Source):
         self.fits_memory = not isinstance(self.inputs, RowFile | RecordField)
         # Files that are known to hold usable values are not checked again and again.
         self._checked = False
+        self.chunk_size = check_chunk_size(chunk_size)
 
     def __len__(self) -> int:
         return self.num_data
 
     def __iter__(self) -> Iterator[Rows]:
-        return self.part(WHOLE)
+        return self._between(0, self.num_data)
 
     def part(self, share: Share) -> Iterator[Rows]:
         """One pass over a share of the rows, which are neighbours."""
         own = share.cut(self.num_data)
-        for start in range(own.start, own.stop, self.chunk_size):
-            yield self.rows(start, min(start + self.chunk_size, own.stop))
+        return self._between(own.start, own.stop)
+
+    def _between(self, first: int, last: int) -> Iterator[Rows]:
+        for start in range(first, last, self.chunk_size):
+            yield self._read(slice(start, min(start + self.chunk_size, last)), start)
 
     def rows(self, start: int, stop: int, *, first_row: int = 0) -> Rows:
         """Rows ``start`` to ``stop``, checked; errors count rows from ``first_row``."""
@@ -119,13 +122,17 @@ class ArraySource(Source):
     def _parts(self) -> list[Any]:
         return [self.inputs, self.targets, self.weights, self.counts]
 
+    def _values(self, which: slice | Index) -> list[Any]:
+        """These rows of each part; None for parts that there are none of."""
+        return [None if part is None else part[which] for part in self._parts()]
+
     def _read(self, which: slice | Index, numbers: int | Index) -> Rows:
         parts = self._parts()
         # A slice of an array in memory is part of the array; everything else is new.
         sliced = isinstance(which, slice)
         inputs, targets, weights, counts = (
             None if values is None else _to_tensor(values, copied=sliced and isinstance(part, np.ndarray))
-            for part, values in zip(parts, read_together(parts, which), strict=True)
+            for part, values in zip(parts, self._values(which), strict=True)
         )
         assert inputs is not None
         if self._checked:

@@ -43,6 +43,11 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(quoted) or "none"
 
 
+def column_label(column: int, names: Sequence[str] | None) -> str:
+    """``column 3``, with its name where columns have names."""
+    return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
+
+
 def shortened(value: object, length: int = 40) -> str:
     """A value as it appears in a message: quoted if text, cut if long.
 

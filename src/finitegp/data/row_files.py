@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -170,16 +169,6 @@ def check_numbers(indices: Index, num_rows: int) -> None:
     wrong = indices[(indices < 0) | (indices >= num_rows)]
     if len(wrong):
         raise IndexError(f"Rows are numbered from 0 to {num_rows - 1}, but {wrong[0]} was asked for.")
-
-
-def read_together(parts: Sequence[Any], which: slice | Index) -> list[Any]:
-    """``part[which]`` of several array-likes or Nones; fields of one file are read at once."""
-    files = {id(part.file): part.file for part in parts if isinstance(part, RecordField)}
-    records = {key: file[which] for key, file in files.items()}
-    return [
-        part.of(records[id(part.file)]) if isinstance(part, RecordField) else None if part is None else part[which]
-        for part in parts
-    ]
 
 
 def open_npy(path: str | os.PathLike[str], dimensions: tuple[int, ...] = (1, 2)) -> RowFile:

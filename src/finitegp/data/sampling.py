@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..arguments import check_at_least_one
 from ..errors import DataError
 from .iterables import as_source
 from .permutation import SPLITMIX64_STEP, RandomPermutation, splitmix64
@@ -82,9 +83,7 @@ class Sampler:
         share: Share = WHOLE,
         spooler: Callable[..., Source] = spool_temporarily,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("gathered_batches", gathered_batches)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, but is {value}.")
+        check_at_least_one(batch_size=batch_size, gathered_batches=gathered_batches)
         if sampling not in ("shuffle", "independent"):
             raise ValueError(f"sampling must be 'shuffle' or 'independent', but is {sampling!r}.")
         self.data = as_source(data)
@@ -105,7 +104,9 @@ class Sampler:
         self.sampling = sampling
         self.seed = int(seed)
         self.gathered_batches = gathered_batches
-        self.share = share
+        last = batch_size if sampling == "independent" else self.num_data - (len(self) - 1) * self.batch_size
+        # The rows of a batch, and of the last one, that are of the own share.
+        self._own, self._own_of_last = share.cut(self.batch_size), share.cut(min(last, self.batch_size))
 
     def fingerprint(self) -> str:
         """A hash of up to 1,024 rows, evenly spaced, in float32: to see whether the rows are the same."""
@@ -162,8 +163,7 @@ class Sampler:
     def _positions(self, number: int) -> range:
         """The positions of the own share of a batch in the order of the epoch."""
         start = number * self.batch_size
-        rows = self.batch_size if self.sampling == "independent" else min(self.batch_size, self.num_data - start)
-        own = self.share.cut(rows)
+        own = self._own_of_last if number == len(self) - 1 else self._own
         return range(start + own.start, start + own.stop)
 
     def _order(self, key: int) -> Callable[[Index], Index]:

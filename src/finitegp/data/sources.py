@@ -14,9 +14,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..errors import DataError
-from .naming import Locator, row_label
+from .naming import Locator, column_label, row_label
 from .row_files import Index
 from .scaling import Moments
 from .sums import COMPLETE, WHOLE, Share, Sums
@@ -222,8 +222,7 @@ class _Rechunked(WrappedSource):
 
 def check_chunk_size(chunk_size: int) -> int:
     """The chunk size; an error if it is not positive."""
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
+    check_at_least_one(chunk_size=chunk_size)
     return chunk_size
 
 
@@ -293,10 +292,10 @@ def _check_finite(
     bad = (~torch.isfinite(values)).nonzero()
     if len(bad):
         row, column = int(bad[0, 0]), int(bad[0, 1])
-        label = f"column {column}" if column_names is None else f"column {column} ({column_names[column]!r})"
+        where = f"{_label(row, numbers, place)}, {column_label(column, column_names)}"
         raise DataError(
-            f"{name} must be finite, but {_label(row, numbers, place)}, {label} is {float(values[row, column])} "
-            f"({len(bad)} such values in this chunk). Remove or impute them first."
+            f"{name} must be finite, but {where} is {float(values[row, column])} ({len(bad)} such values in this "
+            "chunk). Remove or impute them first."
         )
 
 

@@ -22,8 +22,8 @@ from ..atomic import SUFFIX, complete_or_absent, put_in_place, temporary_file
 from ..errors import DataError
 from .arrays import ArraySource
 from .iterables import as_source
-from .naming import listed, row_label
-from .row_files import Array, RecordField, RowFile
+from .naming import column_label, listed, row_label
+from .row_files import Array, Index, RecordField, RowFile
 from .scaling import Moments
 from .sources import Data, Measure, Rows, Source, check_chunk_size
 
@@ -65,6 +65,10 @@ class SpooledSource(ArraySource):
         names = manifest["column_names"]
         super().__init__(inputs, *fields[:2], counts=fields[2], chunk_size=chunk_size, column_names=names)
         self._checked = True  # before they were written
+
+    def _values(self, which: slice | Index) -> list[Any]:
+        records = self._file[which]  # all fields at once
+        return [None if part is None else part.of(records) for part in self._parts()]
 
     def measure(self) -> Measure:
         """The measure that was taken when the rows were written."""
@@ -296,11 +300,10 @@ def _records(rows: Rows, dtype: np.dtype[np.void], first_row: int, source: Sourc
     too_large = np.argwhere(~np.isfinite(records["inputs"]))
     if len(too_large):
         row, column = (int(number) for number in too_large[0])
-        names = source.column_names
-        label = f"column {column}" if names is None else f"column {column} ({names[column]!r})"
+        where = f"{row_label(first_row + row, source)}, {column_label(column, source.column_names)}"
         raise DataError(
-            f"{row_label(first_row + row, source)}, {label} is {float(rows.inputs[row, column]):.6g}, too large for "
-            "float32: standardise the columns first, or use input_dtype='float64'."
+            f"{where} is {float(rows.inputs[row, column]):.6g}, too large for float32: standardise the columns first, "
+            "or use input_dtype='float64'."
         )
     return records
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
 from ..statistics import FeatureStatistics, sum_statistics
+
+Chunk = TypeVar("Chunk", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,16 @@ class Share:
 WHOLE = Share()
 
 
+class Chunks(Protocol[Chunk]):
+    """The part of a source's interface that a pass needs."""
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """One pass over all rows."""
+
+    def part(self, share: Share) -> Iterator[Chunk]:
+        """One pass over a share of the rows."""
+
+
 class Sums:
     """How sums over a share of the rows become sums over all rows; here the share is all rows, and nothing is added.
 
@@ -46,10 +58,11 @@ class Sums:
 
     share: Share = WHOLE
 
-    @contextmanager
-    def working(self) -> Iterator[Callable[[], None]]:
-        """A pass over the share; call the function that this gives every few seconds."""
-        yield lambda: None
+    def each_chunk(self, source: Chunks[Chunk], use: Callable[[Chunk], object]) -> None:
+        """Call a function with each chunk of the share in turn."""
+        for rows in source:
+            use(rows)
+            del rows  # not kept while the next chunk passes
 
     def sum_statistics(self, parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
         """The sum of all parts of all shares."""

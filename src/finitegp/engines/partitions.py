@@ -7,7 +7,6 @@ repeated, because a worker was lost or was slow, gives the same sum, and only on
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,16 +22,13 @@ from torch import Tensor
 from ..data import ArraySource, Rows
 from ..data.naming import unknown_column
 from ..errors import DataError, FiniteGPError
-from ..likelihood import MarginalLikelihood, negative_log_marginal_likelihood, optimal_noise
+from ..likelihood import MarginalLikelihood, likelihood_in_passes, optimal_noise
 from ..model import FeatureGP, FittedGP
 from ..posterior import WeightPosterior
 from ..statistics import FeatureStatistics, sum_statistics
 from .prediction import Predictable, check_on_cpu
 
 _Array = npt.NDArray[np.float64]
-
-#: Above this estimated relative rounding error a second pass is made, as in :meth:`FeatureGP.likelihood`.
-ONE_PASS_TOLERANCE = 1e-10
 
 
 class Block(NamedTuple):
@@ -204,15 +200,11 @@ class PartitionedRows(ABC):
         exact.checked_forward(Rows(torch.zeros(1, self.num_inputs)))  # notes the type of the features
         coarse = exact.feature_dtype or torch.float64
         rounding = 0.0 if coarse == torch.float64 else torch.finfo(coarse).eps
-        noise = exact.noise_variance
-        value = negative_log_marginal_likelihood(statistics, noise, feature_rounding=rounding, tolerance=math.inf)
-        if value.relative_rounding_error <= ONE_PASS_TOLERANCE:
-            return value
-        work = ResidualWork(exact, WeightPosterior(statistics, noise).weight_mean)
-        residual_squares = float(self._total(work, num_features=0).target_sum_of_squares.sum())
-        return negative_log_marginal_likelihood(
-            statistics, noise, residual_sum_of_squares=residual_squares, feature_rounding=rounding
-        )
+
+        def residual_squares(weights: Tensor) -> float:
+            return float(self._total(ResidualWork(exact, weights), num_features=0).target_sum_of_squares.sum())
+
+        return likelihood_in_passes(statistics, exact.noise_variance, residual_squares, feature_rounding=rounding)
 
     def nlml(self, model: FeatureGP) -> float:
         """The exact negative log marginal likelihood per row."""

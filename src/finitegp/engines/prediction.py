@@ -21,6 +21,7 @@ from ..estimator import GPRegressor
 from ..estimator.from_fit import as_regressor
 from ..model import FeatureGP, FittedGP
 from ..persistence.container import read_container
+from ..predictive import check_coverage
 from ..scaled import ScaledGP
 from ..tables.model import TableRegressor
 
@@ -54,8 +55,7 @@ class Predictor:
     @classmethod
     def of(cls, model: Predictable, coverage: float) -> Predictor:
         """The part of a model that is sent; anything that workers could not use is refused here."""
-        if not 0.0 < coverage < 1.0:
-            raise ValueError(f"coverage must be between 0 and 1, but is {coverage}.")
+        check_coverage(coverage)
         if isinstance(model, FittedGP):
             check_on_cpu(model.model)
             ends = _numbered(_ENDS, model.posterior.statistics.num_targets)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from ..arguments import check_at_least_one
 from ..errors import DataError
 from .partitions import (
     Block,
@@ -68,8 +69,8 @@ class SparkRows(PartitionedRows):
                 "frame is a stream, whose sums never end:",
                 "use foreachBatch, with SparkRows(batch, ...).statistics(model) for each batch, and add them.",
             )
-        if max_tasks is not None and max_tasks < 1:
-            raise ValueError(f"max_tasks must be at least 1, but is {max_tasks}.")
+        if max_tasks is not None:
+            check_at_least_one(max_tasks=max_tasks)
         self.columns = Columns.of(inputs, targets, weights, counts)
         self._numeric = {
             field.name: isinstance(field.dataType, NumericType | BooleanType) for field in frame.schema.fields

@@ -35,8 +35,6 @@ ALGORITHMS = ("exact", "lagged", "scgd", "minimax", "bsgd")
 FEATURE_MAPS = ("mlp", "fourier")
 # With fewer rows, holding some out costs more than stopping early gains.
 _FEWEST_ROWS_TO_HOLD_OUT = 100
-# Features trained on few rows can reproduce them exactly, which means nothing for new rows: the noise deviation stays
-# above a thousandth of the target's.
 _LEARNING_RATE = 1e-2  # of Adam with cosine decay
 _HIDDEN, _NOISE_HIDDEN, _BATCH_SIZE = (128, 128, 128), 64, 128
 # Of Lagged: batches between refreshes, and batches that its statistics cover.
@@ -44,6 +42,8 @@ _BLOCK, _WINDOW = 5, 100
 # By effort: passes over the rows, and the fewest steps.
 _EPOCHS_AND_STEPS = {"low": (6, 1500), "medium": (12, 4000), "high": (40, 6000)}
 _FOURIER_FEATURES = {"low": 256, "medium": 512, "high": 512}
+# Features trained on few rows can reproduce them exactly, which means nothing for new rows: the noise deviation stays
+# above a thousandth of the target's.
 _SMALLEST_NOISE_VARIANCE = 1e-6
 _MEASUREMENTS, _PATIENCE = 20, 5
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from sklearn.utils import check_random_state
 from torch import nn
 
@@ -24,7 +25,27 @@ _MOST_ROWS_FOR_EXACT = 1500
 RandomState = int | np.random.RandomState | None
 
 
-def is_automatic(regressor: Any) -> bool:
+class Parameters(Protocol):
+    """The parameters of a ``GPRegressor``."""
+
+    feature_map: str | nn.Module
+    algorithm: str
+    noise: str
+    effort: str
+    batch_size: int | str
+    epochs: int | str
+    learning_rate: float | str
+    validation_fraction: float
+    early_stopping: bool | str
+    normalize_y: bool
+    keep_rows: bool
+    memory_budget: str | int | None
+    time_budget: str | float | None
+    device: str | torch.device
+    verbose: bool
+
+
+def is_automatic(regressor: Parameters) -> bool:
     """Whether neither features nor algorithm were chosen."""
     return isinstance(regressor.feature_map, str) and regressor.feature_map == regressor.algorithm == "auto"
 
@@ -38,7 +59,7 @@ def seed_of(random_state: RandomState) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-def check_parameters(regressor: Any) -> None:
+def check_parameters(regressor: Parameters) -> None:
     """Raise an error with the first parameter that cannot be used, and the remedy."""
     if not isinstance(regressor.feature_map, nn.Module) and regressor.feature_map not in ("auto", *FEATURE_MAPS):
         raise ValueError(
@@ -76,7 +97,7 @@ def check_parameters(regressor: Any) -> None:
     _check_combinations(regressor)
 
 
-def _check_combinations(regressor: Any) -> None:
+def _check_combinations(regressor: Parameters) -> None:
     automatic = is_automatic(regressor)
     if regressor.time_budget is not None:
         parse_seconds(regressor.time_budget)
@@ -110,7 +131,7 @@ def _check_combinations(regressor: Any) -> None:
             raise ValueError("algorithm='exact' runs until it converges: leave early_stopping at 'auto'.")
 
 
-def given_settings(regressor: Any, rows: int, seed: int) -> GivenSettings:
+def given_settings(regressor: Parameters, rows: int, seed: int) -> GivenSettings:
     """The settings that were chosen, and those that follow from them for this number of rows."""
     feature_map, algorithm = regressor.feature_map, regressor.algorithm
     if _is_auto(feature_map):
@@ -135,7 +156,7 @@ def given_settings(regressor: Any, rows: int, seed: int) -> GivenSettings:
     )
 
 
-def chosen_settings(regressor: Any, rows: int) -> dict[str, Any]:
+def chosen_settings(regressor: Parameters, rows: int) -> dict[str, Any]:
     """The changes to the automatic fit's settings that the parameters ask for."""
     changes = {name: _chosen(getattr(regressor, name)) for name in ("batch_size", "learning_rate")}
     changes["validation_fraction"] = regressor.validation_fraction

@@ -204,7 +204,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             return_cov: Also return the covariance of new observations, noise on its diagonal, ``(rows, rows)`` or
                 ``(rows, rows, targets)``.
         """
-        check_is_fitted(self, "fits_")
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
         inputs = self._check_inputs(X)
@@ -238,7 +237,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 fit found that a few errors are far larger than most; ``"gaussian"``, from the standard deviations
                 alone; or ``"conformal"`` after an automatic fit: from what was counted on rows that were left out.
         """
-        check_is_fitted(self, "fits_")
         inputs = self._check_inputs(X)
         ends = [fit.interval(inputs, coverage, method=method) for fit in self.fits_]
         return _join([lower for lower, _ in ends], axis=1), _join([upper for _, upper in ends], axis=1)
@@ -252,16 +250,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             X: ``(rows, columns)`` that the regressor has not seen.
             y: Their targets.
         """
-        check_is_fitted(self, "fits_")
-        inputs, targets, _ = self._check_rows(X, y, None, reset=False, fewest=1)
-        self._check_target_count(targets)
+        inputs, targets, _ = self._check_more_rows(X, y)
         return _join(
             [fit.predict(inputs).log_density(torch.tensor(targets[:, column])) for column, fit in enumerate(self.fits_)]
         )
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: RandomState = 0) -> Array:
         """Draw joint new observations, noise included: ``(rows, n_samples)`` or ``(rows, targets, n_samples)``."""
-        check_is_fitted(self, "fits_")
         inputs = self._check_inputs(X)
         random = check_random_state(random_state)
         draws = []
@@ -280,7 +275,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
 
     def forget(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> GPRegressor:
         """Remove training rows exactly, as if the posterior had never seen them; features, noise and scaling stay."""
-        check_is_fitted(self, "fits_")
         return self._change(X, y, sample_weight, add=False)
 
     def merge(self, other: GPRegressor) -> GPRegressor:
@@ -323,9 +317,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         The rows must be among those that the regressor has seen (it keeps none itself). Features, noise and scaling
         stay as they are. Of a row that was seen several times, one copy is left out.
         """
-        check_is_fitted(self, "fits_")
-        inputs, targets, _ = self._check_rows(X, y, None, reset=False, fewest=1)
-        self._check_target_count(targets)
+        inputs, targets, _ = self._check_more_rows(X, y)
         left_out = [fit.leave_one_out(inputs, targets[:, column]) for column, fit in enumerate(self.fits_)]
         return _join([prediction.mean for prediction in left_out]), _join([prediction.std for prediction in left_out])
 
@@ -375,30 +367,29 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             )
         if not automatic:
             return fit_given(inputs, targets, counts, given_settings(self, len(inputs), seed), start)
-        options: dict[str, Any] = {
-            "effort": self.effort,
-            "noise": self.noise,
-            "center": self.normalize_y,
-            "settings": chosen_settings(self, len(inputs)),
-            "seed": seed,
-            "device": self.device,
-        }
+        budget = None if self.time_budget is None else parse_seconds(self.time_budget) / num_targets
         with stage_progress(label, shown=bool(self.verbose)) as progress:
-            options |= {
-                "may_be_copies": sample_weight is None,
-                "memory_budget": self.memory_budget,
-                "keep_rows": self.keep_rows,
-            }
-            if self.time_budget is not None:
-                options["time_budget"] = parse_seconds(self.time_budget) / num_targets
-            if self.verbose:
-                options["on_expected"] = tell_expected
-                options["on_plan"] = lambda plan: print(plan, file=sys.stderr)
-            return fit_auto(inputs, targets, counts=counts, progress=progress, **options)
+            return fit_auto(
+                inputs,
+                targets,
+                counts=counts,
+                effort=self.effort,
+                noise=self.noise,
+                center=self.normalize_y,
+                settings=chosen_settings(self, len(inputs)),
+                seed=seed,
+                device=self.device,
+                may_be_copies=sample_weight is None,
+                memory_budget=self.memory_budget,
+                time_budget=budget,
+                keep_rows=self.keep_rows,
+                progress=progress,
+                on_expected=tell_expected if self.verbose else None,
+                on_plan=(lambda plan: print(plan, file=sys.stderr)) if self.verbose else None,
+            )
 
     def _change(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, add: bool) -> GPRegressor:
-        inputs, targets, counts = self._check_rows(X, y, sample_weight, reset=False, fewest=1)
-        self._check_target_count(targets)
+        inputs, targets, counts = self._check_more_rows(X, y, sample_weight)
         self.fits_ = [
             (fit.update if add else fit.forget)(inputs, targets[:, column], counts)
             for column, fit in enumerate(self.fits_)
@@ -449,6 +440,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         return source.inputs, source.targets, counts
 
     def _check_inputs(self, X: ArrayLike) -> Array:
+        check_is_fitted(self, "fits_")
         if stays_in_place(X, (2,)) and len(X) > _MOST_TO_MERGE:
             validate_data(self, X, reset=False, skip_check_array=True)
             found: Array = check_in_place(X).inputs
@@ -456,9 +448,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         inputs: Array = validate_data(self, to_numpy(X), reset=False, dtype=np.float64)
         return inputs
 
-    def _check_target_count(self, targets: Array) -> None:
+    def _check_more_rows(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> tuple[Array, Array, Array | None]:
+        """:meth:`_check_rows` of a regressor that has been fitted, with as many targets."""
+        check_is_fitted(self, "fits_")
+        inputs, targets, counts = self._check_rows(X, y, sample_weight, reset=False, fewest=1)
         if targets.shape[1] != len(self.fits_):
             raise ValueError(f"y has {targets.shape[1]} target columns, but the fit has {len(self.fits_)}.")
+        return inputs, targets, counts
 
 
 def _join(parts: list[torch.Tensor], axis: int = -1) -> Array:

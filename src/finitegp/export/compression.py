@@ -12,8 +12,7 @@ import numpy.typing as npt
 from ..errors import DataError
 from ..lite import LiteModel
 from ..lite.gp import GP, Sums
-from ..lite.linear_algebra import cholesky
-from ..lite.modules import Block
+from ..lite.modules import Block, cholesky
 from ..lite.program import Array, Value, affine, beside, constant, solve_lower, squared_distances, take
 
 Columns = npt.NDArray[np.int64]

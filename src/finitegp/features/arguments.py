@@ -22,13 +22,12 @@ def check_size(name: str, value: int) -> int:
     return size
 
 
-def check_width(inputs: Tensor, input_dim: int) -> None:
-    """Refuse inputs that are not ``(rows, input_dim)``."""
-    if inputs.ndim != 2 or inputs.shape[1] != input_dim:
-        raise DataError(
-            f"inputs must be (rows, {input_dim}), but have shape {tuple(inputs.shape)}: "
-            f"give one column for each of the input_dim={input_dim} inputs of this feature map."
-        )
+def wrong_width(inputs: Tensor, input_dim: int) -> DataError:
+    """The error for inputs that are not ``(rows, input_dim)``."""
+    return DataError(
+        f"inputs must be (rows, {input_dim}), but have shape {tuple(inputs.shape)}: "
+        f"give one column for each of the input_dim={input_dim} inputs of this feature map."
+    )
 
 
 def log_of_positive(name: str, value: float | Sequence[float] | Tensor) -> Tensor:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments
 from .arguments import check_size, log_of_number
-from .pullback import Pullback, forward_with_pullback, has_pullback
+from .pullback import Pullback, PullbackMap
 
 
 def count_features(feature_map: nn.Module, input_dim: int) -> int:
@@ -116,12 +117,13 @@ class ComposedFeatures(nn.Module):
     @property
     def has_pullback(self) -> bool:
         """Whether the backward passes of both maps are written out."""
-        return has_pullback(self.first) and has_pullback(self.second)
+        return all(getattr(part, "has_pullback", False) for part in (self.first, self.second))
 
     def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
         """The same features without autograd, with the backward passes of both maps in turn."""
-        between, first_pullback = forward_with_pullback(self.first, inputs, inputs_need_gradient=inputs_need_gradient)
-        features, second_pullback = forward_with_pullback(self.second, between, inputs_need_gradient=True)
+        first, second = cast("PullbackMap", self.first), cast("PullbackMap", self.second)
+        between, first_pullback = first.forward_with_pullback(inputs, inputs_need_gradient=inputs_need_gradient)
+        features, second_pullback = second.forward_with_pullback(between, inputs_need_gradient=True)
 
         def pullback(gradient: Tensor) -> Tensor | None:
             by_between = second_pullback(gradient)
@@ -129,6 +131,14 @@ class ComposedFeatures(nn.Module):
             return first_pullback(by_between)
 
         return features, pullback
+
+
+@runtime_checkable
+class Combining(Protocol):
+    """A feature map that multiplies its features with weights without making all of them."""
+
+    def combine(self, inputs: Tensor, weights: Tensor) -> Tensor:
+        """Features times weights ``(num_features, k)``."""
 
 
 class ConcatenatedFeatures(nn.Module):
@@ -162,7 +172,7 @@ class ConcatenatedFeatures(nn.Module):
         for index, part in enumerate(maps):
             _check_module(f"maps[{index}]", part)
         self.input_dim = _common_input_dim(maps, input_dim)
-        self.num_features = 0
+        self.sizes: list[int] = []  # features of each map
         for index, part in enumerate(maps):
             size = _output_size(part, self.input_dim)
             if size is None:
@@ -170,7 +180,8 @@ class ConcatenatedFeatures(nn.Module):
                     f"input_dim is None and maps[{index}] ({type(part).__name__}) has no num_features: "
                     "give input_dim, the number of input columns."
                 )
-            self.num_features += size
+            self.sizes.append(size)
+        self.num_features = sum(self.sizes)
         self.maps = nn.ModuleList(maps)
 
     def config(self) -> dict[str, object]:
@@ -180,6 +191,14 @@ class ConcatenatedFeatures(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
         return torch.cat([part(inputs) for part in self.maps], dim=1)
+
+    def combine(self, inputs: Tensor, weights: Tensor) -> Tensor:
+        """Features times weights ``(num_features, k)``; of maps that combine by themselves no features are made."""
+        pairs = zip(self.maps, torch.split(weights, self.sizes), strict=True)
+        parts = [
+            part.combine(inputs, mine) if isinstance(part, Combining) else part(inputs) @ mine for part, mine in pairs
+        ]
+        return torch.stack(parts).sum(dim=0)
 
 
 class ConstantFeatures(nn.Module):

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .arguments import check_size, check_width
+from ..arguments import check_positive
+from .arguments import check_size, wrong_width
 from .pullback import Pullback, accumulate
 
 
@@ -52,8 +53,7 @@ class PeriodicEmbedding(nn.Module):
         self.width = check_size("width", width)
         if self.width < 2:
             raise ValueError(f"width must be at least 2, the column itself and one output of cosines, but is {width}.")
-        if not frequency_scale > 0.0:
-            raise ValueError(f"frequency_scale must be positive, but is {frequency_scale}.")
+        check_positive(frequency_scale=frequency_scale)
         self.num_features = self.input_dim * self.width
         generator = torch.Generator().manual_seed(int(seed))
         shape = (self.input_dim, 1, count)
@@ -73,12 +73,14 @@ class PeriodicEmbedding(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Embedded columns ``(rows, input_dim * width)`` of inputs ``(rows, input_dim)``."""
-        check_width(inputs, self.input_dim)
+        if inputs.shape[1:] != (self.input_dim,):
+            raise wrong_width(inputs, self.input_dim)
         return self._join(inputs, torch.baddbmm(self.offsets, torch.cos(self._angles(inputs)), self.weights))
 
     def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
         """The same outputs without autograd, with the backward pass written out."""
-        check_width(inputs, self.input_dim)
+        if inputs.shape[1:] != (self.input_dim,):
+            raise wrong_width(inputs, self.input_dim)
         with torch.no_grad():
             angles = self._angles(inputs)
             cosines = torch.cos(angles)

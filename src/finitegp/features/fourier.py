@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_arguments
-from .arguments import check_size, check_width, log_of_number, log_of_positive
+from .arguments import check_size, log_of_number, log_of_positive, wrong_width
 from .frequencies import check_kernel, correlation, draw_frequencies
 from .pullback import Pullback, accumulate
 
@@ -63,14 +63,17 @@ class SpectralFeatures(nn.Module, ABC):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``: the cosines, then the sines."""
-        check_width(inputs, self.input_dim)
+        if inputs.shape[1:] != (self.input_dim,):
+            raise wrong_width(inputs, self.input_dim)
         angles = F.linear(inputs / self.length_scales, self.frequencies)
         return torch.cat((angles.cos(), angles.sin()), dim=1) * self._amplitudes()
 
     def exact_kernel(self, inputs: Tensor, other: Tensor) -> Tensor:
         """The kernel that is approximated, ``(rows of inputs, rows of other)``."""
-        check_width(inputs, self.input_dim)
-        check_width(other, self.input_dim)
+        if inputs.shape[1:] != (self.input_dim,):
+            raise wrong_width(inputs, self.input_dim)
+        if other.shape[1:] != (self.input_dim,):
+            raise wrong_width(other, self.input_dim)
         scales = self.length_scales
         # Through a matrix product small distances would cancel.
         distance = torch.cdist(inputs / scales, other / scales, compute_mode="donot_use_mm_for_euclid_dist")
@@ -170,7 +173,8 @@ class FourierFeatures(SpectralFeatures):
 
     def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
         """The same features without autograd, with the backward pass written out."""
-        check_width(inputs, self.input_dim)
+        if inputs.shape[1:] != (self.input_dim,):
+            raise wrong_width(inputs, self.input_dim)
         with torch.no_grad():
             length_scales = self.length_scales
             scaled = inputs / length_scales

@@ -10,10 +10,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ..errors import FeatureMapError
 from ..linalg import cholesky
 from .arguments import check_size
-from .composition import ConcatenatedFeatures, count_features
+from .composition import ConcatenatedFeatures
 
 CORRELATIONS = ("rbf", "matern32", "matern52")
 # Relative to the kernel's variance: far below any noise, and enough for landmarks that are nearly equal.
@@ -139,31 +138,14 @@ def residual_variance(feature_map: nn.Module, features: Tensor) -> Tensor | None
     return found
 
 
-def combine_features(feature_map: nn.Module, inputs: Tensor, weights: Tensor) -> Tensor:
-    """Features times weights ``(features, k)``; those on landmarks are never made."""
-    if isinstance(feature_map, LandmarkFeatures):
-        return feature_map.combine(inputs, weights)
-    if not isinstance(feature_map, ConcatenatedFeatures) or landmarks_of(feature_map) is None:
-        combined: Tensor = feature_map(inputs) @ weights
-        return combined
-    sizes = [count_features(part, inputs.shape[1]) for part in feature_map.maps]
-    pairs = zip(feature_map.maps, torch.split(weights, sizes), strict=True)
-    return torch.stack([combine_features(part, inputs, mine) for part, mine in pairs]).sum(dim=0)
-
-
 def landmark_parts(feature_map: nn.Module, features: Tensor) -> Iterator[tuple[LandmarkFeatures, Tensor]]:
     """The landmark maps side by side in a feature map that see its inputs themselves, each with its features."""
     if isinstance(feature_map, LandmarkFeatures):
         yield feature_map, features
-    elif isinstance(feature_map, ConcatenatedFeatures) and landmarks_of(feature_map) is not None:
-        start: int | None = 0
-        for part in feature_map.maps:
-            width = getattr(part, "num_features", None)
-            if isinstance(part, LandmarkFeatures | ConcatenatedFeatures):
-                if start is None or width is None:
-                    raise FeatureMapError("Features on landmarks must stand before modules without num_features.")
-                yield from landmark_parts(part, features[..., start : start + width])
-            start = start + width if isinstance(width, int) and start is not None else None
+    elif isinstance(feature_map, ConcatenatedFeatures):
+        pairs = zip(feature_map.maps, torch.split(features, feature_map.sizes, dim=-1), strict=True)
+        for part, mine in pairs:
+            yield from landmark_parts(part, mine)
 
 
 def landmarks_of(feature_map: nn.Module) -> Tensor | None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_arguments
 from .activations import WRITTEN_OUT, activation_name, make_activation
-from .arguments import check_size, check_width, log_of_number, log_of_positive
+from .arguments import check_size, log_of_number, log_of_positive, wrong_width
 from .pullback import Pullback, accumulate
 
 
@@ -95,7 +95,8 @@ class MLPFeatures(nn.Module):
 
     def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
         """The same features without autograd, with the backward pass written out (only if ``has_pullback``)."""
-        check_width(inputs, self.input_dim)
+        if inputs.shape[1:] != (self.input_dim,):
+            raise wrong_width(inputs, self.input_dim)
         assert self.activation is not None, "has_pullback is False"
         linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
         activate, activation_backward = WRITTEN_OUT[self.activation]
@@ -122,7 +123,8 @@ class MLPFeatures(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
-        check_width(inputs, self.input_dim)
+        if inputs.shape[1:] != (self.input_dim,):
+            raise wrong_width(inputs, self.input_dim)
         features: Tensor = self.layers(inputs)
         return features
 
@@ -192,7 +194,8 @@ class LinearFeatures(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
-        check_width(inputs, self.input_dim)
+        if inputs.shape[1:] != (self.input_dim,):
+            raise wrong_width(inputs, self.input_dim)
         features = inputs * (0.5 * self.log_magnitude).exp()
         if self.log_bias_magnitude is None:
             return features

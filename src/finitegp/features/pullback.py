@@ -8,28 +8,20 @@ nothing else needs a gradient through the features, and autograd otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
 #: Takes the gradient in the features, adds to ``.grad`` of the parameters, and returns the gradient in the inputs if
 #: the features were made with ``inputs_need_gradient``, else None.
 Pullback = Callable[[Tensor], Tensor | None]
 
 
-def has_pullback(feature_map: nn.Module) -> bool:
-    """Whether the map's backward pass is written out for its present settings."""
-    return bool(getattr(feature_map, "has_pullback", False))
+class PullbackMap(Protocol):
+    """A feature map with an attribute ``has_pullback`` that is true."""
 
-
-def forward_with_pullback(
-    feature_map: nn.Module, inputs: Tensor, *, inputs_need_gradient: bool = False
-) -> tuple[Tensor, Pullback]:
-    """Features without autograd, and their pullback."""
-    # The method is not part of nn.Module, hence the untyped access in this one place.
-    untyped: Any = feature_map
-    features, pullback = untyped.forward_with_pullback(inputs, inputs_need_gradient=inputs_need_gradient)
-    return features, pullback
+    def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
+        """Features without autograd, and their pullback."""
 
 
 def accumulate(parameter: Tensor | None, gradient: Tensor) -> None:

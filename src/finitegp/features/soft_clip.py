@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .arguments import check_size, check_width
+from .arguments import check_size, wrong_width
 from .pullback import Pullback
 
 # No float64 is larger than this after the logarithm, so that these bounds bound nothing. Infinity would: files hold
@@ -74,12 +74,14 @@ class SoftClip(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The bounded columns, in the shape of the inputs."""
-        check_width(inputs, self.input_dim)
+        if inputs.shape[1:] != (self.input_dim,):
+            raise wrong_width(inputs, self.input_dim)
         return torch.clamp(self._compress(inputs), self.low, self.high)
 
     def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
         """The same outputs without autograd, with the backward pass written out; there is nothing to train here."""
-        check_width(inputs, self.input_dim)
+        if inputs.shape[1:] != (self.input_dim,):
+            raise wrong_width(inputs, self.input_dim)
         with torch.no_grad():
             compressed = self._compress(inputs)
             outputs = torch.clamp(compressed, self.low, self.high)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .layout import MAX_HEADER_BYTES, NO_DIGEST, LayoutError, check_digest, check_places, parse_header
+from .layout import MAX_HEADER_BYTES, NO_DIGEST, Header, LayoutError, check_digest, check_places, parse_header
 from .program import LiteError
 
 FORMAT = "finitegp-model"
@@ -103,7 +103,7 @@ def write_file(
         temporary.unlink(missing_ok=True)
 
 
-def checked_path(path: Any) -> Path:
+def checked_path(path: str | os.PathLike[str]) -> Path:
     """The name of a file; anything else is a LiteError."""
     try:
         if b"\0" not in os.fsencode(path) and not isinstance(path, bytes):
@@ -113,7 +113,7 @@ def checked_path(path: Any) -> Path:
     raise LiteError(f"path must be the name of a file, but is {path!r:.60}.")
 
 
-def _check_header(path: Path, metadata: Any) -> dict[str, Any]:
+def _check_header(path: Path, metadata: object) -> Header:
     if not isinstance(metadata, dict) or not all(isinstance(metadata.get(key), str) for key in ("finitegp", "sha256")):
         raise LiteError(f"{path} is a safetensors file, but not a model that finitegp saved.")
     header = parse_header(metadata["finitegp"].encode(errors="replace"))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from numpy.typing import ArrayLike
 
 from .gp import GP, SUMS, Arrays, read_gp
-from .layout import inside
+from .layout import Header, inside
 from .modules import soft_clipped
 from .program import (
     Array,
@@ -250,7 +250,7 @@ class Fit:
         pairs = zip(self.gps, other.gps, strict=True)
         return replace(self, gps=tuple(mine.changed(mine.sums.plus(theirs.sums)) for mine, theirs in pairs))
 
-    def stored(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
+    def stored(self) -> tuple[Header, dict[str, npt.NDArray[np.generic]]]:
         """Header entry and arrays of a file with the sums as they are now."""
         header, arrays = dict(self.header), dict[str, npt.NDArray[np.generic]](self.arrays)
         if "trees" in header:
@@ -281,7 +281,7 @@ def row_hashes(inputs: ArrayLike, targets: ArrayLike) -> list[str]:
     return [hashlib.sha256(row.astype("<f8").tobytes()).hexdigest()[:32] for row in rows]
 
 
-def read_fit(header: Mapping[str, Any], stored: Mapping[str, npt.NDArray[np.generic]]) -> Fit:
+def read_fit(header: Header, stored: Mapping[str, npt.NDArray[np.generic]]) -> Fit:
     """A fit from its entry in a file of either version; the probe of the file must come out as stored."""
     arrays: Arrays = {name: np.asarray(each, np.float64) for name, each in stored.items()}
     if "components" not in header:
@@ -339,7 +339,7 @@ def _check_excess(arrays: Arrays, columns: int) -> None:
         raise LiteError("its variance outside of the training rows makes no sense")
 
 
-def _second_version(header: Any, arrays: Arrays) -> tuple[Any, Arrays]:
+def _second_version(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """The first version had one GP, with the shape of its errors and its conformal scores in the record."""
     record = header["record"]
     freedom = record.get("degrees_of_freedom")

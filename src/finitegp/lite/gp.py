@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .layout import inside
-from .linear_algebra import cholesky
-from .modules import Block, Roots, feature_blocks, log_noise_scale
+from .layout import Header, inside
+from .modules import Block, Roots, cholesky, feature_blocks, log_noise_scale
 from .program import (
     Array,
     LiteError,
@@ -155,7 +154,7 @@ class GP:
         return replace(self, sums=sums)
 
 
-def read_gp(header: Any, arrays: Arrays, columns: int) -> GP:
+def read_gp(header: Header, arrays: Arrays, columns: int) -> GP:
     """A GP from its entry in a file; what the file has of its features must come out as stored."""
     projected = arrays["statistics.projected_targets"]
     features = len(projected)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 _Stored = TypeVar("_Stored")
+#: What the JSON of a file holds.
+Header = dict[str, Any]
 # Bytes of a header; and lists and objects in it, of which those of the widest tables have a quarter: each takes a
 # hundred bytes of memory or more.
 MAX_HEADER_BYTES, _MAX_HEADER_PARTS = 16_000_000, 500_000
@@ -20,7 +22,7 @@ class LayoutError(ValueError):
     """A file that is damaged, and how."""
 
 
-def parse_header(text: bytes) -> dict[str, Any]:
+def parse_header(text: bytes) -> Header:
     """The object that JSON text describes."""
     if text.count(b"[") + text.count(b"{") > _MAX_HEADER_PARTS:
         raise LayoutError(f"its header has more than {_MAX_HEADER_PARTS} parts")
@@ -34,7 +36,7 @@ def parse_header(text: bytes) -> dict[str, Any]:
     return parsed
 
 
-def check_places(entries: Mapping[str, Any], item_bytes: Mapping[str, int]) -> int:
+def check_places(entries: Header, item_bytes: Mapping[str, int]) -> int:
     """The bytes that all arrays take, after types, shapes and places of each; ``item_bytes`` are those of a number."""
     places = []
     for name, entry in entries.items():

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from .container import read_file, write_file
 from .fits import Fit, read_fit
-from .layout import inside
+from .layout import Header, inside
 from .program import Array, LiteError, evaluate
 from .student import Mixture
 from .tables import Encoder, Table, read_table
@@ -245,7 +245,7 @@ def load(path: str | os.PathLike[str]) -> LiteModel:
     return read_model(str(path), header, arrays)
 
 
-def read_model(name: str, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[np.generic]]) -> LiteModel:
+def read_model(name: str, header: Header, arrays: Mapping[str, npt.NDArray[np.generic]]) -> LiteModel:
     """The model of a header and arrays; ``name`` is what errors call it."""
     try:
         stored = header["fits"]
@@ -279,7 +279,7 @@ def predict_fit(fit: Fit, inputs: Array) -> _Rows:
     return _Rows(fit, mean, epistemic, noise, fit.mixture(found))
 
 
-def _numbers(name: str, values: Any) -> Array:
+def _numbers(name: str, values: object) -> Array:
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from .layout import inside
-from .linear_algebra import cholesky
 from .program import (
     Array,
     LiteError,
@@ -31,8 +30,21 @@ from .program import (
 )
 
 Tensors = Mapping[str, Array]
+#: What a file has of a module's constructor.
+Arguments = Mapping[str, Any]
 _JITTER = 1e-10
+# Relative to the mean diagonal, in the order tried, as in the library.
+_JITTERS = (0.0, 1e-14, 1e-12, 1e-10)
 _MOST_GRID_NUMBERS = 1 << 26
+
+
+class Description(TypedDict, total=False):
+    """A module in a file: its class with arguments and the modules in it, or only its name."""
+
+    type: str
+    arguments: Arguments
+    children: dict[str, Description]
+    custom: str
 
 
 #: Lower factors of covariances of landmarks that were computed already, by the identity of the landmarks' array.
@@ -58,7 +70,7 @@ class Block(NamedTuple):
         return self.raw if self.root is None else solved(self.raw, self.root)
 
 
-def feature_blocks(description: Any, tensors: Tensors, x: Value, roots: Roots, depth: int = 0) -> list[Block]:
+def feature_blocks(description: Description, tensors: Tensors, x: Value, roots: Roots, depth: int = 0) -> list[Block]:
     """The blocks of features side by side that a described module makes of ``x``."""
     if "custom" in description:
         raise LiteError(
@@ -92,12 +104,14 @@ def feature_blocks(description: Any, tensors: Tensors, x: Value, roots: Roots, d
     return [Block(_MAPS[kind](x, arguments, tensors))]
 
 
-def features_of(description: Any, tensors: Tensors, x: Value, roots: Roots, depth: int = 0) -> Value:
+def features_of(description: Description, tensors: Tensors, x: Value, roots: Roots, depth: int = 0) -> Value:
     """All features that a described module makes of ``x``, or what any other module gives."""
     return beside([block.features for block in feature_blocks(description, tensors, x, roots, depth)])
 
 
-def log_noise_scale(description: Any, tensors: Tensors, x: Value, features: Value, roots: Roots) -> Value | None:
+def log_noise_scale(
+    description: Description, tensors: Tensors, x: Value, features: Value, roots: Roots
+) -> Value | None:
     """The logarithm of a row's noise scale, one column; None if it is one for all rows."""
     if description.get("type") == "ConstantNoise":
         return None
@@ -131,11 +145,11 @@ def _activation(name: str, x: Value) -> Value:
     return x * growth / (growth + 2.0)
 
 
-def _linear(x: Value, arguments: Any, tensors: Tensors) -> Value:
+def _linear(x: Value, arguments: Arguments, tensors: Tensors) -> Value:
     return affine(x, tensors["weight"].T, tensors.get("bias"))
 
 
-def _network(x: Value, arguments: Any, tensors: Tensors) -> Value:
+def _network(x: Value, arguments: Arguments, tensors: Tensors) -> Value:
     layers = len(arguments["hidden"])
     for layer in range(layers):
         x = _linear(x, {}, inside(tensors, f"layers.{2 * layer}."))
@@ -144,7 +158,7 @@ def _network(x: Value, arguments: Any, tensors: Tensors) -> Value:
     return x
 
 
-def _line(x: Value, arguments: Any, tensors: Tensors) -> Value:
+def _line(x: Value, arguments: Arguments, tensors: Tensors) -> Value:
     features = x * np.exp(0.5 * tensors["log_magnitude"])
     if "log_bias_magnitude" not in tensors:
         return features
@@ -158,12 +172,12 @@ def _waves(x: Value, frequencies: Array, tensors: Tensors, amplitudes: Any) -> V
     return beside([apply("cos", angles), apply("sin", angles)]) * sizes
 
 
-def _fourier(x: Value, arguments: Any, tensors: Tensors) -> Value:
+def _fourier(x: Value, arguments: Arguments, tensors: Tensors) -> Value:
     frequencies = tensors["frequencies"]
     return _waves(x, frequencies, tensors, 1.0 / math.sqrt(len(frequencies)))
 
 
-def _quadrature(x: Value, arguments: Any, tensors: Tensors) -> Value:
+def _quadrature(x: Value, arguments: Arguments, tensors: Tensors) -> Value:
     count, columns = int(arguments["nodes_per_dimension"]), int(arguments["input_dim"])
     cutoff = float(arguments["frequency_cutoff"])
     if not (0 < columns <= 3 and count > 0 and 2.0 * columns * float(count) ** columns <= _MOST_GRID_NUMBERS):
@@ -190,11 +204,11 @@ def soft_clipped(x: Value, limit: float) -> Value:
     return clipped(x, -limit, limit) + apply("sign", x) * beyond
 
 
-def _soft_clip(x: Value, arguments: Any, tensors: Tensors) -> Value:
+def _soft_clip(x: Value, arguments: Arguments, tensors: Tensors) -> Value:
     return clipped(soft_clipped(x, float(arguments["limit"])), tensors["low"], tensors["high"])
 
 
-def _embedding(x: Value, arguments: Any, tensors: Tensors) -> Value:
+def _embedding(x: Value, arguments: Arguments, tensors: Tensors) -> Value:
     frequencies, weights = tensors["frequencies"], tensors["weights"]
     columns, _, count = frequencies.shape
     outputs = weights.shape[2]
@@ -206,7 +220,7 @@ def _embedding(x: Value, arguments: Any, tensors: Tensors) -> Value:
     return take(together, np.array(order))
 
 
-def _floor(x: Value, arguments: Any, tensors: Tensors) -> Value:
+def _floor(x: Value, arguments: Arguments, tensors: Tensors) -> Value:
     floor = float(arguments["floor"])
     above = x - floor
     soft = apply("log1p", apply("exp", smallest(above, 20.0)))
@@ -265,3 +279,17 @@ _MAPS: dict[str, Callable[[Value, Any, Tensors], Value]] = {
     "SoftClip": _soft_clip,
     "Tanh": lambda x, arguments, _: _activation("tanh", x),
 }
+
+
+def cholesky(matrix: Array) -> Array:
+    """The lower factor of a positive definite matrix, with as little added to its diagonal as possible."""
+    size = abs(float(np.mean(np.diagonal(matrix))))
+    for jitter in _JITTERS:
+        try:
+            shifted = matrix + jitter * size * np.eye(len(matrix)) if jitter else matrix
+            found: Array = np.asarray(np.linalg.cholesky(shifted), np.float64)
+        except np.linalg.LinAlgError:
+            continue
+        if np.isfinite(found).all():
+            return found
+    raise LiteError("the sums of its rows are not positive definite in floating point: more noise is needed")

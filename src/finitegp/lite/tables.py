@@ -30,11 +30,14 @@ _MISSING = {
 }
 
 
+#: A column as a file describes it.
+Column = Mapping[str, Any]
+Cells = Sequence[object] | npt.NDArray[np.generic]
 #: Columns by name. Data frames, which are array-like, are taken as well.
-Table = Mapping[str, Sequence[object] | npt.NDArray[np.generic]]
+Table = Mapping[str, Cells]
 
 
-def read_table(rows: Table | npt.ArrayLike) -> dict[str, Sequence[object] | npt.NDArray[np.generic]]:
+def read_table(rows: Table | npt.ArrayLike) -> dict[str, Cells]:
     """Columns by name of a mapping or a data frame."""
     columns: Any = rows  # of which a data frame has more than arrays have
     names = list(columns.keys()) if hasattr(rows, "keys") else list(getattr(rows, "columns", []))
@@ -44,7 +47,7 @@ def read_table(rows: Table | npt.ArrayLike) -> dict[str, Sequence[object] | npt.
     return {name: each if isinstance(each, np.ndarray) else _plain(name, each) for name, each in found.items()}
 
 
-def _plain(name: str, column: Any) -> Sequence[object] | npt.NDArray[np.generic]:
+def _plain(name: str, column: Any) -> Cells:
     if isinstance(column, str) or not (hasattr(column, "to_numpy") or hasattr(column, "__iter__")):
         raise LiteError(f"Column {name!r} must hold one value per row, but is {column!r:.60}.")
     return column.to_numpy() if hasattr(column, "to_numpy") else list(column)
@@ -59,11 +62,11 @@ class Encoder:
         imputes: Whether gaps are filled; if not, they are an error.
     """
 
-    used: Sequence[Mapping[str, Any]]
+    used: Sequence[Column]
     imputes: bool
 
     @classmethod
-    def read(cls, stored: Any) -> Encoder:
+    def read(cls, stored: Mapping[str, Any]) -> Encoder:
         """The encoder of a file."""
         if stored.get("format") != "finitegp table encoder" or stored.get("version") not in (1, 2):
             raise LiteError("its encoding of tables is of a version that is not known here")
@@ -126,7 +129,7 @@ def fill_unknown(
     return filled
 
 
-def _width(column: Mapping[str, Any]) -> int:
+def _width(column: Column) -> int:
     kind, encoding = column["type"], column["encoding"]
     width = 0
     if kind == "number" and encoding == "number":
@@ -140,7 +143,7 @@ def _width(column: Mapping[str, Any]) -> int:
     return width + bool(column["indicator"])
 
 
-def encode_values(column: Mapping[str, Any], values: npt.NDArray[Any]) -> Array:
+def encode_values(column: Column, values: npt.NDArray[Any]) -> Array:
     """Numbers of a column's values (of categories, their codes), without the one that tells of gaps."""
     if column["encoding"] == "missing or not":
         return np.empty((len(values), 0))
@@ -159,7 +162,7 @@ def encode_values(column: Mapping[str, Any], values: npt.NDArray[Any]) -> Array:
     return np.stack([first, *([frequencies] if counts[0] > counts[-1] else [])], axis=1)
 
 
-def _representatives(column: Mapping[str, Any]) -> Array:
+def _representatives(column: Column) -> Array:
     """Encodings of values that the fit saw, each for an equal share of rows or so."""
     if column["type"] == "category":
         count = len(column["categories"])
@@ -172,11 +175,11 @@ def _representatives(column: Mapping[str, Any]) -> Array:
     return np.column_stack([encoded, np.zeros(len(encoded))]) if column["indicator"] else encoded
 
 
-def _is_gap(value: Any) -> bool:
+def _is_gap(value: object) -> bool:
     return value is None or value != value or str(value) in ("<NA>", "NaT")
 
 
-def _numbers(column: Mapping[str, Any], cells: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
+def _numbers(column: Column, cells: Cells) -> tuple[Array, npt.NDArray[np.bool_]]:
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "fiub":
         values = cells.astype(np.float64)
     else:
@@ -184,7 +187,7 @@ def _numbers(column: Mapping[str, Any], cells: Any) -> tuple[Array, npt.NDArray[
     return values, ~np.isfinite(values)
 
 
-def _number(column: Mapping[str, Any], cell: Any, row: int) -> float:
+def _number(column: Column, cell: Any, row: int) -> float:
     if _is_gap(cell):
         return math.nan
     if isinstance(cell, datetime.timedelta | np.timedelta64):
@@ -219,7 +222,7 @@ def _written_number(text: str, decimal: str, unit: str) -> float | None:
     return float(re.sub(group, "", text).replace(",", "."))
 
 
-def _moments(column: Mapping[str, Any], cells: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _moments(column: Column, cells: Cells) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
         values = cells.astype("datetime64[us]").astype(np.int64)  # which has the same number where there is none
     else:
@@ -227,7 +230,7 @@ def _moments(column: Mapping[str, Any], cells: Any) -> tuple[npt.NDArray[np.int6
     return values, values == NOT_A_MOMENT
 
 
-def _moment(column: Mapping[str, Any], cell: Any, row: int) -> int:
+def _moment(column: Column, cell: Any, row: int) -> int:
     if _is_gap(cell):
         return NOT_A_MOMENT
     if isinstance(cell, np.datetime64):
@@ -256,7 +259,7 @@ def _moment(column: Mapping[str, Any], cell: Any, row: int) -> int:
     return moment - (offset // datetime.timedelta(microseconds=1) if offset else 0)
 
 
-def _codes(column: Mapping[str, Any], cells: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _codes(column: Column, cells: Cells) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     known = {category: code for code, category in enumerate(column["categories"])}
     values = np.full(len(cells), -1, dtype=np.int64)
     gaps = np.zeros(len(cells), dtype=bool)
@@ -272,7 +275,7 @@ def _codes(column: Mapping[str, Any], cells: Any) -> tuple[npt.NDArray[np.int64]
     return values, gaps
 
 
-def _text(cell: Any) -> str | None:
+def _text(cell: object) -> str | None:
     if _is_gap(cell):
         return None
     if isinstance(cell, bool | np.bool_):
@@ -282,7 +285,7 @@ def _text(cell: Any) -> str | None:
     return str(cell)
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any], Any], tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]]] = {
+_READERS: dict[str, Callable[[Column, Cells], tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]]] = {
     "number": _numbers,
     "date": _moments,
     "category": _codes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..linalg import GRAM_BLOCK_ROWS, SMALL_BATCH_ROWS
 from .byte_sizes import format_budget, format_bytes, parse_bytes
 from .plan import CHUNKS, SMALL_OBJECTS, Item, MemoryBudgetError, MemoryPlan, Part, find_plan
@@ -148,22 +148,14 @@ def _training(s: Setting) -> Iterator[Item]:
         yield Item(
             "step", "factor, then inverse and gradients of the rows", max((8 + 2 * f) * d**2, back + 2 * f * d**2)
         )
-        yield Item("tracking", "features of the batch", f * b * d)
-        # Few rows are multiplied at once, more of them block by block into a matrix and its mirror image.
-        yield Item(
-            "tracking",
-            "Gram matrix of the batch",
-            8 * b * d if b <= SMALL_BATCH_ROWS else 8 * (2 * d + GRAM_BLOCK_ROWS) * d,
-        )
     else:
         yield Item("step", "gradients of the rows", back)
-        yield Item("tracking", "features of the batch", f * b * d)
-        yield Item(
-            "tracking",
-            "Gram matrix of the batch",
-            8 * b * d if b <= SMALL_BATCH_ROWS else 8 * (2 * d + GRAM_BLOCK_ROWS) * d,
-        )
         yield Item("move", "means in the metric, factor or eigenvectors", 7 * 8 * d**2)
+    if s.algorithm != "lagged":
+        yield Item("tracking", "features of the batch", f * b * d)
+        # Few rows are multiplied at once, more of them block by block into a matrix and its mirror image.
+        gram = 8 * b * d if b <= SMALL_BATCH_ROWS else 8 * (2 * d + GRAM_BLOCK_ROWS) * d
+        yield Item("tracking", "Gram matrix of the batch", gram)
     if m < b:
         yield Item("step", "features of the batch, accumulated gradient", 2 * f * b * d + f * s.num_parameters)
 
@@ -248,11 +240,9 @@ def plan_memory(
     size = parse_bytes(budget)
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {list(ALGORITHMS)}, but is {algorithm!r}.")
-    for name, value in (("num_columns", num_columns), ("num_targets", num_targets), ("block", block)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, but is {value}.")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, but is {batch_size}.")
+    check_at_least_one(num_columns=num_columns, num_targets=num_targets, block=block)
+    if batch_size is not None:
+        check_at_least_one(batch_size=batch_size)
     if hidden is not None and (len(hidden) == 0 or min(hidden) < 1):
         raise ValueError(f"hidden must list at least one layer width, such as (128, 128), but is {hidden!r}.")
     fixed = Setting(

@@ -9,12 +9,11 @@ import math
 import os
 import platform
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .. import __version__
 from ..component import Component, ErrorTail, student_component
@@ -23,17 +22,16 @@ from ..data.scaling import Standardizer
 from ..error_shape import ErrorShape
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
-from ..lite.layout import inside
+from ..lite.layout import Header, inside
 from ..noise import NoiseModel
 from ..scaled import ScaledGP
 from ..spread import SpreadModel
 from ..trees import BoostedTrees
 from .container import read_container, write_container
-from .gps import Header, Tensors, decode_gp, encode_gp
+from .gps import Tensors, checked_tensor, decode_gp, encode_gp, positive_number
 from .modules import check_grids
 from .plain_json import plain_json
 from .record_kinds import RECORD, check_kinds
-from .row_sums import checked_tensor, positive_number
 
 # No fit has columns of larger, or of smaller, units.
 _LARGEST_UNIT = 1e150
@@ -89,10 +87,10 @@ def load_fit(
     return decode_fits(path, header, tensors, feature_map=feature_map, noise_model=noise_model)[0]
 
 
-def encode_fits(fits: Sequence[ScaledGP]) -> tuple[dict[str, object], dict[str, Tensor]]:
+def encode_fits(fits: Sequence[ScaledGP]) -> tuple[Header, Tensors]:
     """Header entries and tensors of several fits, and the versions of what made them."""
-    headers: list[dict[str, Any]] = []
-    tensors: dict[str, Tensor] = {}
+    headers: list[Header] = []
+    tensors: Tensors = {}
     for number, fit in enumerate(fits):
         header, mine = encode_fit(fit, f"fits.{number}.")
         headers.append(header)
@@ -108,8 +106,8 @@ def encode_fits(fits: Sequence[ScaledGP]) -> tuple[dict[str, object], dict[str, 
 
 def decode_fits(
     path: str | os.PathLike[str],
-    header: dict[str, Any],
-    tensors: dict[str, Tensor],
+    header: Header,
+    tensors: Tensors,
     *,
     feature_map: nn.Module | None = None,
     noise_model: NoiseModel | None = None,
@@ -185,7 +183,9 @@ def _encode_spread(spread: SpreadModel, columns: int) -> tuple[Header, Tensors]:
     return {**numbers, "limits": list(spread.limits), "gp": gp}, tensors
 
 
-def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_model: NoiseModel | None) -> ScaledGP:
+def _decode(
+    header: Header, tensors: Tensors, feature_map: nn.Module | None, noise_model: NoiseModel | None
+) -> ScaledGP:
     inputs_scaler = _decode_scaler(header["inputs_scaler"], tensors, "inputs_scaler", 1)
     target_scaler = _decode_scaler(header["target_scaler"], tensors, "target_scaler", 0)
     columns = len(inputs_scaler.scale)
@@ -252,7 +252,7 @@ def _decode(header: Any, tensors: Tensors, feature_map: nn.Module | None, noise_
     )
 
 
-def _decode_spread(header: Any, tensors: Tensors, columns: int) -> SpreadModel:
+def _decode_spread(header: Header, tensors: Tensors, columns: int) -> SpreadModel:
     fitted, weights = decode_gp(header["gp"], tensors, columns + 2, None, None)
     low, high = (float(value) for value in header["limits"])
     numbers = {name: float(header[name]) for name in _SPREAD_NUMBERS}
@@ -275,7 +275,7 @@ def _decode_spread(header: Any, tensors: Tensors, columns: int) -> SpreadModel:
     )
 
 
-def _decode_tail(stored: Any) -> ErrorTail | None:
+def _decode_tail(stored: object) -> ErrorTail | None:
     if stored is None:
         return None
     if not isinstance(stored, list) or len(stored) != 3:
@@ -286,7 +286,7 @@ def _decode_tail(stored: Any) -> ErrorTail | None:
     return ErrorTail(share, factor, _freedom(stored[2]) or math.inf)
 
 
-def _freedom(value: Any) -> float | None:
+def _freedom(value: object) -> float | None:
     """Degrees of freedom as a file has them; None for the Gaussian."""
     if value is None:
         return None
@@ -295,7 +295,7 @@ def _freedom(value: Any) -> float | None:
     return float(value)
 
 
-def _decode_scaler(description: Any, tensors: Tensors, role: str, ndim: int) -> Standardizer:
+def _decode_scaler(description: Header, tensors: Tensors, role: str, ndim: int) -> Standardizer:
     def array(name: str) -> npt.NDArray[np.float64]:
         values = tensors[f"{role}.{name}"]
         if values.dtype != torch.float64 or values.ndim != ndim or bool(values.isnan().any()):

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ModelFileError
 from ..features.landmarks import landmarks_of
+from ..lite.layout import Header
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
 from ..statistics import FeatureStatistics
 from .modules import build_module, describe_module, load_tensors
-from .row_sums import checked_tensor, decode_statistics, encode_statistics, positive_number
 
-Header = dict[str, Any]
 Tensors = dict[str, Tensor]
+_SUMS = ("gram", "projected_targets", "target_sum_of_squares", "log_scale_sum")
 _PROBE_ROWS = 4
 _MAX_CHUNK = 1 << 24
 # Products of features with the target that differ by less are the same but for rounding.
@@ -60,9 +61,9 @@ def encode_gp(
 
 
 def decode_gp(
-    header: Any, tensors: Tensors, columns: int, feature_map: nn.Module | None, noise_model: NoiseModel | None
+    header: Header, tensors: Tensors, columns: int, feature_map: nn.Module | None, noise_model: NoiseModel | None
 ) -> tuple[FittedGP, Tensor | None]:
-    """What :func:`encode_gp` gave, and the weights of its landmarks, if it has them; what does not fit is an error."""
+    """Read one GP, and the weights of its landmarks where it has them, from header and tensors of a file."""
     features = _restore("feature_map", header["feature_map"], feature_map, tensors)
     noise = _restore("noise_model", header["noise"], noise_model, tensors)
     if not isinstance(noise, NoiseModel):
@@ -107,14 +108,14 @@ def _sums_of_landmarks(model: FeatureGP, tensors: Tensors) -> Tensors:
 
 
 def _describe(module: nn.Module) -> Header:
-    """What makes the module again, or only its name if that is not ours to make."""
+    """The class of a module with its arguments, or only its name if it is not of this library."""
     description = describe_module(module)
     if description is not None:
         return description
     return {"custom": f"{type(module).__module__}.{type(module).__qualname__}"}
 
 
-def _restore(argument: str, description: Any, given: nn.Module | None, tensors: Tensors) -> nn.Module:
+def _restore(argument: str, description: Header, given: nn.Module | None, tensors: Tensors) -> nn.Module:
     prefix = "model.feature_map." if argument == "feature_map" else "model.noise."
     if given is None:
         if "custom" in description:
@@ -161,3 +162,47 @@ def _check_probe(model: FeatureGP, tensors: Tensors, columns: int) -> None:
         "its feature map or noise does not give the same features as when it was saved: a module that is passed in "
         "must be made exactly as then, and other modules need the release of finitegp that wrote the file"
     )
+
+
+def encode_statistics(statistics: FeatureStatistics) -> dict[str, Tensor]:
+    """The sums by name; the number of rows goes into the header."""
+    return {f"statistics.{name}": getattr(statistics, name) for name in _SUMS}
+
+
+def decode_statistics(num_data: object, tensors: Mapping[str, Tensor]) -> FeatureStatistics:
+    """Read row sums; what cannot be sums over rows is a ModelFileError.
+
+    Example:
+        >>> sums = FeatureStatistics.from_batch(torch.ones(4, 2), torch.ones(4))
+        >>> float(decode_statistics(4, encode_statistics(sums)).gram[0, 1])
+        4.0
+    """
+    gram, projected = tensors.get("statistics.gram"), tensors.get("statistics.projected_targets")
+    if gram is None or projected is None or gram.ndim != 2 or projected.ndim != 2:
+        raise ModelFileError("its sums are not matrices")
+    features, targets = projected.shape
+    return FeatureStatistics(
+        gram=checked_tensor(tensors, "statistics.gram", (features, features)),
+        projected_targets=checked_tensor(tensors, "statistics.projected_targets", (features, targets)),
+        target_sum_of_squares=checked_tensor(tensors, "statistics.target_sum_of_squares", (targets,)),
+        log_scale_sum=checked_tensor(tensors, "statistics.log_scale_sum", ()),
+        num_data=positive_number("num_data", num_data),
+    )
+
+
+def checked_tensor(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+    """The tensor of this name, if it is float64 of this shape with finite values."""
+    tensor = tensors.get(name)
+    if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != torch.float64:
+        found = "is not there" if tensor is None else f"is {tensor.dtype} of shape {tuple(tensor.shape)}"
+        raise ModelFileError(f"its tensor {name!r} should be float64 of shape {shape}, but {found}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise ModelFileError(f"its tensor {name!r} has values that are not finite")
+    return tensor
+
+
+def positive_number(name: str, value: object) -> float:
+    """The value, if it is a positive, finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0.0):
+        raise ModelFileError(f"its {name} is {str(value)[:60]!r} instead of a positive number")
+    return float(value)

@@ -12,11 +12,11 @@ from ..memory import parse_bytes
 Kind = Callable[[Any], bool]
 
 
-def _text(value: Any) -> bool:
+def _text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
@@ -35,11 +35,11 @@ def _size(value: Any) -> bool:
         return False
 
 
-def _versions(value: Any) -> bool:
+def _versions(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
 
 
-def _history(value: Any) -> bool:
+def _history(value: object) -> bool:
     """Of one run, or of several by name: measurements of epochs."""
     runs = value.values() if isinstance(value, dict) else [value]
     return all(
@@ -56,7 +56,7 @@ def _level(name: str) -> bool:
         return False
 
 
-def _scores(value: Any) -> bool:
+def _scores(value: object) -> bool:
     """One entry per model, all with the same intervals."""
     if not isinstance(value, list):
         return False
@@ -73,7 +73,7 @@ def _scores(value: Any) -> bool:
     return True
 
 
-def _settings(value: Any) -> bool:
+def _settings(value: object) -> bool:
     """Whole numbers, where the doctor computes with them; anything else as it is."""
     if not isinstance(value, dict):
         return False

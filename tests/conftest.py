@@ -106,6 +106,22 @@ def contents(fit, training, held_out):
     )
 
 
+@pytest.fixture(scope="session")
+def stack():
+    """Several kernels with a spread, a variance outside, an outlier and counts; tests leave it as it is."""
+    from scaled_fits import make_stack
+
+    return make_stack()
+
+
+@pytest.fixture(scope="session")
+def gaussian():
+    """One GP of given features, in the user's units; tests leave it as it is."""
+    from scaled_fits import make_gaussian
+
+    return make_gaussian()
+
+
 @contextmanager
 def small_efforts():
     """``--effort low`` takes a fraction of a second on small tables, inside."""

@@ -30,7 +30,7 @@ COUNTS = 1.0 + np.arange(120) % 3
 
 def make_stack():
     """Several kernels with a model of the spread, a variance outside, an outlier, and counts."""
-    fit = fit_auto(*make_rows(), counts=COUNTS, effort="low", may_be_copies=False)
+    fit = fit_auto(*make_rows(), counts=COUNTS, effort="low", may_be_copies=False, settings={"trees": 20})
     assert len(fit.components) > 1
     assert fit.spread is not None
     assert fit.excess is not None

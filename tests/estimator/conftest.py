@@ -1,6 +1,7 @@
 """A regressor that several tests of the estimator read, and its rows."""
 
 import pytest
+from conftest import few_trees
 from estimator_rows import make_rows, quick
 
 
@@ -12,4 +13,5 @@ def rows():
 @pytest.fixture(scope="session")
 def fitted(rows):
     """A fitted regressor; whoever changes it takes a copy."""
-    return quick().fit(*rows)
+    with few_trees():
+        return quick().fit(*rows)

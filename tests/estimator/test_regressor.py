@@ -222,8 +222,4 @@ def test_each_target_is_fitted_as_alone():
 
 
 def test_importing_the_package_does_not_import_scikit_learn():
-    script = (
-        "import sys, finitegp; assert 'sklearn' not in sys.modules; "
-        "from finitegp import GPRegressor; assert 'sklearn' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    subprocess.run([sys.executable, "-c", "import sys, finitegp; assert 'sklearn' not in sys.modules"], check=True)

@@ -35,6 +35,12 @@ from finitegp.cli import app
 from finitegp.errors import DataError, ModelFileError
 from finitegp.persistence.container import read_container
 
+# What the small tables of the campaign give cause for.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The site has 12 rows, fewer than:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Column 'b'. 1 of 3 values lie outside:UserWarning"),
+]
+
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory):

@@ -35,7 +35,7 @@ def test_frames_and_tensors_give_identical_results(rows, fitted):
         gp.predict(frame.rename(columns={"rooms": "floors"}))
     with pytest.raises(ValueError, match="in the same order"):
         gp.predict(frame[["rooms", "size"]])
-    with pytest.raises(ValueError, match="2 features"):
+    with pytest.warns(UserWarning, match="valid feature names"), pytest.raises(ValueError, match="2 features"):
         gp.predict(inputs[:, :1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

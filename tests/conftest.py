@@ -1,7 +1,7 @@
 """Fixtures shared by all tests, and the tolerances in one table."""
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -146,9 +146,9 @@ def few_trees():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few_trees():
-    """Hundreds of trees in every fold would take most of the time of small fits."""
-    with few_trees():
+def _few_trees(pytestconfig):
+    """Hundreds of trees in every fold would take most of the time of small fits; ``make test-slow`` has them all."""
+    with nullcontext() if pytestconfig.getoption("markexpr") == "slow" else few_trees():
         yield
 
 

@@ -186,10 +186,11 @@ class TestTooSmall:
     def test_kernels_without_room_are_networks(self):
         inputs, targets = make_rows(600)
         shown = []
-        fit = fit_within_memory((inputs, targets), "16MB", effort="low", settings=QUICK, on_plan=shown.append)
+        settings = QUICK | {"learning_rows": 60}
+        fit = fit_within_memory((inputs, targets), "16MB", effort="low", settings=settings, on_plan=shown.append)
         assert (fit.record["path"], fit.record["why"]) == ("networks", "the memory budget has no room for kernels")
         assert isinstance(shown[0].setting, LargeTableSetting)
-        kernel = fit_within_memory((inputs, targets), "200MB", effort="low", settings=QUICK)
+        kernel = fit_within_memory((inputs, targets), "200MB", effort="low", settings=settings)
         assert kernel.record["path"] == "kernel"
 
     def test_the_refusal_names_the_size_that_would_do(self):

@@ -232,7 +232,7 @@ def measured(*case):
 @pytest.mark.parametrize(
     ("case", "path"),
     [
-        (("20MB", 8, 15_000, "low", {}, "npy"), "networks"),
+        (("20MB", 8, 15_000, "low", {"steps": 100, "max_steps": 100, "noise_steps": 40}, "npy"), "networks"),
         pytest.param(("64MB", 8, 15_000, "low", {}, "parquet"), "networks", marks=pytest.mark.slow),
         pytest.param(("64MB", 4, 450, "low", {}, "npy"), "kernel", marks=pytest.mark.slow),
     ],

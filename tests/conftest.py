@@ -1,7 +1,8 @@
 """Fixtures shared by all tests, and the tolerances in one table."""
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,24 @@ import pytest
 import torch
 from _pytest.doctest import DoctestModule
 
+# Workers, and programs that tests start, have one thread each, as in the Makefile: on small matrices threads wait.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path):
     """Look for no examples in files of tests: that is allowed to fail to import a file, and leaves it without tests."""
     found = yield
     return [each for each in found if not (isinstance(each, DoctestModule) and file_path.name.startswith("test_"))]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Workers run whole stretches of files, so that few fixtures are made twice, and share what is left at the end."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 # Relative tolerances by what is compared.
@@ -106,13 +119,67 @@ def contents(fit, training, held_out):
     )
 
 
+@pytest.fixture(scope="session")
+def stack():
+    """Several kernels with a spread, a variance outside, an outlier and counts; tests leave it as it is."""
+    from scaled_fits import make_stack
+
+    return make_stack()
+
+
+@pytest.fixture(scope="session")
+def gaussian():
+    """One GP of given features, in the user's units; tests leave it as it is."""
+    from scaled_fits import make_gaussian
+
+    return make_gaussian()
+
+
 @contextmanager
-def small_efforts():
-    """``--effort low`` takes a fraction of a second on small tables, inside."""
+def few_trees():
+    """Every effort has at most 20 boosted trees, inside."""
     from finitegp.automatic import EFFORTS
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(EFFORTS, "low", EFFORTS["low"].with_changes({"fourier_features": 24, "members": 2}))
+        for name, settings in [*EFFORTS.items()]:
+            patch.setitem(EFFORTS, name, settings.with_changes({"trees": 20}))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_trees(pytestconfig):
+    """Hundreds of trees in every fold would take most of the time of small fits; ``make test-slow`` has them all."""
+    with nullcontext() if pytestconfig.getoption("markexpr") == "slow" else few_trees():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _freed_memory_is_kept():
+    """A memory budget lets the allocator give memory back from then on, which makes all later fits take twice as long.
+
+    Whether budgets hold is tested in processes of their own.
+    """
+    from finitegp.memory import return_freed_memory
+
+    @wraps(return_freed_memory)  # whose docstring is on a page
+    def keep():
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        for place in ("finitegp.memory", "finitegp.automatic.fit"):
+            patch.setattr(f"{place}.return_freed_memory", keep)
+        yield
+
+
+@contextmanager
+def small_efforts():
+    """``--effort low`` takes a fraction of a second on small tables, inside: targets keep their scale unless told."""
+    from finitegp.automatic import EFFORTS
+
+    quick = {"fourier_features": 24, "members": 2, "trees": 20, "learning_rows": 60}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(EFFORTS, "low", EFFORTS["low"].with_changes(quick))
+        patch.setattr("finitegp.tables.target_scale._FEWEST_ROWS", 10**6)  # the search takes longer than the fit
         yield
 
 

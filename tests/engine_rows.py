@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from export_models import intervals, kept, library
 from torch import nn
 
-from finitegp import FeatureGP, FourierFeatures, GPRegressor, InputNoise
+from finitegp import DataError, FeatureGP, FourierFeatures, GPRegressor, InputNoise
 from finitegp.features import GaussLegendreFeatures, LandmarkFeatures, LinearFeatures, MLPFeatures
 
 INPUTS = ["width", "the.height", "depth"]
@@ -111,6 +112,41 @@ def assert_same_statistics(found, expected):
     for name in ("gram", "projected_targets", "target_sum_of_squares", "log_scale_sum"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-10, atol=1e-10)
     assert found.num_data == expected.num_data
+
+
+def check_refusals(rows_of, frame, with_mean, table):
+    """What is refused whichever engine has the rows.
+
+    Args:
+        rows_of: The class of the engine's rows.
+        frame: The engine's frame of the table.
+        with_mean: The same with a column ``mean``.
+        table: The table in pandas.
+    """
+    fitted = make_model().condition(parts_of(table))
+    own = GPRegressor(OwnMap(), algorithm="exact", epochs=1).fit(table[INPUTS], table["price"])
+    with pytest.raises(DataError, match="'key' does not hold numbers: encode it"):
+        rows_of(frame, [*INPUTS, "key"], "price")
+    with pytest.raises(DataError, match="no column 'length' in the frame"):
+        rows_of(frame, ["length"], "price")
+    with pytest.raises(DataError, match="name the targets as well"):
+        rows_of(frame, INPUTS).statistics(make_model())
+    with pytest.raises(DataError, match="column 'mean' already: rename or drop"):
+        rows_of(with_mean, INPUTS).predict(fitted)
+    with pytest.raises(DataError, match="does not know its columns by name: name them in inputs"):
+        rows_of(frame).predict(fitted)
+    with pytest.raises(DataError, match="takes 3 columns, but there are 2"):
+        rows_of(frame, INPUTS[:2]).predict(fitted)
+    with pytest.raises(DataError, match="There is no column 'size' in the frame"):
+        rows_of(frame).predict(kept("table").fitted)
+    with pytest.raises(DataError, match="The model is a dict: pass a FittedGP"):
+        rows_of(frame, INPUTS).predict({})
+    with pytest.raises(DataError, match=r"cannot load this one: .*OwnMap.*pass a FittedGP instead"):
+        rows_of(frame).predict(own)
+    with pytest.raises(DataError, match="no inputs, so they can only be predicted: name the inputs"):
+        rows_of(frame, targets="price").statistics(make_model())
+    with pytest.raises(ValueError, match="coverage must lie between 0 and 1"):
+        rows_of(frame, INPUTS).predict(fitted, coverage=90)
 
 
 def run_block_of_page(number, names, directory, monkeypatch):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -78,6 +79,17 @@ def test_exactly_one_of_many_writers_at_once_succeeds(tmp_path, monkeypatch, lin
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
+@contextmanager
+def started(program, path, **options):
+    """The process of a program that has said that it is ready; at the end there is none, also where a check failed."""
+    with subprocess.Popen([sys.executable, "-c", program, str(path)], **options) as process:
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_no_temporary_file_and_ends_the_process(tmp_path, sent):
     (tmp_path / "mine.part").write_text("of somebody else")
@@ -92,11 +104,10 @@ def test_a_signal_leaves_no_temporary_file_and_ends_the_process(tmp_path, sent):
         "        time.sleep(0.01)\n"  # a signal just before a long sleep would wait for its end
     )
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "file")], **options)
-    assert process.stdout.readline() == b"ready\n"
-    assert len(list(tmp_path.iterdir())) == 3
-    process.send_signal(sent)
-    assert process.wait(timeout=60) == -sent
+    with started(program, tmp_path / "file", **options) as process:
+        assert len(list(tmp_path.iterdir())) == 3
+        process.send_signal(sent)
+        assert process.wait(timeout=60) == -sent
     assert [file.name for file in tmp_path.iterdir()] == ["mine.part"]
 
 
@@ -111,12 +122,10 @@ def test_a_signal_between_two_files_is_no_traceback(tmp_path):
         "        pass\n"
     )
     for trial in range(30):
-        command = [sys.executable, "-c", program, str(tmp_path / "file")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdout.readline() == b"ready\n"
-        time.sleep(0.0005 * trial)
-        process.terminate()
-        assert process.communicate(timeout=60) == (b"", b"")
+        with started(program, tmp_path / "file", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            time.sleep(0.0005 * trial)
+            process.terminate()
+            assert process.communicate(timeout=60) == (b"", b"")
         assert process.returncode == -signal.SIGTERM
         assert [file.name for file in tmp_path.iterdir() if file.name != "file"] == []
 

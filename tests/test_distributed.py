@@ -383,7 +383,7 @@ class TestFitCommand:
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        (None, (), "There is no file"),
+        pytest.param(None, (), "There is no file", marks=pytest.mark.slow),
         ("x,y\n" + "1,2\n" * 2000, ("--memory", "1MB"), "A budget of 1.0MB is too small"),
     ],
 )

@@ -37,6 +37,7 @@ def quick(quick_effort, monkeypatch):
     monkeypatch.setitem(EFFORTS, "medium", EFFORTS["low"].with_changes({"fourier_features": 64}))
 
 
+@pytest.mark.filterwarnings("ignore:Column .* categories that the fit did not see:UserWarning")  # as the pages tell
 @pytest.mark.parametrize("path", [p for p in DOCUMENTS if blocks(p)], ids=lambda p: p.name)
 def test_python_blocks_run(path, capsys, quick, tmp_path, monkeypatch):
     """In order, each file in one namespace, beside the tables of the examples."""

@@ -87,7 +87,7 @@ def heavy():
     generator = np.random.default_rng(0)
     inputs = generator.uniform(-2, 2, size=(3000, 1))
     targets = np.sin(2 * inputs[:, 0]) + 0.1 * generator.standard_t(2.3, size=3000)
-    return (inputs[:600], targets[:600]), (inputs[600:], targets[600:])
+    return (inputs[:400], targets[:400]), (inputs[400:], targets[400:])
 
 
 @pytest.fixture(scope="module")

@@ -85,11 +85,11 @@ def test_the_map_of_the_tables_names_all_of_their_modules():
 
 
 def test_the_command_line_starts_without_torch():
-    """``--version`` and ``--help`` do not wait for PyTorch, SciPy, scikit-learn or Arrow."""
+    """``--version`` and ``--help`` do not wait for PyTorch, SciPy, scikit-learn, Arrow or matplotlib."""
     code = (
         "import sys; from finitegp.cli import app\n"
         "try:\n    app(['fit', '--help'])\nexcept SystemExit:\n    pass\n"
-        "slow = {'torch', 'scipy', 'sklearn', 'pyarrow', 'pandas'} & set(sys.modules)\n"
+        "slow = {'torch', 'scipy', 'sklearn', 'pyarrow', 'pandas', 'matplotlib'} & set(sys.modules)\n"
         "sys.exit(f'loaded: {slow}' if slow else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -35,6 +35,12 @@ from finitegp.cli import app
 from finitegp.errors import DataError, ModelFileError
 from finitegp.persistence.container import read_container
 
+# What the small tables of the campaign give cause for.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The site has 12 rows, fewer than:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Column 'b'. 1 of 3 values lie outside:UserWarning"),
+]
+
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory):
@@ -348,5 +354,5 @@ def test_a_sample_of_the_campaign(kit):
         if name == "kills at the start":
             continue  # takes as long as all of the others
         chosen = list(cases())
-        tally = run_cases(name, islice(chosen, 0, None, max(1, len(chosen) // 40)), seconds=60.0)
+        tally = run_cases(name, islice(chosen, 0, None, max(1, len(chosen) // 27)), seconds=60.0)
         assert not tally.bad, tally.bad[0]

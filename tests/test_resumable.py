@@ -18,7 +18,8 @@ from finitegp.errors import DataError, ModelFileError
 from finitegp.persistence.container import read_container, write_container
 from finitegp.stages import FORMAT
 
-QUICK = {"steps": 60, "max_steps": 60, "noise_steps": 20, "learning_rows": 100, "max_validation_rows": 200}
+QUICK = {"steps": 30, "max_steps": 30, "noise_steps": 20, "learning_rows": 60, "max_validation_rows": 200}
+QUICK |= {"hidden": (16, 16), "fourier_features": 16}
 runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 
 
@@ -33,13 +34,13 @@ def fit_kernels(rows=80, seed=0, **options):
 
 
 def fit_networks(**options):
-    return fit_auto(*make_rows(400), effort="low", settings=QUICK | {"small_rows": 100}, **options)
+    return fit_auto(*make_rows(240), effort="low", settings=QUICK | {"small_rows": 100}, **options)
 
 
 def fit_race(**options):
     """Two weight decays, of which one wins, and kernels beside networks."""
     race = {"small_rows": 100, "most_rows_for_both": 1000, "members": 3, "weight_decays": (0.1, 0.3)}
-    return fit_auto(*make_rows(400), effort="low", settings=QUICK | race, **options)
+    return fit_auto(*make_rows(240), effort="low", settings=QUICK | race, **options)
 
 
 def fit_targets():
@@ -283,7 +284,7 @@ class TestShell:
         stop_after(-1)
         assert "going on from model.finitegp.checkpoint" in self.run("--resume").stdout
         assert not (here / "model.finitegp.checkpoint").exists()
-        inputs = make_rows(30, seed=1)[0]
+        inputs = 0.5 * make_rows(30, seed=1)[0]  # no extrapolations, which would be told
         new = {"a": inputs[:, 0], "b": inputs[:, 1]}
         broken, unbroken = (TableRegressor.load(f"{name}.finitegp") for name in ("model", "unbroken"))
         assert np.array_equal(broken.predict(new), unbroken.predict(new))

@@ -80,15 +80,11 @@ def test_the_penalty_of_minimax_has_an_effect():
     """Without the complexity term the noise-free features grow: the NLML ends far above the optimum."""
     data = small_problem()
     optimum = fit_full_batch(small_model().double(), data).nlml
-    gaps = {}
-    for penalty in (1e-6, 2.0):
-        model = small_model()
-        algorithm = Minimax(model, 128, penalty=penalty)
-        optimizer = make_optimizer(algorithm, learning_rate=2e-2)
-        train(algorithm, optimizer, data, epochs=250, batch_size=16, schedule=cosine_decay(2000))
-        gaps[penalty] = model.nlml(data) - optimum
-    assert gaps[2.0] < 5e-3
-    assert gaps[1e-6] > 2 * gaps[2.0] + 5e-3
+    model = small_model()
+    algorithm = Minimax(model, 128, penalty=1e-6)
+    optimizer = make_optimizer(algorithm, learning_rate=2e-2)
+    train(algorithm, optimizer, data, epochs=250, batch_size=16, schedule=cosine_decay(2000))
+    assert model.nlml(data) - optimum > 2 * 5e-3  # which is the most with the penalty, in test_every_algorithm.py
 
 
 def test_minimax_estimate_stays_positive_and_bounded(generator):

@@ -173,7 +173,8 @@ class TestSmallTable:
     def test_none_where_rows_do_not_gain_or_may_not_be_kept(self, rows):
         random = np.random.default_rng(0)
         inputs = random.normal(size=(200, 2))
-        smooth = fit_auto(inputs, inputs @ [1.0, -2.0] + 0.3 * random.normal(size=200), effort="low")
+        targets = inputs @ [1.0, -2.0] + 0.3 * random.normal(size=200)
+        smooth = fit_auto(inputs, targets, effort="low", settings={"trees": 200})
         assert smooth.trees is None
         assert smooth.record["tree_weight"] == 0.0
         assert fit_auto(*rows, effort="low", keep_rows=False).trees is None

@@ -19,9 +19,9 @@ QUICK = {
     "most_rows_for_both": 0,
     "members": 3,
     "hidden": (16, 16),
-    "steps": 25,
-    "max_steps": 25,
-    "noise_steps": 20,
+    "steps": 10,
+    "max_steps": 10,
+    "noise_steps": 8,
     "fourier_features": 32,
 }
 MISSING = [name for name in ("cuda", "mps") if not getattr(torch, name).is_available()]

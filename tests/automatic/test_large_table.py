@@ -9,7 +9,7 @@ from finitegp.automatic.settings import EFFORTS, AutoSettings
 from finitegp.automatic.table import Table
 from finitegp.data import IterableSource
 
-QUICK = AutoSettings(members=2, hidden=(24, 24), steps=150, fourier_features=32, noise_steps=60)
+QUICK = AutoSettings(members=2, hidden=(24, 24), steps=150, trees=20, fourier_features=32, noise_steps=60)
 
 
 def make_table(rows, seed=0):

@@ -186,10 +186,11 @@ class TestTooSmall:
     def test_kernels_without_room_are_networks(self):
         inputs, targets = make_rows(600)
         shown = []
-        fit = fit_within_memory((inputs, targets), "16MB", effort="low", settings=QUICK, on_plan=shown.append)
+        settings = QUICK | {"learning_rows": 60}
+        fit = fit_within_memory((inputs, targets), "16MB", effort="low", settings=settings, on_plan=shown.append)
         assert (fit.record["path"], fit.record["why"]) == ("networks", "the memory budget has no room for kernels")
         assert isinstance(shown[0].setting, LargeTableSetting)
-        kernel = fit_within_memory((inputs, targets), "200MB", effort="low", settings=QUICK)
+        kernel = fit_within_memory((inputs, targets), "200MB", effort="low", settings=settings)
         assert kernel.record["path"] == "kernel"
 
     def test_the_refusal_names_the_size_that_would_do(self):
@@ -231,7 +232,7 @@ def measured(*case):
 @pytest.mark.parametrize(
     ("case", "path"),
     [
-        (("20MB", 8, 15_000, "low", {}, "npy"), "networks"),
+        (("20MB", 8, 15_000, "low", {"steps": 100, "max_steps": 100, "noise_steps": 40}, "npy"), "networks"),
         pytest.param(("64MB", 8, 15_000, "low", {}, "parquet"), "networks", marks=pytest.mark.slow),
         pytest.param(("64MB", 4, 450, "low", {}, "npy"), "kernel", marks=pytest.mark.slow),
     ],

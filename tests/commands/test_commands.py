@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -258,14 +255,6 @@ def test_lists_cannot_be_written_as_csv(here):
 def test_help_has_examples():
     for command in ("fit", "predict", "evaluate", "update", "info", "report"):
         assert f"finitegp {command} " in run(command, "--help").stdout
-
-
-def test_help_does_not_wait_for_what_only_commands_need():
-    """scikit-learn, SciPy and Arrow take longer to import than help may take."""
-    slow = "{'sklearn', 'scipy', 'pyarrow', 'pandas', 'matplotlib'}"
-    code = f"import sys, finitegp.cli; print(sorted({slow} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
-    assert found.stdout.strip() == "[]"
 
 
 def test_the_commands_of_the_documentation_run(here, quick_effort, monkeypatch):

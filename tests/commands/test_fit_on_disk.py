@@ -32,10 +32,13 @@ def write_table(path, rows=3000, seed=0, **more):
     return path
 
 
+# Without the search for the target's scale, which takes longer than the fit.
+FIT = ("fit", "t.parquet", "-t", "y", "--effort", "low", "--target-scale", "identity")
+
+
 @pytest.fixture
 def quick_low(monkeypatch):
-    quick = QUICK | {"steps": 200, "max_steps": 200}
-    monkeypatch.setitem(EFFORTS, "low", EFFORTS["low"].with_changes(quick))
+    monkeypatch.setitem(EFFORTS, "low", EFFORTS["low"].with_changes(QUICK))
 
 
 def run(*arguments, code=0):
@@ -57,7 +60,8 @@ class TestCommands:
         monkeypatch.chdir(tmp_path)
         colour = np.random.default_rng(0).choice(["red", "blue"], size=3000)
         write_table(tmp_path / "t.parquet", colour=colour)
-        result = run("fit", "t.parquet", "--target", "y", "--effort", "low", "--memory", "24MB", "-o", "m.finitegp")
+        monkeypatch.setitem(EFFORTS, "low", EFFORTS["low"].with_changes({"steps": 200, "max_steps": 200}))
+        result = run(*FIT, "--memory", "24MB", "-o", "m.finitegp")
         for word in ("Memory budget 24.0MB", "exact pass", "600 held-out rows", "this model", "linear", "one-hot"):
             assert word in result.stdout
         assert result.stdout.index("Memory budget") < result.stdout.index("seconds of training")
@@ -82,7 +86,7 @@ class TestCommands:
     def test_the_same_seed_gives_the_same_model_and_json_is_all_there_is(self, quick_low, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         write_table(tmp_path / "t.parquet")
-        arguments = ("fit", "t.parquet", "-t", "y", "--effort", "low", "--memory", "24MB", "--no-report", "--json")
+        arguments = (*FIT, "--memory", "24MB", "--no-report", "--json")
         first, second = (json.loads(run(*arguments, "-o", f"{name}.finitegp").stdout) for name in "ab")
         assert first["scores"] == second["scores"]
         assert first["memory"] == "24MB"
@@ -90,7 +94,7 @@ class TestCommands:
     def test_refusals_say_what_to_do(self, quick_low, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         write_table(tmp_path / "t.parquet")
-        result = run("fit", "t.parquet", "-t", "y", "--effort", "low", "--memory", "1MB", code=1)
+        result = run(*FIT, "--memory", "1MB", code=1)
         errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
         assert len(errors) == 1
         assert errors[0].startswith(
@@ -98,7 +102,7 @@ class TestCommands:
         )
         assert "planned peak" in result.stdout  # the nearest plan
         advised = errors[0].rstrip(".").split("Use --memory ")[1].split(" ")[0]
-        run("fit", "t.parquet", "-t", "y", "--effort", "low", "--memory", advised, "-o", "m.finitegp")
+        run(*FIT, "--memory", advised, "-o", "m.finitegp")
         assert "is not a size" in run("fit", "t.parquet", "-t", "y", "--memory", "lots", code=2).stderr
         assert not (tmp_path / "model.finitegp").exists()
         result = run("predict", "m.finitegp", "t.parquet", "-o", "a.csv", "--memory", "1MB", code=1)
@@ -167,7 +171,7 @@ class TestCommands:
         monkeypatch.chdir(tmp_path)
         write_table(tmp_path / "t.parquet")
         write_table(tmp_path / "later.parquet", rows=100, seed=5)
-        fit = ("fit", "t.parquet", "-t", "y", "--effort", "low", "--memory", "24MB", "--json", "--no-report")
+        fit = (*FIT, "--memory", "24MB", "--json", "--no-report")
         found = json.loads(run(*fit, "--test", "later.parquet").stdout)
         assert (found["held_out_rows"], found["rows"], found["takes_in_held_out_rows"]) == (100, 3000, False)
         scores = json.loads(run("evaluate", "model.finitegp", "later.parquet", "--json").stdout)["scores"][0]

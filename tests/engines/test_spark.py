@@ -12,9 +12,9 @@ from engine_rows import (
     INPUTS,
     MAPS,
     FailsOnce,
-    OwnMap,
     assert_same_columns,
     assert_same_statistics,
+    check_refusals,
     columns_of,
     frame_of,
     make_model,
@@ -25,9 +25,9 @@ from engine_rows import (
     parts_of,
     run_block_of_page,
 )
-from export_models import KINDS, file_of, kept
+from export_models import KINDS, file_of
 
-from finitegp import DataError, GPRegressor
+from finitegp import DataError
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'", exc_type=ImportError)
 
@@ -205,34 +205,11 @@ def test_bad_rows_are_named(spark, table, tmp_path):
 
 
 def test_refusals_say_what_to_do(spark, frame, table):
-    fitted = make_model().condition(parts_of(table))
-    with pytest.raises(DataError, match="'key' does not hold numbers: encode it"):
-        SparkRows(frame, [*INPUTS, "key"], "price")
-    with pytest.raises(DataError, match="no column 'length' in the frame"):
-        SparkRows(frame, ["length"], "price")
+    check_refusals(SparkRows, frame, frame.withColumnRenamed("rent", "mean"), table)
     with pytest.raises(DataError, match=r"use spark\.createDataFrame"):
         SparkRows(table, INPUTS, "price")
     with pytest.raises(DataError, match="use foreachBatch"):
         SparkRows(spark.readStream.format("rate").load(), ["value"])
-    with pytest.raises(DataError, match="name the targets as well"):
-        SparkRows(frame, INPUTS).statistics(make_model())
-    with pytest.raises(DataError, match="column 'mean' already: rename or drop"):
-        SparkRows(frame.withColumnRenamed("rent", "mean"), INPUTS).predict(fitted)
-    with pytest.raises(DataError, match="does not know its columns by name: name them in inputs"):
-        SparkRows(frame).predict(fitted)
-    with pytest.raises(DataError, match="takes 3 columns, but there are 2"):
-        SparkRows(frame, INPUTS[:2]).predict(fitted)
-    with pytest.raises(DataError, match="There is no column 'size' in the frame"):
-        SparkRows(frame).predict(kept("table").fitted)
-    with pytest.raises(DataError, match="The model is a dict: pass a FittedGP"):
-        SparkRows(frame, INPUTS).predict({})
-    own = GPRegressor(OwnMap(), algorithm="exact", epochs=1).fit(table[INPUTS], table["price"])
-    with pytest.raises(DataError, match=r"cannot load this one: .*OwnMap.*pass a FittedGP instead"):
-        SparkRows(frame).predict(own)
-    with pytest.raises(DataError, match="no inputs, so they can only be predicted: name the inputs"):
-        SparkRows(frame, targets="price").statistics(make_model())
-    with pytest.raises(ValueError, match="coverage must lie between 0 and 1"):
-        SparkRows(frame, INPUTS).predict(fitted, coverage=90)
     with pytest.raises(ValueError, match="max_tasks must be at least 1"):
         SparkRows(frame, INPUTS, max_tasks=0)
 

@@ -15,11 +15,6 @@ from finitegp.automatic import AutoSettings
 from finitegp.automatic import fit_auto as automatic_fit
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return make_rows(120)
-
-
 @pytest.mark.parametrize("algorithm", ["lagged", "scgd", "minimax", "bsgd", "exact"])
 def test_every_algorithm_fits(algorithm, rows):
     gp = quick(feature_map="fourier", algorithm=algorithm, epochs=20).fit(*rows)

@@ -1,0 +1,66 @@
+"""Components with errors of Student's t, and with a share of larger ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scaled_fits import make_rows
+from scipy import stats
+
+from finitegp.component import student_component
+from finitegp.error_shape import ErrorShape, TailedShape
+from finitegp.persistence import load_fit, save_fit
+
+
+def test_student_errors_keep_the_standard_deviation(gaussian):
+    fitted = gaussian.fitted
+    shaped = replace(gaussian, components=(student_component(fitted, ErrorShape(3.0)),))
+    new = make_rows(10, seed=2)[0]
+    plain, found = gaussian.predict(new), shaped.predict(new)
+    torch.testing.assert_close(found.std, plain.std)
+    expected = stats.t(3.0, found.mean, found.std / np.sqrt(3.0))
+    np.testing.assert_allclose(found.quantile(0.9), expected.ppf(0.9), rtol=1e-9)
+    np.testing.assert_allclose(found.log_density(plain.mean), expected.logpdf(plain.mean), rtol=1e-9)
+    assert student_component(fitted).degrees_of_freedom == np.inf
+    assert shaped.distribution == "Student's t with 3 degrees of freedom"
+    assert gaussian.distribution == "a normal distribution"
+
+
+class TestLargerErrors:
+    """A share of errors that are larger than the others."""
+
+    SHAPE = TailedShape(ErrorShape(8.0), ErrorShape(), share=0.2, ratio=6.0)
+
+    @pytest.fixture
+    def tailed(self, gaussian):
+        return replace(gaussian, components=(student_component(gaussian.fitted, self.SHAPE),))
+
+    def test_the_distribution_is_that_of_both(self, tailed, gaussian):
+        new = make_rows(10, seed=2)[0]
+        plain, found = gaussian.predict(new), tailed.predict(new)
+        torch.testing.assert_close(found.std, plain.std)
+        torch.testing.assert_close(found.noise_variance, plain.noise_variance)
+        one, other = (unit * plain.std.numpy() for unit in self.SHAPE.units)
+        values = plain.mean.numpy() + 0.7 * plain.std.numpy()
+        main, tail = stats.t(8.0, plain.mean, one * np.sqrt(6.0 / 8.0)), stats.norm(plain.mean, other)
+        expected = np.log(0.8 * main.pdf(values) + 0.2 * tail.pdf(values))
+        np.testing.assert_allclose(found.log_density(torch.from_numpy(values)), expected, rtol=1e-9)
+        ends = found.quantile(0.95).numpy()
+        np.testing.assert_allclose(0.8 * main.cdf(ends) + 0.2 * tail.cdf(ends), 0.95, rtol=1e-7)
+        assert tailed.distribution == "a mixture of Student's t"
+
+    def test_draws_are_larger_row_by_row(self, tailed):
+        new = make_rows(4, seed=2)[0]
+        draws = tailed.sample(new, 4000, seed=0).numpy()
+        found = tailed.predict(new)
+        inside = np.abs(draws - found.mean.numpy()) < (found.quantile(0.75) - found.mean).numpy()
+        np.testing.assert_allclose(inside.mean(axis=0), 0.5, atol=0.03)
+        np.testing.assert_allclose(draws.std(axis=0), found.std, rtol=0.08)
+
+    def test_a_file_keeps_it(self, tailed, tmp_path):
+        save_fit(tailed, tmp_path / "tailed.finitegp")
+        new = make_rows(10, seed=2)[0]
+        loaded = load_fit(tmp_path / "tailed.finitegp")
+        assert loaded.components[0].tail == tailed.components[0].tail
+        torch.testing.assert_close(loaded.predict(new).quantile(0.99), tailed.predict(new).quantile(0.99))

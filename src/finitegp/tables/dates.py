@@ -134,7 +134,7 @@ def whole_number_moments(values: npt.NDArray[np.float64], style: str = "yyyymmdd
 def _midnights(year: Integers, month: Integers, day: Integers) -> Integers:
     """The moments at which days begin; ``NOT_A_MOMENT`` where there is no such day."""
     first = ((year - 1970) * 12 + np.clip(month, 1, 12) - 1).astype("datetime64[M]").astype("datetime64[D]")
-    last = (first.astype("datetime64[M]") + 1).astype("datetime64[D]")
+    last = (first.astype("datetime64[M]") + np.timedelta64(1, "M")).astype("datetime64[D]")
     good = (month >= 1) & (month <= 12) & (day >= 1) & (day <= (last - first).astype(np.int64))
     return np.where(good, (first.astype(np.int64) + day - 1) * _DAY, NOT_A_MOMENT)
 

@@ -1,6 +1,5 @@
 """Boosted trees beside networks and kernels: taken from scikit-learn whole, used where left-out rows gain, kept."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -132,8 +131,7 @@ class TestSmallTable:
 
     def test_out_of_fold_predictions_are_those_of_the_other_folds(self, rows):
         table, folds = Table(*rows), np.arange(240) % 3
-        with ThreadPoolExecutor(2) as pool:
-            found = cross_fit_trees(table, folds, 30, seed=0, pool=pool)
+        found = cross_fit_trees(table, folds, 30, seed=0)
         assert found is not None
         count = len(found.trees.leaves)
 

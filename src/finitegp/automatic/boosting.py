@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,32 +45,28 @@ class CrossFittedTrees(NamedTuple):
     out_of_fold: Array
 
 
-def cross_fit_trees(
-    rows: Table, folds: npt.NDArray[np.intp], trees: int, *, seed: int, pool: Executor
-) -> CrossFittedTrees | None:
+def cross_fit_trees(rows: Table, folds: npt.NDArray[np.intp], trees: int, *, seed: int) -> CrossFittedTrees | None:
     """Trees on squared error, as many of them as rows of other folds are predicted best by.
+
+    By one thread: the tables are small, and threads, or folds side by side, wait for each other longer than they work.
 
     Args:
         rows: Standardised rows.
         folds: ``(rows,)`` the fold of each.
         trees: The most.
         seed: As in :func:`fit_trees`.
-        pool: Where folds are fitted side by side.
 
     Returns:
         None if scikit-learn keeps its trees in a form that is not known here.
     """
-
-    def leave_out(fold: int) -> Array:
-        with threadpool_limits(1, user_api="openmp"):  # of this thread: folds are side by side already
-            model = _boost(rows.take(np.flatnonzero(folds != fold)), trees, seed)
-        return np.array(list(model.staged_predict(rows.inputs[folds == fold])))
-
     stages = np.empty((trees, len(rows)))
-    for fold, found in enumerate(pool.map(leave_out, range(int(folds.max()) + 1))):
-        stages[:, folds == fold] = found
-    best = int(np.argmin(np.square(stages - rows.targets) @ rows.shares()))
-    model = _boost(rows, best + 1, seed)
+    with threadpool_limits(1, user_api="openmp"):
+        for fold in range(int(folds.max()) + 1):
+            out = folds == fold
+            model = _boost(rows.take(np.flatnonzero(~out)), trees, seed)
+            stages[:, out] = list(model.staged_predict(rows.inputs[out]))
+        best = int(np.argmin(np.square(stages - rows.targets) @ rows.shares()))
+        model = _boost(rows, best + 1, seed)
     whole = _complete(model, best + 1, rows.inputs, model.predict(rows.inputs))
     return None if whole is None else CrossFittedTrees(whole, stages[best])
 
@@ -103,7 +98,9 @@ def _boost(rows: Table, trees: int, seed: int) -> Any:
         early_stopping=False,
         random_state=seed,
     )
-    return model.fit(rows.inputs, rows.targets, rows.counts)
+    # Weights of one would give the same trees in three times the time.
+    counts = None if rows.counts is None or bool((rows.counts == 1.0).all()) else rows.counts
+    return model.fit(rows.inputs, rows.targets, counts)
 
 
 def _complete(model: Any, count: int, inputs: Array, expected: Array) -> BoostedTrees | None:

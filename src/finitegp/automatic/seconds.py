@@ -114,7 +114,7 @@ def _shorter(settings: AutoSettings) -> Iterator[AutoSettings]:
 
 def _expected(work: Work) -> float:
     speed = _multiplications_per_second()
-    seconds = 0.3
+    seconds = 0.8
     if work.kernels:
         seconds += _of_kernels(work, speed)
     if work.networks:
@@ -130,8 +130,8 @@ def _of_kernels(work: Work, speed: float) -> float:
     refits = 0.0 if judged else (10 if work.rows <= 150 else 5) * forms * _REFIT_EVALUATIONS * one
     cubes = forms * (_CUBES_PER_JUDGEMENT if judged else 2.0) + 0.6 * forms * _CUBES_PER_KERNEL
     trees = 6 * _of_trees(work.settings.trees_beside_kernels, work.rows, work.columns)
-    seconds: float = ((forms - 1) * _EVALUATIONS * one + refits + cubes * work.rows**3 / speed + trees) / parallel
-    return seconds
+    seconds: float = ((forms - 1) * _EVALUATIONS * one + refits + cubes * work.rows**3 / speed) / parallel
+    return seconds + trees  # which one thread grows
 
 
 def _of_trees(trees: int, rows: int, columns: int) -> float:

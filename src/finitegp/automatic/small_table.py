@@ -232,7 +232,7 @@ class _Stack:
         if not self.trees or len(self.inputs) < _FEWEST_FOR_TREES:
             return None
         rows = Table(self.inputs, self.rows.targets, self.rows.counts / self.rows.noise_scales)
-        return cross_fit_trees(rows, self._folds(folds), self.trees, seed=self.seed, pool=self.pool)
+        return cross_fit_trees(rows, self._folds(folds), self.trees, seed=self.seed)
 
     def _condition(
         self, name: str, parameters: Mapping[str, Array], factor: float, degrees: float, weight: float

@@ -148,6 +148,7 @@ def default_fit() -> list[str]:
         "Seconds by the clock with predictions of the held-out rows, medians of rounds; what the fit was expected to",
         "take; and scores in units of the target's deviation. Up to 2,000 rows kernels are fitted, beyond 4,000",
         'networks. "LightGBM, honest" has a residual scale and Student\'s t from five fits without a fold.',
+        "The first fit of a package includes the time that it takes to load.",
         "",
         *table(rows),
         "",

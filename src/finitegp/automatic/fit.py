@@ -57,8 +57,9 @@ def fit_auto(
     Args:
         inputs: ``(rows, columns)`` numbers.
         targets: ``(rows,)`` numbers.
-        counts: ``(rows,)`` positive: how many equal rows each row stands for; None means one. Exact on small tables.
-            On large ones networks are trained with counts relative to their mean, and noise and posterior are exact.
+        counts: ``(rows,)`` positive: how many equal rows each row stands for; None means one. Hyperparameters of kernels
+            and networks are learned with counts relative to their mean: that a row agrees with itself is no evidence of
+            little noise. Scalers and posteriors take them in full.
         options: Those of :func:`fit_source`.
 
     Example:

@@ -57,9 +57,9 @@ def fit_auto(
     Args:
         inputs: ``(rows, columns)`` numbers.
         targets: ``(rows,)`` numbers.
-        counts: ``(rows,)`` positive: how many equal rows each row stands for; None means one. Hyperparameters of kernels
-            and networks are learned with counts relative to their mean: that a row agrees with itself is no evidence of
-            little noise. Scalers and posteriors take them in full.
+        counts: ``(rows,)`` positive: how many equal rows each row stands for; None means one. Scalers and
+            posteriors take them in full. Hyperparameters are learned with counts relative to their mean, those of
+            kernels only where equal targets are no chance: that a row agrees with itself is no evidence of little noise.
         options: Those of :func:`fit_source`.
 
     Example:

@@ -59,7 +59,7 @@ def fit_auto(
         targets: ``(rows,)`` numbers.
         counts: ``(rows,)`` positive: how many equal rows each row stands for; None means one. Scalers and
             posteriors take them in full. Hyperparameters are learned with counts relative to their mean, those of
-            kernels only where equal targets are no chance: that a row agrees with itself is no evidence of little noise.
+            kernels where equal targets are no chance: that a row agrees with itself is no evidence of little noise.
         options: Those of :func:`fit_source`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Whole steps of the paper's methods as compiled loops: same memory, same results to rounding, a third to a twentieth of the time.
+"""Whole steps of the paper's methods as compiled loops: the same results to rounding in a fraction of the time.
 
 At batches of 32 rows most of a step's time is not arithmetic but the calls of some hundred small tensor operations.
 For the one case that the long tables need (linear kernel, the paper's network, constant noise, AdaDelta by the

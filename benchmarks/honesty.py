@@ -253,6 +253,10 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         "unit": unit,
         "processor_seconds": seconds,
         **scores_of(outcome, task.test_targets, unit),
+        "conformal": {
+            str(level): float(np.mean((lower <= task.test_targets) & (task.test_targets <= upper)))
+            for level, (lower, upper) in outcome.conformal.items()
+        },
         **environment(),
     }
 

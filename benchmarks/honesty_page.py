@@ -106,6 +106,38 @@ def published(tasks: Tasks, ours: str) -> list[str]:
     return [*lines, ""] if len(lines) > 4 else []
 
 
+def families(tasks: Tasks, ours: str) -> list[str]:
+    """Coverage of each family of made tables with at least 20 rows: means over sizes, and over seeds before."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for (kind, task), methods in tasks.items():
+        cells = list(methods.get(ours, {}).values())
+        if kind == "made" and cells and cells[0]["rows"] >= 20:
+            found[task.rsplit(" ", 1)[0]].append(mean_of(cells))
+    lines = ["By family, from 20 rows on:", "", "| family | sizes | 50 % | 90 % | 99 % |", "|---|--:|--:|--:|--:|"]
+    for family, rows in found.items():
+        held = " | ".join(f"{np.mean([row[level] for row in rows]):.3f}" for level in LEVELS)
+        lines.append(f"| {family} | {len(rows)} | {held} |")
+    return [*lines, ""]
+
+
+def conformal(tasks: Tasks, kind: str, ours: str) -> list[str]:
+    """What conformal intervals hold, on average over tables."""
+    held = []
+    for (each, _), found in tasks.items():
+        cells = [row["conformal"] for row in found.get(ours, {}).values() if row.get("conformal")]
+        if each == kind and cells:
+            held.append([np.mean([cell[level] for cell in cells]) for level in ("0.5", "0.9")])
+    if not held:
+        return []
+    half, most = np.mean(held, axis=0)
+    gap = np.mean([abs(row[1] - 0.9) for row in held])
+    return [
+        f'`method="conformal"`: 50 % intervals hold {half:.3f}, 90 % intervals {most:.3f}, '
+        f"means over {len(held)} tables (mean \\|90 % - 0.9\\| {gap:.3f}).",
+        "",
+    ]
+
+
 def details(tasks: Tasks, kind: str, ours: str) -> list[str]:
     """Every table by our default."""
     lines = [
@@ -173,7 +205,7 @@ def write_page(cells: Mapping[str, Row]) -> None:
     ]
     for kind, title in TITLES.items():
         if any(each == kind for each, _ in tasks):
-            more = published(tasks, ours) if kind == "uci20" else []
+            more = published(tasks, ours) if kind == "uci20" else families(tasks, ours) if kind == "made" else []
             own = [row for (each, _), found in tasks.items() if each == kind for row in found.get(ours, {}).values()]
             commits = f"Our lines are of commit {', '.join(sorted({row['commit'] for row in own}))}."
             lines += [
@@ -183,6 +215,7 @@ def write_page(cells: Mapping[str, Row]) -> None:
                 "",
                 *summary(tasks, kind, ours),
                 "",
+                *conformal(tasks, kind, ours),
                 *more,
                 *details(tasks, kind, ours),
                 "",

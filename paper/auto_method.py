@@ -43,8 +43,17 @@ def run_auto(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> 
         elapsed.processor,
         wall_seconds=elapsed.wall,
         mixture=mixture,
+        conformal=conformal_intervals(fit, split.test_inputs),
         details=record,
     )
+
+
+def conformal_intervals(fit: ScaledGP, inputs: Array) -> dict[float, tuple[Array, Array]]:
+    """Lower and upper ends of conformal intervals by coverage; empty where no rows were left out."""
+    if fit.conformal is None:
+        return {}
+    found = {level: fit.interval(inputs, level, method="conformal") for level in (0.5, 0.9)}
+    return {level: (lower.numpy(), upper.numpy()) for level, (lower, upper) in found.items()}
 
 
 def mean_of_networks(fit: ScaledGP, split: DatasetSplit) -> Array:

@@ -47,6 +47,7 @@ class Outcome:
         error_shape: Of the predictive distribution with that mean and that standard deviation.
         mixture: The predictive distribution, where it is neither a Gaussian nor one Student's t around mean and std.
         log_density: Log predictive density of the test targets where the prediction is of another kind.
+        conformal: Conformal intervals, lower and upper ends, by the coverage that they claim.
         wall_seconds: The same by the clock on the wall; None where it was not taken.
         details: Whatever else the record should hold, such as ``steps`` or ``nlml``.
     """
@@ -57,6 +58,7 @@ class Outcome:
     error_shape: ErrorShape = GAUSSIAN
     mixture: StudentMixture | None = None
     log_density: Array | None = None
+    conformal: dict[float, tuple[Array, Array]] = field(default_factory=dict)
     wall_seconds: float | None = None
     details: dict[str, Any] = field(default_factory=dict)
 

@@ -18,9 +18,9 @@ from .data.sources import Data, Source, check_chunk_size
 from .data.sums import WHOLE, Share
 from .errors import DataError, FeatureMapError
 from .features import count_features
+from .features.base import PullbackMap
 from .features.composition import Combining
 from .features.landmarks import landmark_parts, landmarks_of, residual_variance
-from .features.pullback import PullbackMap
 from .likelihood import (
     MarginalLikelihood,
     NoiseOptimum,

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments
-from .arguments import check_size, log_of_number
-from .pullback import Pullback, PullbackMap
+from .base import Pullback, PullbackMap, check_size, log_of_number
 
 
 def count_features(feature_map: nn.Module, input_dim: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -119,9 +120,9 @@ def train(
     torch_scheduler = schedule if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else None
     factor = None if schedule is None or isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else schedule
     learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
-    run = TrainingRun(algorithm, optimizer, sampler, epochs, factor, ranks=ranks, learning_rates=learning_rates)
     callbacks = [callback for callback in callbacks if callback.every_rank or ranks.is_first]
-    noise_limit = 1e4 * (sampler.target_mean_square + 1e-300)
+    run = TrainingRun(algorithm, optimizer, sampler, epochs, factor, ranks=ranks, learning_rates=learning_rates)
+    log_noise_limit = math.log(1e4 * (sampler.target_mean_square + 1e-300))
 
     ranks.copy_from_first(algorithm.state_dict().values())
     resumed = resume is not None and Path(resume).exists()
@@ -151,9 +152,10 @@ def train(
                         group["lr"] = learning_rate * factor(run.step)
                 problem = ""
                 try:
-                    run.loss, noise = algorithm.step(batches, optimizer), model.noise.variance
-                    if not (run.loss < 1e12 and noise < noise_limit):  # also where they are NaN
-                        problem = f"loss {run.loss:.3g}, noise variance {noise:.3g}"
+                    run.loss = algorithm.step(batches, optimizer)
+                    # Also where they are NaN.
+                    if not (run.loss < 1e12 and model.noise.log_variance.item() < log_noise_limit):
+                        problem = f"loss {run.loss:.3g}, noise variance {model.noise_variance:.3g}"
                 except NumericalError as error:
                     problem = str(error)
                 if problem:
@@ -171,7 +173,7 @@ def train(
             run.epoch += 1
             run.step_in_epoch = 0
             run.seconds = time.perf_counter() - started
-            run.metrics |= {"loss": run.loss, "noise_variance": model.noise_variance}
+            run.metrics |= {"loss": run.loss, "noise_variance": model.noise.variance}
             for callback in callbacks:
                 callback.on_epoch(run)
             run.seconds = time.perf_counter() - started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -137,13 +137,12 @@ class Lagged(Algorithm):
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients from one batch with the weights and inverse of the last refresh."""
         traced = self.model.trace(batch.inputs, batch.weights)
-        features = traced.features
         if self.include_current:
-            self._take_up(features, batch.observed, traced.log_noise_scale)
-        weights = self.weights.detach()
-        found, gradients = push_back(self.model, traced, batch.observed, weights, features @ self.inverse_gram)
+            self._take_up(traced.features, batch.observed, traced.log_noise_scale)
+        weights, whitened = self.weights.detach(), traced.features @ self.inverse_gram
+        found, gradients = push_back(traced, batch, weights, whitened, self.model.noise.variance)
         if self.weight_update != "solve":
-            self.weights.grad = weight_gradient(self, features, gradients, weights, found.noise_variance)
+            self.weights.grad = weight_gradient(self, found.features, gradients, weights, found.noise_variance)
         if self.noise_update == "gradient":
             noise_gradient(self, found.loss, float(self.inverse_trace), found.noise_variance)
         return found
@@ -158,7 +157,8 @@ class Lagged(Algorithm):
         if self.noise_update == "closed_form" and self.model.noise.log_variance.requires_grad:
             self._pending_residuals.append(found.loss)
         if not self.include_current:
-            self._take_up(found.features, batch.observed, found.log_noise_scale)
+            # The gradient has refused rows without targets.
+            self._take_up(found.features, cast("Tensor", batch.targets), found.log_noise_scale)
 
     def finish(self, data: Data) -> None:
         """Set the noise to its exact optimum: residuals of weights that lag behind the features are too large."""
@@ -218,7 +218,7 @@ class Lagged(Algorithm):
                 "overflow."
             )
         forget = 1.0 - min(len(self._pending) / self.window, 1.0)
-        noise_variance = self.model.noise_variance
+        noise_variance = self.model.noise.variance
         if self._pending_residuals:
             noise_variance = self._noise_from_residuals(found.num_data, forget)
             self.model.noise.set_variance(noise_variance)

@@ -163,7 +163,7 @@ class Minimax(Algorithm):
         traced = self.model.trace(batch.inputs, batch.weights)
         weights = self.weights.detach()
         whitened = traced.features @ self.inverse_gram
-        found, gradients = push_back(self.model, traced, batch.observed, weights, whitened)
+        found, gradients = push_back(traced, batch, weights, whitened, self.model.noise.variance)
         self.weights.grad = weight_gradient(self, found.features, gradients, weights, found.noise_variance)
         noise_gradient(self, found.loss, float(self.inverse_trace), found.noise_variance)
         return found

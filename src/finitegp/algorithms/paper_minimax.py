@@ -113,7 +113,7 @@ class PaperMinimax(Algorithm):
         ratio = float(self.penalty) / norm  # times the dual matrix: the multiplier of the Gram matrix per row
         weights = self.weights.detach()
         whitened = features @ (dual.to(weights.dtype) * (-ratio / n))  # in place of F^-1
-        found, gradients = push_back(self.model, traced, batch.observed, weights, whitened)
+        found, gradients = push_back(traced, batch, weights, whitened, self.model.noise.variance)
         self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
         # <multiplier, A - F_S / n>: the second part is a sum of z'Mz over rows: no Gram matrix is made.
         precise = features if log_scale is None else features * torch.exp(-log_scale)[:, None]

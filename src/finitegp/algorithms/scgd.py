@@ -97,7 +97,7 @@ class SCGD(Algorithm):
         traced = self.model.trace(batch.inputs, batch.weights)
         weights = self.weights.detach()
         whitened, inverse_trace = self._times_inverse(traced.features, self.model.noise_variance)
-        found, gradients = push_back(self.model, traced, batch.observed, weights, whitened)
+        found, gradients = push_back(traced, batch, weights, whitened, self.model.noise.variance)
         self.weights.grad = weight_gradient(self, found.features, gradients, weights, found.noise_variance)
         noise_gradient(self, found.loss, inverse_trace, found.noise_variance)
         return found

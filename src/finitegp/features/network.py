@@ -193,7 +193,10 @@ class MLPFeatures(nn.Module):
             for index in range(len(linears) - 1, -1, -1):
                 linear = linears[index]
                 gradient = activation_backward(gradient, kept[index])
-                for parameter, found in ((linear.weight, gradient.t() @ outputs[index]), (linear.bias, gradient.sum(0))):
+                for parameter, found in (
+                    (linear.weight, gradient.t() @ outputs[index]),
+                    (linear.bias, gradient.sum(0)),
+                ):
                     if parameter.requires_grad:  # as `accumulate`, without a call for every tensor of every step
                         parameter.grad = found if parameter.grad is None else parameter.grad + found
                 if index or inputs_need_gradient:

@@ -27,7 +27,7 @@ from .data.iterables import as_source
 from .data.sources import Data, Source
 from .data.spool import Progress, SpooledSource, open_spool, spool, spool_temporarily
 from .errors import DataError, LostRankError
-from .statistics import COMPLETE, Chunk, Chunks, FeatureStatistics, Share, Sums
+from .statistics import COMPLETE, Chunk, Chunks, FeatureStatistics, Share, Sums, sum_statistics
 
 _Written = TypeVar("_Written")
 _Rest = TypeVar("_Rest")
@@ -97,21 +97,29 @@ class Ranks(Sums):
                 del rows  # not kept while the next chunk passes
                 beat()
 
-    def sum_shares(self, own: FeatureStatistics | None) -> FeatureStatistics:
-        """The sum of the statistics of all ranks; None for a rank without rows.
+    def sum_statistics(self, parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
+        """The sum of all parts of all ranks, of which this rank may have none; each is made while it is added.
 
         Raises:
-            DataError: If no rank has rows.
+            DataError: If no rank has parts.
         """
         if self.world_size == 1:
-            return super().sum_shares(own)
-        shape = (0, 0) if own is None else (own.num_features, own.num_targets)
-        shapes = {(int(d), int(t)) for d, t in self._gather(torch.tensor(shape)).tolist() if d}
+            return sum_statistics(parts)
+        total: FeatureStatistics | None = None
+        with self.working() as beat:
+            for part in parts:
+                total = part.clone() if total is None else total.accumulate(part)
+                del part  # not kept while the next one is made
+                beat()
+        own = (0, 0) if total is None else (total.num_features, total.num_targets)
+        shapes = {(int(d), int(t)) for d, t in self._gather(torch.tensor(own)).tolist() if d}
         if not shapes:
             raise DataError("There are no rows: the data are empty.")
         if len(shapes) > 1:
             raise DataError(f"The ranks have statistics of different shapes: {sorted(shapes)} features and targets.")
-        return self.add_statistics(FeatureStatistics.zeros(*shapes.pop(), device=self.device) if own is None else own)
+        if total is None:
+            total = FeatureStatistics.zeros(*shapes.pop(), device=self.device)
+        return self.add_statistics(total)
 
     def add_statistics(self, statistics: FeatureStatistics) -> FeatureStatistics:
         """The sum of the statistics of all ranks, in one message."""

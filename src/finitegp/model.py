@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from .arguments import check_arguments, check_at_least_one
-from .data import ArraySource, Rows, as_source
-from .data.sources import Data, no_targets
+from .data.arrays import ArraySource
+from .data.iterables import as_source
+from .data.sources import Data, Rows, Source, no_targets
 from .errors import DataError, FeatureMapError
 from .features import count_features
 from .features.base import Pullback, PullbackMap
@@ -227,6 +228,10 @@ class FeatureGP(nn.Module):
             del rows  # not kept while the next chunk passes
         return sums
 
+    def sum_statistics(self, source: Source) -> FeatureStatistics:
+        """:meth:`statistics` in the model's own float type."""
+        return source.sums.sum_rows(source, self.add_rows)
+
     def add_rows(self, sums: RunningSums, rows: Rows) -> None:
         """Add the row sums of one chunk, in the model's own float type."""
         if rows.targets is None:
@@ -288,8 +293,7 @@ class FeatureGP(nn.Module):
         ``optimize_noise`` first sets the noise variance as :meth:`optimize_noise` does, within the same pass.
         """
         exact = self.exact_copy().requires_grad_(False)
-        source = as_source(data)
-        statistics = source.sums.sum_rows(source, exact.add_rows)
+        statistics = exact.sum_statistics(as_source(data))
         if optimize_noise:
             for model in (self, exact):
                 model.noise.set_variance(optimal_noise(statistics).noise_variance)

@@ -362,13 +362,11 @@ class Sums:
         """The sums over all rows in one pass over the share; ``add(sums, chunk)`` adds those of a chunk."""
         sums = RunningSums()
         self.each_chunk(source, partial(add, sums))
-        return self.sum_shares(None if sums.is_empty else sums.total())
+        return self.sum_statistics(() if sums.is_empty else (sums.total(),))
 
-    def sum_shares(self, own: FeatureStatistics | None) -> FeatureStatistics:
-        """The sum of the statistics of all shares; None for a share without rows."""
-        if own is None:
-            raise DataError("There are no rows: the data are empty.")
-        return own
+    def sum_statistics(self, parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
+        """The sum of all parts of all shares."""
+        return sum_statistics(parts)
 
     def add_number(self, number: float) -> float:
         """The sum of a number over shares."""

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments, check_at_least_one, check_positive
-from ..data import Rows
-from ..data.sources import Data, no_targets
+from ..data.sources import Data, Rows, no_targets
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..model import FeatureGP, TracedFeatures

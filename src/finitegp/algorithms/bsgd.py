@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..arguments import check_arguments
-from ..data import Rows
+from ..data.sources import Rows
 from ..linalg import cholesky
 from .base import Algorithm, BatchGradient, RowGradients, push
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..arguments import check_arguments
-from ..data import Rows, Source, as_source
-from ..data.sources import Data
+from ..data.iterables import as_source
+from ..data.sources import Data, Rows, Source
 from ..likelihood import MarginalLikelihood, negative_log_marginal_likelihood, regularized_gram_factor
 from ..linalg import cholesky
 from ..model import FeatureGP
@@ -67,7 +67,7 @@ def exact_gradient(model: FeatureGP, data: Data) -> ExactGradient:
 def _two_pass_gradient(model: FeatureGP, source: Source) -> MarginalLikelihood:
     sums = source.sums
     with torch.no_grad():
-        statistics = sums.sum_rows(source, model.add_rows)
+        statistics = model.sum_statistics(source)
     noise_variance = model.noise_variance
     factor = regularized_gram_factor(statistics, noise_variance)
     weights = factor.solve(statistics.projected_targets)

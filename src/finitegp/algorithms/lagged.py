@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments, check_at_least_one
-from ..data import Rows
-from ..data.sources import Data
+from ..data.sources import Data, Rows
 from ..errors import DataError, NumericalError
 from ..linalg import cholesky
 from ..model import FeatureGP

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments, check_at_least_one
-from ..data import Rows
+from ..data.sources import Rows
 from ..linalg import cholesky, from_eigen, is_positive_definite, symmetric_eigen, update_gram
 from ..model import FeatureGP
 from .base import Algorithm, BatchGradient, noise_gradient, push_back, weight_gradient

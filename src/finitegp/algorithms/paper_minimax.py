@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments, check_positive
-from ..data import Rows
+from ..data.sources import Rows
 from ..linalg import cholesky, from_eigen, gram_float64, is_positive_definite, symmetric_eigen
 from ..model import FeatureGP
 from .base import Algorithm, BatchGradient, push_back, stand_in, weight_gradient

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments
-from ..data import Rows
+from ..data.sources import Rows
 from ..errors import DataError
 from ..linalg import CholeskyFactor, cholesky, gram_float64, inverse_root, update_gram
 from ..model import FeatureGP

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .layout import Header, inside
+from .container import Header, inside
 from .modules import Block, Roots, cholesky, feature_blocks, log_noise_scale
 from .program import (
     Array,

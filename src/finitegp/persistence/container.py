@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..atomic import can_be_name, complete_or_absent
 from ..errors import ModelFileError
-from ..lite.layout import MAX_HEADER_BYTES, NO_DIGEST, LayoutError, check_digest, check_places, parse_header
+from ..lite.container import MAX_HEADER_BYTES, NO_DIGEST, LayoutError, check_digest, check_places, parse_header
 
 FORMAT = "finitegp-model"
 FORMAT_VERSION = 2

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import ModelFileError
 from ..features.landmarks import landmarks_of
-from ..lite.layout import Header
+from ..lite.container import Header
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior

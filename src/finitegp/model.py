@@ -92,7 +92,9 @@ class FeatureGP(nn.Module):
         self.noise: NoiseModel = noise_model or ConstantNoise(0.1 if noise_variance is None else noise_variance)
         self.log_output_scale = nn.Parameter(torch.zeros(()), requires_grad=learn_output_scale)
         self.set_output_scale(output_scale)
-        self.feature_dtype: torch.dtype | None = None  # of the features last computed by `checked_forward`
+        # Of the features last computed by `checked_forward`: a module may cast to a coarser type than its own, and a
+        # likelihood is only as good as its features.
+        self.feature_rounding = 0.0
 
     @property
     def noise_variance(self) -> float:
@@ -187,7 +189,8 @@ class FeatureGP(nn.Module):
                 f"The feature map must return (rows, features) with {len(inputs)} rows, "
                 f"but returned shape {tuple(features.shape)}."
             )
-        self.feature_dtype = features.dtype
+        coarse = features.is_floating_point() and features.dtype != torch.float64
+        self.feature_rounding = torch.finfo(features.dtype).eps if coarse else 0.0
         return features, log_scale
 
     def checked_inputs(self, rows: Rows) -> Tensor:
@@ -254,9 +257,7 @@ class FeatureGP(nn.Module):
         exact = self.exact_copy()
         source = as_source(data)
         statistics = source.sums.sum_rows(source, exact.add_rows)
-        # A module may cast to a coarser type inside; then the value is only as good as its features.
-        coarse = exact.feature_dtype if exact.feature_dtype is not None else torch.float64
-        rounding = source.sums.largest(0.0 if coarse == torch.float64 else torch.finfo(coarse).eps)
+        rounding = source.sums.largest(exact.feature_rounding)
 
         def residual_squares(weights: Tensor) -> float:
             found: list[float] = []
@@ -340,15 +341,15 @@ class FittedGP:
         """:meth:`predict` for rows whose values have been checked, all at once."""
         features, log_scale = self.model.checked_forward(rows)
         found = self.posterior.predict(features, log_scale, return_covariance=return_covariance)
-        if self._has_landmarks and found.covariance is not None:
+        if not self._has_landmarks:
+            return found
+        if found.covariance is not None:
             lost = self.residual_covariance(rows.inputs, features).to(found.covariance)
             found = replace(found, covariance=found.covariance + lost)
         return self._with_residual_variance(found, features)
 
     def _with_residual_variance(self, found: Prediction, features: Tensor) -> Prediction:
         """The prediction with the variance that features on landmarks do not see."""
-        if not self._has_landmarks:
-            return found
         scale = self.model.output_scale
         lost = residual_variance(self.model.feature_map, features / math.sqrt(scale))
         if lost is None:  # landmarks that see what other maps make of the inputs
@@ -414,7 +415,7 @@ class FittedGP:
             features, log_scale = self.model.checked_forward(rows)
             targets = rows.observed.to(features.device)
             left_out = self.posterior.leave_one_out(features, targets, log_scale)
-            parts.append(self._with_residual_variance(left_out, features))
+            parts.append(self._with_residual_variance(left_out, features) if self._has_landmarks else left_out)
         return Prediction.concatenate(parts)
 
     def update(self, data: Data) -> FittedGP:

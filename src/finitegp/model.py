@@ -128,16 +128,7 @@ class FeatureGP(nn.Module):
 
     def count_features(self, input_dim: int | None = None) -> int:
         """The number of features ``d``: as the feature map declares it, or else as one probe finds it."""
-        known = getattr(self.feature_map, "input_dim", None)
-        if input_dim is None and isinstance(known, int):
-            input_dim = known
-        declared = getattr(self.feature_map, "num_features", None)
-        if input_dim is None and not isinstance(declared, int):
-            raise ValueError(
-                f"input_dim is needed to find how many features {type(self.feature_map).__name__} makes: give the "
-                "number of input columns."
-            )
-        return count_features(self.feature_map, 1 if input_dim is None else input_dim)
+        return count_features(self.feature_map, input_dim)
 
     def forward(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Features ``(rows, d)`` and log noise scales ``(rows,)`` or None, with gradients attached.

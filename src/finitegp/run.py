@@ -89,7 +89,10 @@ class TrainingRun:
     seconds: float = 0.0
     diverged: bool = False
     ranks: Ranks = ALONE
-    learning_rates: list[float] = field(default_factory=list)
+    learning_rates: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.learning_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
 
     @property
     def steps_per_epoch(self) -> int:

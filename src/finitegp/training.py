@@ -118,9 +118,7 @@ def train(
         )
     torch_scheduler = schedule if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else None
     factor = None if schedule is None or isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else schedule
-    learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
-    callbacks = [callback for callback in callbacks if callback.every_rank or ranks.is_first]
-    run = TrainingRun(algorithm, optimizer, sampler, epochs, factor, ranks=ranks, learning_rates=learning_rates)
+    run = TrainingRun(algorithm, optimizer, sampler, epochs, factor, ranks=ranks)
     log_noise_limit = math.log(1e4 * (sampler.target_mean_square + 1e-300))
 
     ranks.copy_from_first(algorithm.state_dict().values())
@@ -136,6 +134,7 @@ def train(
         algorithm.initialize(list(sampler.epoch(0, stream=-1, stop=initial_batches)))
     initial_state = copy_state(algorithm)
     started = time.perf_counter() - run.seconds
+    callbacks = [callback for callback in callbacks if callback.every_rank or ranks.is_first]
     each_step = [callback for callback in callbacks if type(callback).on_step is not Callback.on_step]
     try:
         for callback in callbacks:
@@ -147,7 +146,7 @@ def train(
             ]
             for batches in zip(*streams, strict=True) if streams else [()]:
                 if factor is not None:
-                    for group, learning_rate in zip(optimizer.param_groups, learning_rates, strict=True):
+                    for group, learning_rate in zip(optimizer.param_groups, run.learning_rates, strict=True):
                         group["lr"] = learning_rate * factor(run.step)
                 problem = ""
                 try:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments, check_at_least_one
-from ..data.sources import Data, Rows
+from ..data.sources import Data, Rows, no_targets
 from ..errors import DataError, NumericalError
 from ..linalg import cholesky
 from ..model import FeatureGP
@@ -127,10 +127,11 @@ class Lagged(Algorithm):
         """Solve the first weights from a few batches that no step has used."""
         if len(batches) == 0:
             raise DataError("batches must hold at least one batch.")
-        targets = [batch.observed for batch in batches]
-        for batch, observed in zip(batches, targets, strict=True):
-            features, log_scale = self.model(batch.inputs, batch.weights)
-            self._pending.append((features, observed, log_scale))
+        for inputs, targets, weights, _ in batches:
+            if targets is None:
+                raise no_targets()
+            features, log_scale = self.model(inputs, weights)
+            self._pending.append((features, targets, log_scale))
         self._refresh(solve_weights=True)
 
     def gradient(self, batch: Rows) -> BatchGradient:

@@ -57,6 +57,13 @@ class Callback:
         """After training, also if it diverged or stopped early."""
 
 
+def is_time(run: TrainingRun, every: int, *metrics: str) -> bool:
+    """Whether to measure in this epoch, which the last one always does; older values of the metrics are forgotten."""
+    for name in metrics:
+        run.metrics.pop(name, None)
+    return run.epoch % every == 0 or run.epoch == run.epochs
+
+
 @check_arguments
 class ExactNLML(Callback):
     """The exact NLML per row of the training rows, every few epochs, in float64: one or two passes over the rows.
@@ -75,8 +82,7 @@ class ExactNLML(Callback):
 
     def on_epoch(self, run: TrainingRun) -> None:
         """Measure if it is time."""
-        if run.epoch % self.every and run.epoch != run.epochs:
-            run.metrics.pop("nlml", None)
+        if not is_time(run, self.every, "nlml"):
             return
         value = run.algorithm.model.nlml(run.ranks.shard(run.sampler.data)) + self.offset
         run.metrics["nlml"] = value
@@ -106,9 +112,7 @@ class Validation(Callback):
 
     def on_epoch(self, run: TrainingRun) -> None:
         """Measure if it is time; ask to stop when patience has run out."""
-        if run.epoch % self.every and run.epoch != run.epochs:
-            run.metrics.pop("validation_nlpd", None)
-            run.metrics.pop("validation_rmse", None)
+        if not is_time(run, self.every, "validation_nlpd", "validation_rmse"):
             return
         fitted = run.algorithm.model.condition(run.ranks.shard(run.sampler.data))
         density, squares, count = 0.0, 0.0, 0
@@ -149,17 +153,12 @@ class BiasMeter(Callback):
 
     def on_epoch(self, run: TrainingRun) -> None:
         """Measure if it is time."""
-        for name in ("gradient_angle_degrees", "gradient_relative_error", "exact_gradient_norm"):
-            run.metrics.pop(name, None)
-        if run.epoch % self.every and run.epoch != run.epochs:
+        names = ("gradient_angle_degrees", "gradient_relative_error", "exact_gradient_norm")
+        if not is_time(run, self.every, *names):
             return
         with torch.random.fork_rng(devices=[]):
             found = measure_bias(run.algorithm, run.sampler)
-        run.metrics |= {
-            "gradient_angle_degrees": found.angle_degrees,
-            "gradient_relative_error": found.relative_error,
-            "exact_gradient_norm": found.exact_norm,
-        }
+        run.metrics |= zip(names, (found.angle_degrees, found.relative_error, found.exact_norm), strict=True)
 
 
 @check_arguments

@@ -129,14 +129,10 @@ class Ranks(Sums):
 
     def add_number(self, number: float) -> float:
         """The sum of a number over ranks."""
-        if self.world_size == 1:
-            return number
         return float(self._sum(torch.tensor(number, dtype=torch.float64)))
 
     def largest(self, number: float) -> float:
         """The largest of the ranks' numbers."""
-        if self.world_size == 1:
-            return number
         return float(self._gather(torch.tensor(number, dtype=torch.float64)).max())
 
     def add_rows(self, total: Tensor, rows: int) -> tuple[Tensor, float]:
@@ -335,11 +331,14 @@ class Ranks(Sums):
 
     def _sum(self, tensor: Tensor) -> Tensor:
         """The sum over ranks, in place; the same to the bit on all of them."""
-        self._call(_all_reduce, tensor)
+        if self.world_size > 1:
+            self._call(_all_reduce, tensor)
         return tensor
 
     def _gather(self, numbers: Tensor) -> Tensor:
         """The numbers of each rank, ``(world_size, ...)``."""
+        if self.world_size == 1:
+            return numbers[None]
         found = [torch.empty_like(numbers) for _ in range(self.world_size)]
         self._call(dist.all_gather, found, numbers)
         return torch.stack(found)

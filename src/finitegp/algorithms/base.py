@@ -81,6 +81,9 @@ class Algorithm(nn.Module, ABC):
         self.model = model
         self.num_data = num_data
         self.num_targets = num_targets
+        # What an algorithm keeps is made in the model's type, or in float64, and beside it.
+        self._narrow: dict[str, Any] = {"dtype": model.dtype, "device": model.device}
+        self._wide: dict[str, Any] = {**self._narrow, "dtype": torch.float64}
         self.num_features = model.count_features(input_dim)
         self.minimum_log_noise = math.log(minimum_noise_variance)
         self.micro_batch_size: int | None = None

@@ -101,9 +101,7 @@ class Lagged(Algorithm):
         self.has_mean_gradient = not include_current  # a batch that is in its own weights is not a mean over rows
         self.noise_update = noise_update
         self.weight_update = weight_update
-        d, t, device = self.num_features, num_targets, model.device
-        wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        narrow: dict[str, Any] = {"dtype": model.dtype, "device": device}
+        d, t, wide, narrow = self.num_features, num_targets, self._wide, self._narrow
         self.tracked_gram = nn.Buffer(torch.zeros(d, d, **wide))
         self.tracked_projection = nn.Buffer(torch.zeros(d, t, **wide))
         self.tracked_rows = nn.Buffer(torch.zeros((), **wide))
@@ -211,7 +209,9 @@ class Lagged(Algorithm):
         scales = [part[2] for part in self._pending]
         log_scale = None if scales[0] is None else torch.cat([s for s in scales if s is not None])
         # Checked when added up: all ranks find the same.
-        found = self.ranks.add_statistics(FeatureStatistics.from_batch(features, targets, log_scale, check=False))
+        found = FeatureStatistics.from_batch(features, targets, log_scale, check=False)
+        if self.ranks.world_size > 1:
+            found = self.ranks.add_statistics(found)
         if not found.is_finite():
             raise NumericalError(
                 f"The features of the last {len(self._pending)} batches are not finite, or so large that their squares "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -111,7 +110,7 @@ class Minimax(Algorithm):
                 f"without bound, but is {penalty}. From 1 on it is exact."
             )
         check_penalty_growth(penalty_growth, penalty_steps)
-        d, device = self.num_features, model.device
+        d, wide, narrow = self.num_features, self._wide, self._narrow
         if window is not None and not window >= d:
             raise ValueError(f"window must be at least the number of features ({d} rows), but is {window}.")
         check_box(box)
@@ -121,8 +120,6 @@ class Minimax(Algorithm):
         self.window = _LAST_WINDOW * d if window is None else window
         self.box = box
         self.projections = 0  # how often an eigendecomposition was needed
-        wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        narrow: dict[str, Any] = {"dtype": model.dtype, "device": device}
         self.weights = nn.Parameter(torch.zeros(d, num_targets, **narrow))
         # W, with W'(A / n)W = I: this is A. And P in its metric.
         self.whitening = nn.Buffer(torch.eye(d, **wide))
@@ -136,7 +133,7 @@ class Minimax(Algorithm):
         self.pending_rows = nn.Buffer(torch.zeros(2, **wide))
         self.rows_seen = nn.Buffer(torch.zeros((), **wide))
         self.penalty = nn.Buffer(torch.tensor(float(penalty), **wide))
-        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
+        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=model.device))
 
     @property
     def gram_estimate(self) -> Tensor:

@@ -79,14 +79,13 @@ class PaperMinimax(Algorithm):
         self.penalty_steps = penalty_steps
         self.box = box
         self.projections = 0  # how often the eigendecomposition was needed
-        d, device = self.num_features, model.device
-        wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self.weights = nn.Parameter(torch.zeros(d, num_targets, dtype=model.dtype, device=device))
+        d, wide = self.num_features, self._wide
+        self.weights = nn.Parameter(torch.zeros(d, num_targets, **self._narrow))
         self.gram_estimate = nn.Parameter(torch.eye(d, **wide))
         self.dual_matrix = nn.Parameter(torch.zeros(d, d, **wide))
         self.estimate_inverse = nn.Buffer(torch.eye(d, **wide))  # kept by the projection, used by the next step
         self.penalty = nn.Buffer(torch.tensor(float(penalty), **wide))
-        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
+        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=model.device))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """All that descends, and by itself the dual matrix, which ascends."""

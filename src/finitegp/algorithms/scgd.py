@@ -71,11 +71,11 @@ class SCGD(Algorithm):
                 raise ValueError(f"tracking_rate must lie in (0, 1], but is {tracking_rate}.")
             tracking_rate = float(tracking_rate)
         self.tracking_rate = tracking_rate
-        d, device = self.num_features, model.device
-        self.weights = nn.Parameter(torch.zeros(d, num_targets, dtype=model.dtype, device=device))
+        d = self.num_features
+        self.weights = nn.Parameter(torch.zeros(d, num_targets, **self._narrow))
         # float64: with a rate of 0.9 and few rows the matrix is nearly singular, and float32 loses definiteness.
-        self.tracked_gram = nn.Buffer(torch.eye(d, dtype=torch.float64, device=device))
-        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
+        self.tracked_gram = nn.Buffer(torch.eye(d, **self._wide))
+        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=model.device))
         self.recent: RecentBatches | None = None  # instead of tracked_gram where that is cheaper
 
     @torch.no_grad()

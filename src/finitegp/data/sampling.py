@@ -92,7 +92,7 @@ class Sampler:
         self._mean_count: float | None = None
         self.kept: Rows | None = None
         if self.data.fits_memory:
-            self.kept, targets = self._load()
+            self.kept, targets = self._joined(list(self.data))
             self.num_data, self.num_targets = targets.shape
             self.target_mean_square = float(targets.double().square().mean())
         else:
@@ -140,9 +140,8 @@ class Sampler:
             else:
                 yield map(Rows, *(torch.split(part, sizes) for part in (inputs, targets, weights)))
 
-    def _load(self) -> tuple[Rows, Tensor]:
-        """All rows in the type of the model, and their targets; counts become weights."""
-        rows = list(self.data)
+    def _joined(self, rows: list[Rows]) -> tuple[Rows, Tensor]:
+        """All chunks in the type of the model, and their targets; counts become weights."""
         for name in ("weights", "counts"):
             if len({getattr(part, name) is None for part in rows}) > 1:
                 raise DataError(f"Some chunks of the data have {name} and some do not.")

@@ -30,6 +30,7 @@ class Rows(NamedTuple):
     row's noise variance by ``k``; a count ``k`` makes the row stand for ``k`` equal rows.
 
     Example:
+        >>> import torch
         >>> rows = Rows(torch.zeros(3, 2), torch.ones(3, 1))
         >>> rows.take(slice(0, 2)).observed.shape
         torch.Size([2, 1])

@@ -12,13 +12,12 @@ from torch.optim import lr_scheduler
 from finitegp import FeatureGP, InputNoise
 from finitegp.algorithms import BSGD, SCGD, Lagged
 from finitegp.callbacks import Callback, Checkpoint, ExactNLML
-from finitegp.checkpoint import load_checkpoint, save_checkpoint
 from finitegp.errors import ModelFileError
 from finitegp.features import MLPFeatures
-from finitegp.flat_adam import FlatAdamW
 from finitegp.persistence import load_fit
 from finitegp.persistence.container import read_container, write_container
-from finitegp.schedules import make_optimizer
+from finitegp.run import load_checkpoint, save_checkpoint
+from finitegp.schedules import FlatAdamW, make_optimizer
 from finitegp.training import train
 
 ROWS = 60

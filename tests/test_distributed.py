@@ -27,9 +27,9 @@ from finitegp.automatic import EFFORTS
 from finitegp.callbacks import BiasMeter
 from finitegp.data import ScaledSource, Scaling, Share, as_source
 from finitegp.data.sampling import Sampler
-from finitegp.data.sums import COMPLETE
 from finitegp.distributed import ALONE, Ranks
 from finitegp.schedules import make_optimizer
+from finitegp.statistics import COMPLETE
 from finitegp.tables.model import TableRegressor
 from finitegp.torchrun import join_ranks
 from finitegp.training import train

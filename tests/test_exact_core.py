@@ -233,6 +233,20 @@ def test_two_pass_gradient_does_not_depend_on_chunks(generator):
         torch.testing.assert_close(other, gradients[0], rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("rows", [40, 3])
+def test_the_exact_gradient_of_the_noise_needs_none_of_the_features(generator, rows):
+    def gradients(frozen):
+        torch.manual_seed(0)
+        noise = InputNoise(nn.Linear(3, 1), reads="inputs")
+        model = FeatureGP(nn.Linear(3, 5).requires_grad_(not frozen), noise_model=noise).double()
+        exact_gradient(model, (inputs, targets))
+        return [parameter.grad for parameter in model.noise.parameters()]
+
+    inputs, targets = torch.randn(rows, 3, generator=generator), torch.randn(rows, generator=generator)
+    for found, expected in zip(gradients(True), gradients(False), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_exact_passes_see_a_module_in_evaluation_mode(generator):
     network = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Dropout(0.5))
     model = FeatureGP(network, 0.1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import numbers
 import os
 import re
@@ -64,11 +65,25 @@ def check_at_least_one(**values: float) -> None:
             raise ValueError(f"{name} must be at least 1, but is {value}.")
 
 
+def check_chunk_size(chunk_size: int) -> int:
+    """The chunk size; an error if it is below one."""
+    check_at_least_one(chunk_size=chunk_size)
+    return chunk_size
+
+
 def check_positive(**values: float) -> None:
     """An error that names the first argument that is not positive."""
     for name, value in values.items():
         if not value > 0.0:
             raise ValueError(f"{name} must be positive, but is {value}.")
+
+
+def check_noise_variance(noise_variance: float) -> float:
+    """The noise variance as a float, if it is positive and finite."""
+    value = float(noise_variance)
+    if not (math.isfinite(value) and value > 0.0):
+        raise ValueError(f"noise_variance must be positive and finite, but is {value}.")
+    return value
 
 
 def _takes_arguments(method: types.FunctionType) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .data import ArraySource
+from .data.arrays import ArraySource
 from .errors import DataError
 from .model import FeatureGP, FittedGP
 from .posterior import WeightPosterior

@@ -26,9 +26,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from .data.iterables import as_source
 from .data.sources import Data, Source
 from .data.spool import Progress, SpooledSource, open_spool, spool, spool_temporarily
-from .data.sums import COMPLETE, Chunk, Chunks, Share, Sums
 from .errors import DataError, LostRankError
-from .statistics import FeatureStatistics, sum_statistics
+from .statistics import COMPLETE, Chunk, Chunks, FeatureStatistics, Share, Sums, sum_statistics
 
 _Written = TypeVar("_Written")
 _Rest = TypeVar("_Rest")
@@ -130,14 +129,10 @@ class Ranks(Sums):
 
     def add_number(self, number: float) -> float:
         """The sum of a number over ranks."""
-        if self.world_size == 1:
-            return number
         return float(self._sum(torch.tensor(number, dtype=torch.float64)))
 
     def largest(self, number: float) -> float:
         """The largest of the ranks' numbers."""
-        if self.world_size == 1:
-            return number
         return float(self._gather(torch.tensor(number, dtype=torch.float64)).max())
 
     def add_rows(self, total: Tensor, rows: int) -> tuple[Tensor, float]:
@@ -336,11 +331,14 @@ class Ranks(Sums):
 
     def _sum(self, tensor: Tensor) -> Tensor:
         """The sum over ranks, in place; the same to the bit on all of them."""
-        self._call(_all_reduce, tensor)
+        if self.world_size > 1:
+            self._call(_all_reduce, tensor)
         return tensor
 
     def _gather(self, numbers: Tensor) -> Tensor:
         """The numbers of each rank, ``(world_size, ...)``."""
+        if self.world_size == 1:
+            return numbers[None]
         found = [torch.empty_like(numbers) for _ in range(self.world_size)]
         self._call(dist.all_gather, found, numbers)
         return torch.stack(found)

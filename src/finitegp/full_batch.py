@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .algorithms.exact import exact_gradient
 from .arguments import check_arguments
-from .data import as_source
+from .data.iterables import as_source
 from .data.sources import Data
 from .errors import FeatureMapError, NumericalError
 from .model import FeatureGP

@@ -1,4 +1,4 @@
-r"""The exact marginal likelihood from statistics: its value, its optimum in noise and scale, its row gradients.
+r"""The exact marginal likelihood from statistics: its value, and its optimum in noise and scale.
 
 With :math:`F = Z'Z + s I`, :math:`c = Z'y`, :math:`q = y'y` over scaled rows (see :class:`FeatureStatistics`):
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .arguments import check_arguments, check_positive
+from .arguments import check_arguments, check_noise_variance, check_positive
 from .errors import DataError, NumericalError
 from .linalg import CholeskyFactor, cholesky, symmetric_eigen
 from .statistics import FeatureStatistics
@@ -63,14 +63,6 @@ class MarginalLikelihood:
     def relative_rounding_error(self) -> float:
         """``rounding_error`` relative to the size of the terms."""
         return self.rounding_error / (abs(self.fit) + abs(self.complexity) + self.constant)
-
-
-def check_noise_variance(noise_variance: float) -> float:
-    """The noise variance as a float, if it is positive and finite."""
-    value = float(noise_variance)
-    if not (math.isfinite(value) and value > 0.0):
-        raise ValueError(f"noise_variance must be positive and finite, but is {value}.")
-    return value
 
 
 def regularized_gram_factor(statistics: FeatureStatistics, noise_variance: float) -> CholeskyFactor:
@@ -231,7 +223,7 @@ def optimal_noise(
         >>> 0.23 < optimal_noise(statistics).noise_variance < 0.27
         True
     """
-    n, t = statistics.num_data, statistics.num_targets
+    n, t = statistics.num_data, statistics.projected_targets.shape[1]
     target_squares = float(statistics.target_sum_of_squares.sum())
     if n <= 0 or target_squares <= 0.0:
         raise DataError("The targets are all zero or there are no rows: there is no noise variance to estimate.")
@@ -263,7 +255,7 @@ def optimal_noise(
         lower, upper = math.log(largest * 1e-15), math.log(largest * 1e4)
     else:
         lower, upper = math.log(floor), math.log(10.0 * mean_square)
-    log_ratio = _minimize_on_interval(profile, lower, upper, statistics.device)
+    log_ratio = _minimize_on_interval(profile, lower, upper, statistics.gram.device)
     ratio = log_ratio.exp()
     noise = best_noise(ratio) if optimize_output_scale else ratio
     return NoiseOptimum(
@@ -296,78 +288,3 @@ def _minimize_on_interval(
 
         return torch.tensor([brentq(slope, left, right, xtol=1e-13)], dtype=torch.float64, device=device)
     return grid[best : best + 1]
-
-
-@dataclass(frozen=True, eq=False)
-class RowGradients:
-    """Gradients of the total NLML that one batch of rows contributes, at fixed weights and inverse Gram matrix.
-
-    Attributes:
-        features: ``(rows, d)``, to be pushed into the feature map with one ``backward``.
-        log_noise_scale: ``(rows,)``, or None if the noise is constant.
-        weighted_residuals: ``(rows, t)``, the residuals ``z'w - y`` divided by the row's noise scale.
-        residual_sum_of_squares: Scalar tensor: the scaled squared residuals of the batch, over all targets.
-    """
-
-    features: Tensor
-    log_noise_scale: Tensor | None
-    weighted_residuals: Tensor
-    residual_sum_of_squares: Tensor
-
-
-def row_gradients(
-    features: Tensor,
-    targets: Tensor,
-    weights: Tensor,
-    whitened: Tensor,
-    noise_variance: float,
-    log_noise_scale: Tensor | None = None,
-    *,
-    factor: float = 1.0,
-) -> RowGradients:
-    r"""The gradient of the NLML in the features (and row noise scales) of a batch.
-
-    For any fixed weights ``w`` and any fixed symmetric ``P`` in place of :math:`F^{-1}`, row i contributes
-
-    .. math::
-        \tfrac{1}{v_i}\big[(z_i'w - y_i) w' / s + z_i'P\big], \qquad
-        \tfrac12\big[1 - (z_i'w - y_i)^2 / (s v_i) - z_i'Pz_i / v_i\big]
-
-    to the gradients in :math:`z_i` and :math:`\log v_i`. At :math:`w = F^{-1}c`, :math:`P = F^{-1}` the sum over all
-    rows is the exact gradient of the NLML: no derivative of a factorisation is needed.
-
-    Args:
-        features: ``(rows, d)``, without autograd.
-        targets: ``(rows, t)``.
-        weights: ``(d, t)``.
-        whitened: ``(rows, d)``, the features times ``P``.
-        noise_variance: The noise variance ``s``.
-        log_noise_scale: ``(rows,)`` or None.
-        factor: Multiplies both gradients: ``1 / rows`` estimates the gradient of the NLML per row from a batch.
-    """
-    num_targets = targets.shape[1]
-    residuals = torch.addmm(targets, features, weights, beta=-1.0)
-    # factor * (t z P + r w' / s) in one fused product.
-    gradient = torch.addmm(whitened, residuals, weights.mT, beta=factor * num_targets, alpha=factor / noise_variance)
-    if log_noise_scale is None:
-        flat = residuals.view(-1)
-        return RowGradients(gradient, None, residuals, flat @ flat)
-    precision = torch.exp(-log_noise_scale)
-    weighted_residuals = residuals * precision[:, None]
-    squared_residuals = (residuals * weighted_residuals).sum(dim=1)
-    leverage = (whitened * features).sum(dim=1) * precision
-    scale_gradient = (0.5 * factor) * (num_targets - squared_residuals / noise_variance - num_targets * leverage)
-    return RowGradients(gradient * precision[:, None], scale_gradient, weighted_residuals, squared_residuals.sum())
-
-
-def log_noise_gradient(
-    residual_sum_of_squares: Tensor | float,
-    inverse_gram_trace: Tensor | float,
-    noise_variance: Tensor | float,
-    num_data: float,
-    num_features: int,
-    num_targets: int,
-) -> Tensor | float:
-    r"""The total NLML's gradient in :math:`\log s`: :math:`\tfrac12[-\|r\|^2/s + t(n - d) + t s\,\mathrm{tr}P]`."""
-    degrees = num_targets * (num_data - num_features + noise_variance * inverse_gram_trace)
-    return 0.5 * (degrees - residual_sum_of_squares / noise_variance)

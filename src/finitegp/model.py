@@ -12,26 +12,25 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from .arguments import check_arguments
-from .data import ArraySource, Rows, as_source
-from .data.sources import Data, Source, check_chunk_size
-from .data.sums import WHOLE, Share
+from .arguments import check_arguments, check_at_least_one
+from .data.arrays import ArraySource
+from .data.iterables import as_source
+from .data.sources import Data, Rows, Source, no_targets
 from .errors import DataError, FeatureMapError
 from .features import count_features
+from .features.base import Pullback, PullbackMap
 from .features.composition import Combining
 from .features.landmarks import landmark_parts, landmarks_of, residual_variance
-from .features.pullback import PullbackMap
 from .likelihood import (
     MarginalLikelihood,
     NoiseOptimum,
-    RowGradients,
     likelihood_in_passes,
     optimal_noise,
 )
 from .noise import ConstantNoise, NoiseModel
 from .posterior import WeightPosterior
 from .predictive import Prediction
-from .statistics import FeatureStatistics, RunningSums
+from .statistics import WHOLE, FeatureStatistics, RunningSums, Share
 
 
 class TracedFeatures(NamedTuple):
@@ -40,12 +39,14 @@ class TracedFeatures(NamedTuple):
     Attributes:
         features: ``(rows, d)``, detached.
         log_noise_scale: ``(rows,)``, detached, or None.
-        backward: One backward pass of row gradients through the feature map and the noise model.
+        pullback: The feature map's own backward pass, where nothing but the features needs a gradient; or None.
+        outputs: Otherwise features and log noise scales as autograd knows them.
     """
 
     features: Tensor
     log_noise_scale: Tensor | None
-    backward: Callable[[RowGradients], object]
+    pullback: Pullback | None
+    outputs: tuple[Tensor | None, ...] = ()
 
 
 @check_arguments
@@ -91,7 +92,9 @@ class FeatureGP(nn.Module):
         self.noise: NoiseModel = noise_model or ConstantNoise(0.1 if noise_variance is None else noise_variance)
         self.log_output_scale = nn.Parameter(torch.zeros(()), requires_grad=learn_output_scale)
         self.set_output_scale(output_scale)
-        self.feature_dtype: torch.dtype | None = None  # of the features last computed by `checked_forward`
+        # Of the features last computed by `checked_forward`: a module may cast to a coarser type than its own, and a
+        # likelihood is only as good as its features.
+        self.feature_rounding = 0.0
 
     @property
     def noise_variance(self) -> float:
@@ -125,16 +128,7 @@ class FeatureGP(nn.Module):
 
     def count_features(self, input_dim: int | None = None) -> int:
         """The number of features ``d``: as the feature map declares it, or else as one probe finds it."""
-        known = getattr(self.feature_map, "input_dim", None)
-        if input_dim is None and isinstance(known, int):
-            input_dim = known
-        declared = getattr(self.feature_map, "num_features", None)
-        if input_dim is None and not isinstance(declared, int):
-            raise ValueError(
-                f"input_dim is needed to find how many features {type(self.feature_map).__name__} makes: give the "
-                "number of input columns."
-            )
-        return count_features(self.feature_map, 1 if input_dim is None else input_dim)
+        return count_features(self.feature_map, input_dim)
 
     def forward(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Features ``(rows, d)`` and log noise scales ``(rows,)`` or None, with gradients attached.
@@ -145,7 +139,7 @@ class FeatureGP(nn.Module):
         """
         scales_output = self.scales_output()
         features: Tensor = self.feature_map(inputs)
-        log_scale = self.noise.log_scale(inputs, features)
+        log_scale = self.noise.log_scale(inputs, features) if self.noise.varies else None
         if scales_output:
             features = features * torch.exp(0.5 * self.log_output_scale)
         if weights is not None:
@@ -154,26 +148,18 @@ class FeatureGP(nn.Module):
         return features, log_scale
 
     def trace(self, inputs: Tensor, weights: Tensor | None = None) -> TracedFeatures:
-        """:meth:`forward` for a training step: features and log noise scales detached, and their backward pass.
+        """:meth:`forward` for a training step: features and log noise scales detached, and the way back.
 
         Uses the feature map's own ``forward_with_pullback`` where there is one and nothing else needs a gradient
         through the features; otherwise autograd.
         """
         declared = getattr(self.feature_map, "has_pullback", False)
-        if declared and isinstance(self.noise, ConstantNoise) and not self.scales_output():
+        if declared and not self.noise.varies and not self.scales_output():
             features, pullback = cast("PullbackMap", self.feature_map).forward_with_pullback(inputs)
             log_scale = None if weights is None else -weights.log()
-            return TracedFeatures(features, log_scale, lambda gradients: pullback(gradients.features))
-        features, log_scale = self(inputs, weights)
-
-        def backward(gradients: RowGradients) -> None:
-            # A frozen feature map or noise model needs nothing.
-            ways = [(features, gradients.features), (log_scale, gradients.log_noise_scale)]
-            taken = [(end, start) for end, start in ways if end is not None and end.requires_grad]
-            if taken:
-                torch.autograd.backward([end for end, _ in taken], [start for _, start in taken])
-
-        return TracedFeatures(features.detach(), None if log_scale is None else log_scale.detach(), backward)
+            return TracedFeatures(features, log_scale, pullback)
+        features, log_scale = outputs = self(inputs, weights)
+        return TracedFeatures(features.detach(), None if log_scale is None else log_scale.detach(), None, outputs)
 
     def scales_output(self) -> bool:
         """Whether the output scale is trained or other than one."""
@@ -194,7 +180,8 @@ class FeatureGP(nn.Module):
                 f"The feature map must return (rows, features) with {len(inputs)} rows, "
                 f"but returned shape {tuple(features.shape)}."
             )
-        self.feature_dtype = features.dtype
+        coarse = features.is_floating_point() and features.dtype != torch.float64
+        self.feature_rounding = torch.finfo(features.dtype).eps if coarse else 0.0
         return features, log_scale
 
     def checked_inputs(self, rows: Rows) -> Tensor:
@@ -215,13 +202,15 @@ class FeatureGP(nn.Module):
 
         Of rows that several processes share (:meth:`.Ranks.shard`), each reads its share; all get the sums over all.
         """
-        return self.exact_copy().sum_statistics(as_source(data))
+        exact = self.exact_copy()
+        source = as_source(data)
+        return source.sums.sum_rows(source, exact.add_rows)
 
     def partial_statistics(self, data: Data, *, share: Share = WHOLE) -> Iterator[FeatureStatistics]:
         """The row sums of each chunk in turn, in the model's own float type (:meth:`statistics` uses float64)."""
         for rows in as_source(data).part(share):
             sums = RunningSums()
-            self._add_rows(sums, rows)
+            self.add_rows(sums, rows)
             yield sums.total()
             del rows, sums  # not kept while the next chunk passes
 
@@ -229,20 +218,21 @@ class FeatureGP(nn.Module):
         """The row sums of a share of the data, added up in one matrix."""
         sums = RunningSums()
         for rows in as_source(data).part(share):
-            self._add_rows(sums, rows)
+            self.add_rows(sums, rows)
             del rows  # not kept while the next chunk passes
         return sums
 
     def sum_statistics(self, source: Source) -> FeatureStatistics:
         """:meth:`statistics` in the model's own float type."""
-        sums = RunningSums()
-        source.sums.each_chunk(source, lambda rows: self._add_rows(sums, rows))
-        return source.sums.sum_statistics(() if sums.is_empty else (sums.total(),))
+        return source.sums.sum_rows(source, self.add_rows)
 
-    def _add_rows(self, sums: RunningSums, rows: Rows) -> None:
+    def add_rows(self, sums: RunningSums, rows: Rows) -> None:
+        """Add the row sums of one chunk, in the model's own float type."""
+        if rows.targets is None:
+            raise no_targets()
         features, log_scale = self.checked_forward(rows)
         try:
-            sums.add(features, rows.observed, log_scale, counts=rows.counts)
+            sums.add(features, rows.targets, log_scale, counts=rows.counts)
         except DataError as error:
             raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
 
@@ -257,10 +247,8 @@ class FeatureGP(nn.Module):
         """
         exact = self.exact_copy()
         source = as_source(data)
-        statistics = exact.sum_statistics(source)
-        # A module may cast to a coarser type inside; then the value is only as good as its features.
-        coarse = exact.feature_dtype if exact.feature_dtype is not None else torch.float64
-        rounding = source.sums.largest(0.0 if coarse == torch.float64 else torch.finfo(coarse).eps)
+        statistics = source.sums.sum_rows(source, exact.add_rows)
+        rounding = source.sums.largest(exact.feature_rounding)
 
         def residual_squares(weights: Tensor) -> float:
             found: list[float] = []
@@ -319,7 +307,8 @@ class FittedGP:
     def __init__(self, model: FeatureGP, posterior: WeightPosterior, *, chunk_size: int = 4096) -> None:
         self.model = model
         self.posterior = posterior
-        self.chunk_size = check_chunk_size(chunk_size)
+        check_at_least_one(chunk_size=chunk_size)
+        self.chunk_size = chunk_size
         self._has_landmarks = landmarks_of(model.feature_map) is not None
 
     @torch.no_grad()
@@ -343,15 +332,15 @@ class FittedGP:
         """:meth:`predict` for rows whose values have been checked, all at once."""
         features, log_scale = self.model.checked_forward(rows)
         found = self.posterior.predict(features, log_scale, return_covariance=return_covariance)
-        if self._has_landmarks and found.covariance is not None:
+        if not self._has_landmarks:
+            return found
+        if found.covariance is not None:
             lost = self.residual_covariance(rows.inputs, features).to(found.covariance)
             found = replace(found, covariance=found.covariance + lost)
         return self._with_residual_variance(found, features)
 
     def _with_residual_variance(self, found: Prediction, features: Tensor) -> Prediction:
         """The prediction with the variance that features on landmarks do not see."""
-        if not self._has_landmarks:
-            return found
         scale = self.model.output_scale
         lost = residual_variance(self.model.feature_map, features / math.sqrt(scale))
         if lost is None:  # landmarks that see what other maps make of the inputs
@@ -417,7 +406,7 @@ class FittedGP:
             features, log_scale = self.model.checked_forward(rows)
             targets = rows.observed.to(features.device)
             left_out = self.posterior.leave_one_out(features, targets, log_scale)
-            parts.append(self._with_residual_variance(left_out, features))
+            parts.append(self._with_residual_variance(left_out, features) if self._has_landmarks else left_out)
         return Prediction.concatenate(parts)
 
     def update(self, data: Data) -> FittedGP:

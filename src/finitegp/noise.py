@@ -13,9 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .arguments import check_arguments, check_positive
+from .arguments import check_arguments, check_noise_variance, check_positive
 from .errors import DataError
-from .likelihood import check_noise_variance
 
 
 @check_arguments
@@ -25,6 +24,9 @@ class NoiseModel(nn.Module, ABC):
     Args:
         variance: The initial noise variance ``s``.
     """
+
+    #: Whether rows have different noise scales.
+    varies: bool = True
 
     def __init__(self, variance: float) -> None:
         super().__init__()
@@ -57,6 +59,8 @@ class ConstantNoise(NoiseModel):
         >>> round(ConstantNoise(0.25).variance, 6)
         0.25
     """
+
+    varies = False
 
     def __init__(self, variance: float = 0.1) -> None:
         super().__init__(variance)

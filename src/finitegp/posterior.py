@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from .arguments import check_arguments, check_at_least_one
+from .arguments import check_arguments, check_at_least_one, check_noise_variance
 from .errors import DataError, NumericalError
-from .likelihood import check_noise_variance, regularized_gram_factor
+from .likelihood import regularized_gram_factor
 from .predictive import Prediction
 from .statistics import FeatureStatistics
 

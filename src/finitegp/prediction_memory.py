@@ -12,8 +12,16 @@ from .extrapolation import MOST_CENTRES, PIECE
 from .features import PeriodicEmbedding
 from .features.landmarks import LandmarkFeatures
 from .lite.program import TREE_NUMBERS, TREES_AT_ONCE
-from .memory.byte_sizes import format_budget, format_bytes
-from .memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryBudgetError, MemoryPlan, find_plan
+from .memory.plan import (
+    CHUNKS,
+    SMALL_OBJECTS,
+    Item,
+    MemoryBudgetError,
+    MemoryPlan,
+    find_plan,
+    format_budget,
+    format_bytes,
+)
 from .model import FittedGP
 from .scaled import ScaledGP
 

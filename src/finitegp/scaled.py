@@ -18,8 +18,8 @@ from .combination import combine
 from .component import Component
 from .conformal import ConformalScores
 from .data import ArraySource, Rows, ScaledSource, Scaling
+from .data.arrays import check_rows
 from .data.scaling import Standardizer
-from .data.sources import check_rows
 from .errors import DataError, NumericalError
 from .extrapolation import ExcessVariance
 from .lite.fits import row_hashes

@@ -1,16 +1,20 @@
-"""``FeatureStatistics``: the row sums through which the data enter likelihood and posterior."""
+"""``FeatureStatistics``: the row sums through which data enter likelihood and posterior, and how they are summed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from .arguments import check_arguments
 from .errors import DataError
-from .linalg import add_gram, mirrored
+from .linalg import add_gram
+
+Chunk = TypeVar("Chunk", covariant=True)
 
 
 @check_arguments
@@ -271,8 +275,11 @@ class RunningSums:
         if self._joint is None:
             raise DataError("There are no rows: the data are empty.")
         d = self._num_features
+        lower_half = self._joint[:d, :d]
+        gram = lower_half + lower_half.mT
+        gram.diagonal().mul_(0.5)
         return FeatureStatistics(
-            gram=mirrored(self._joint[:d, :d]),
+            gram=gram,
             projected_targets=self._joint[d:, :d].mT.contiguous(),
             target_sum_of_squares=self._joint[d:, d:].diagonal().clone(),
             log_scale_sum=self._log_scale_sum.clone(),
@@ -298,6 +305,83 @@ def sum_statistics(parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
     if total is None:
         raise DataError("There are no rows: the data are empty.")
     return total
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of ``count`` shares of any number of rows, in order, that differ by at most one row.
+
+    Attributes:
+        index: Which share, from 0.
+        count: The number of shares.
+
+    Example:
+        >>> [list(range(5))[Share(index, 3).cut(5)] for index in range(3)]
+        [[0], [1, 2], [3, 4]]
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def cut(self, rows: int) -> slice:
+        """The numbers of this share's rows; there may be none."""
+        return slice(rows * self.index // self.count, rows * (self.index + 1) // self.count)
+
+
+WHOLE = Share()
+
+
+class Chunks(Protocol[Chunk]):
+    """The part of a source's interface that a pass needs."""
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """One pass over all rows."""
+
+    def part(self, share: Share) -> Iterator[Chunk]:
+        """One pass over a share of the rows."""
+
+
+class Sums:
+    """How sums over a share of the rows become sums over all rows; here the share is all rows, and nothing is added.
+
+    :class:`~finitegp.distributed.Ranks` adds over processes.
+
+    Attributes:
+        share: The rows to sum over.
+    """
+
+    share: Share = WHOLE
+
+    def each_chunk(self, source: Chunks[Chunk], use: Callable[[Chunk], object]) -> None:
+        """Call a function with each chunk of the share in turn."""
+        for rows in source:
+            use(rows)
+            del rows  # not kept while the next chunk passes
+
+    def sum_rows(self, source: Chunks[Chunk], add: Callable[[RunningSums, Chunk], object]) -> FeatureStatistics:
+        """The sums over all rows in one pass over the share; ``add(sums, chunk)`` adds those of a chunk."""
+        sums = RunningSums()
+        self.each_chunk(source, partial(add, sums))
+        return self.sum_statistics(() if sums.is_empty else (sums.total(),))
+
+    def sum_statistics(self, parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
+        """The sum of all parts of all shares."""
+        return sum_statistics(parts)
+
+    def add_number(self, number: float) -> float:
+        """The sum of a number over shares."""
+        return number
+
+    def largest(self, number: float) -> float:
+        """The largest of the shares' numbers."""
+        return number
+
+    def add_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Add up gradients that are sums over rows."""
+
+
+#: All rows are read here.
+COMPLETE = Sums()
 
 
 def _one_per_row(values: Tensor, name: str, features: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +12,12 @@ from torch import Tensor
 
 from .algorithms.base import Algorithm
 from .arguments import check_arguments, check_at_least_one
-from .callbacks.base import Callback
-from .checkpoint import load_checkpoint
+from .callbacks import Callback
 from .data.sampling import GATHERED_BATCHES, Sampler
 from .data.sources import Data
 from .distributed import ALONE, Ranks
 from .errors import DataError, NumericalError, warn_caller
-from .run import TrainingRun, copy_state
+from .run import TrainingRun, copy_state, load_checkpoint
 from .schedules import Schedule
 
 
@@ -118,10 +118,8 @@ def train(
         )
     torch_scheduler = schedule if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else None
     factor = None if schedule is None or isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else schedule
-    learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
-    run = TrainingRun(algorithm, optimizer, sampler, epochs, factor, ranks=ranks, learning_rates=learning_rates)
-    callbacks = [callback for callback in callbacks if callback.every_rank or ranks.is_first]
-    noise_limit = 1e4 * (sampler.target_mean_square + 1e-300)
+    run = TrainingRun(algorithm, optimizer, sampler, epochs, factor, ranks=ranks)
+    log_noise_limit = math.log(1e4 * (sampler.target_mean_square + 1e-300))
 
     ranks.copy_from_first(algorithm.state_dict().values())
     resumed = resume is not None and Path(resume).exists()
@@ -136,6 +134,7 @@ def train(
         algorithm.initialize(list(sampler.epoch(0, stream=-1, stop=initial_batches)))
     initial_state = copy_state(algorithm)
     started = time.perf_counter() - run.seconds
+    callbacks = [callback for callback in callbacks if callback.every_rank or ranks.is_first]
     each_step = [callback for callback in callbacks if type(callback).on_step is not Callback.on_step]
     try:
         for callback in callbacks:
@@ -147,13 +146,14 @@ def train(
             ]
             for batches in zip(*streams, strict=True) if streams else [()]:
                 if factor is not None:
-                    for group, learning_rate in zip(optimizer.param_groups, learning_rates, strict=True):
+                    for group, learning_rate in zip(optimizer.param_groups, run.learning_rates, strict=True):
                         group["lr"] = learning_rate * factor(run.step)
                 problem = ""
                 try:
-                    run.loss, noise = algorithm.step(batches, optimizer), model.noise.variance
-                    if not (run.loss < 1e12 and noise < noise_limit):  # also where they are NaN
-                        problem = f"loss {run.loss:.3g}, noise variance {noise:.3g}"
+                    run.loss = algorithm.step(batches, optimizer)
+                    # Also where they are NaN.
+                    if not (run.loss < 1e12 and model.noise.log_variance.item() < log_noise_limit):
+                        problem = f"loss {run.loss:.3g}, noise variance {model.noise_variance:.3g}"
                 except NumericalError as error:
                     problem = str(error)
                 if problem:
@@ -171,7 +171,7 @@ def train(
             run.epoch += 1
             run.step_in_epoch = 0
             run.seconds = time.perf_counter() - started
-            run.metrics |= {"loss": run.loss, "noise_variance": model.noise_variance}
+            run.metrics |= {"loss": run.loss, "noise_variance": model.noise.variance}
             for callback in callbacks:
                 callback.on_epoch(run)
             run.seconds = time.perf_counter() - started

@@ -17,7 +17,7 @@ from finitegp.cli import app
 from finitegp.errors import ArgumentError
 from finitegp.export import export_c
 from finitegp.export.c_header import _plain
-from finitegp.export.described import described
+from finitegp.export.formulas import described
 from finitegp.features import ConcatenatedFeatures, FourierFeatures, LandmarkFeatures, LinearFeatures, MLPFeatures
 from finitegp.lite.program import Value, evaluate
 from finitegp.scaled import ScaledGP

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from finitegp import DataError, TableRegressor
 from finitegp.cli import app
 from finitegp.export import onnx_columns, onnx_graph, to_onnx
-from finitegp.export.described import described
-from finitegp.export.target_units import predicted
+from finitegp.export.formulas import described, predicted
 from finitegp.lite.program import evaluate
 
 # Rows of these are tested by themselves: those with something new get NaN.
@@ -178,7 +177,7 @@ def test_normal_quantile():
     """Wichura's formula against SciPy, as far out as intervals go."""
     from scipy.special import ndtri
 
-    from finitegp.export.interval_formulas import normal_reach
+    from finitegp.export.formulas import normal_reach
     from finitegp.lite.program import Value, evaluate
 
     coverage = np.concatenate([[1e-3], np.linspace(0.01, 0.99, 50), [0.999, 0.9999]])

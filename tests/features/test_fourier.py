@@ -12,7 +12,7 @@ from feature_kernels import feature_kernel, random_points
 from torch import Tensor, nn
 
 from finitegp.features import FourierFeatures, GaussLegendreFeatures
-from finitegp.features.frequencies import draw_frequencies
+from finitegp.features.fourier import draw_frequencies
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52")
 SAMPLINGS = ("iid", "orthogonal", "sobol")
@@ -190,7 +190,7 @@ class Extremes:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_sobol_points_on_the_boundary_give_finite_frequencies(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finitegp.features.frequencies.SobolEngine", Extremes)
+    monkeypatch.setattr("finitegp.features.fourier.SobolEngine", Extremes)
     feature_map = FourierFeatures(2, 6, kernel=kernel, sampling="sobol")
     assert bool(torch.isfinite(feature_map.frequencies).all())
     assert bool(torch.isfinite(feature_map(torch.ones(1, 2))).all())

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from finitegp import DataError
-from finitegp.data.sums import Share
+from finitegp.statistics import Share
 from finitegp.tables.reader import TableReader
 from finitegp.tables.rows import TableRows
 from finitegp.tables.settling import EncodingOptions

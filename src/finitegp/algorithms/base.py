@@ -1,21 +1,20 @@
-"""The interface of a training algorithm: what one mini-batch step does."""
+"""The interface of a training algorithm: what one mini-batch step does, and the gradient of the NLML in its rows."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments, check_at_least_one, check_positive
-from ..data import Rows
-from ..data.sources import Data
+from ..data.sources import Data, Rows, no_targets
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
-from ..likelihood import RowGradients, row_gradients
 from ..model import FeatureGP, TracedFeatures
 
 _Found = TypeVar("_Found")
@@ -82,6 +81,9 @@ class Algorithm(nn.Module, ABC):
         self.model = model
         self.num_data = num_data
         self.num_targets = num_targets
+        # What an algorithm keeps is made in the model's type, or in float64, and beside it.
+        self._narrow: dict[str, Any] = {"dtype": model.dtype, "device": model.device}
+        self._wide: dict[str, Any] = {**self._narrow, "dtype": torch.float64}
         self.num_features = model.count_features(input_dim)
         self.minimum_log_noise = math.log(minimum_noise_variance)
         self.micro_batch_size: int | None = None
@@ -239,16 +241,94 @@ def stand_in(batch: Rows) -> Rows:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class RowGradients:
+    """Gradients of the total NLML that one batch of rows contributes, at fixed weights and inverse Gram matrix.
+
+    Attributes:
+        features: ``(rows, d)``, to be pushed into the feature map with one ``backward``.
+        log_noise_scale: ``(rows,)``, or None if the noise is constant.
+        weighted_residuals: ``(rows, t)``, the residuals ``z'w - y`` divided by the row's noise scale.
+        residual_sum_of_squares: Scalar tensor: the scaled squared residuals of the batch, over all targets.
+    """
+
+    features: Tensor
+    log_noise_scale: Tensor | None
+    weighted_residuals: Tensor
+    residual_sum_of_squares: Tensor
+
+
+def row_gradients(
+    features: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    whitened: Tensor,
+    noise_variance: float,
+    log_noise_scale: Tensor | None = None,
+    *,
+    factor: float = 1.0,
+) -> RowGradients:
+    r"""The gradient of the NLML in the features (and row noise scales) of a batch.
+
+    For any fixed weights ``w`` and any fixed symmetric ``P`` in place of :math:`F^{-1}`, row i contributes
+
+    .. math::
+        \tfrac{1}{v_i}\big[(z_i'w - y_i) w' / s + z_i'P\big], \qquad
+        \tfrac12\big[1 - (z_i'w - y_i)^2 / (s v_i) - z_i'Pz_i / v_i\big]
+
+    to the gradients in :math:`z_i` and :math:`\log v_i`. At :math:`w = F^{-1}c`, :math:`P = F^{-1}` the sum over all
+    rows is the exact gradient of the NLML: no derivative of a factorisation is needed.
+
+    Args:
+        features: ``(rows, d)``, without autograd.
+        targets: ``(rows, t)``.
+        weights: ``(d, t)``.
+        whitened: ``(rows, d)``, the features times ``P``.
+        noise_variance: The noise variance ``s``.
+        log_noise_scale: ``(rows,)`` or None.
+        factor: Multiplies both gradients: ``1 / rows`` estimates the gradient of the NLML per row from a batch.
+    """
+    num_targets = targets.shape[1]
+    residuals = torch.addmm(targets, features, weights, beta=-1.0)
+    # factor * (t z P + r w' / s) in one fused product.
+    gradient = torch.addmm(whitened, residuals, weights.mT, beta=factor * num_targets, alpha=factor / noise_variance)
+    if log_noise_scale is None:
+        flat = residuals.view(-1)
+        return RowGradients(gradient, None, residuals, flat @ flat)
+    precision = torch.exp(-log_noise_scale)
+    weighted_residuals = residuals * precision[:, None]
+    squared_residuals = (residuals * weighted_residuals).sum(dim=1)
+    leverage = (whitened * features).sum(dim=1) * precision
+    scale_gradient = (0.5 * factor) * (num_targets - squared_residuals / noise_variance - num_targets * leverage)
+    return RowGradients(gradient * precision[:, None], scale_gradient, weighted_residuals, squared_residuals.sum())
+
+
 def push_back(
-    model: FeatureGP, traced: TracedFeatures, targets: Tensor, weights: Tensor, whitened: Tensor
+    traced: TracedFeatures, batch: Rows, weights: Tensor, whitened: Tensor, noise_variance: float
 ) -> tuple[BatchGradient, RowGradients]:
     r"""Set gradients per row through features and noise scales at fixed weights; ``whitened`` is :math:`Z_S F^{-1}`."""
-    features, log_scale, noise_variance = traced.features, traced.log_noise_scale, model.noise.variance
-    rows = len(features)
-    gradients = row_gradients(features, targets, weights, whitened, noise_variance, log_scale, factor=1.0 / rows)
-    traced.backward(gradients)
+    features, log_scale, rows = traced.features, traced.log_noise_scale, len(traced.features)
+    if batch.targets is None:
+        raise no_targets()
+    gradients = row_gradients(features, batch.targets, weights, whitened, noise_variance, log_scale, factor=1.0 / rows)
+    push(traced, gradients)
     loss = gradients.residual_sum_of_squares / (rows * noise_variance)
     return BatchGradient(features, log_scale, loss, noise_variance), gradients
+
+
+def push(traced: TracedFeatures, gradients: RowGradients) -> None:
+    """One backward pass of row gradients through the feature map and the noise model."""
+    if traced.pullback is not None:
+        traced.pullback(gradients.features)
+    else:
+        push_through(traced.outputs, (gradients.features, gradients.log_noise_scale))
+
+
+def push_through(outputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
+    """One backward pass of autograd; what is not there or frozen needs nothing."""
+    ways = [pair for pair in zip(outputs, gradients, strict=True) if pair[0] is not None and pair[0].requires_grad]
+    if ways:
+        torch.autograd.backward(*zip(*ways, strict=True))  # type: ignore[arg-type]
 
 
 def weight_gradient(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from ..arguments import check_arguments
-from ..data import Rows
-from ..likelihood import RowGradients
+from ..data.sources import Rows
 from ..linalg import cholesky
-from .base import Algorithm, BatchGradient
+from .base import Algorithm, BatchGradient, RowGradients, push
 
 
 @check_arguments
@@ -51,8 +50,7 @@ class BSGD(Algorithm):
             scale_gradient = (0.5 * (t / rows - along_features - along_targets)).to(features)
             feature_gradient = feature_gradient * row_scale
         residual_squares = noise_variance**2 * solved.square().sum()
-        gradients = RowGradients(feature_gradient.to(features), scale_gradient, solved, residual_squares)
-        traced.backward(gradients)
+        push(traced, RowGradients(feature_gradient.to(features), scale_gradient, solved, residual_squares))
         noise = self.model.noise.log_variance
         if noise.requires_grad:
             noise.grad = (0.5 * noise_variance / rows * by_covariance.trace()).to(noise)

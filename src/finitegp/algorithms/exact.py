@@ -10,18 +10,12 @@ import torch
 from torch import Tensor
 
 from ..arguments import check_arguments
-from ..data import Rows, Source, as_source
-from ..data.sources import Data
-from ..likelihood import (
-    MarginalLikelihood,
-    log_noise_gradient,
-    negative_log_marginal_likelihood,
-    regularized_gram_factor,
-    row_gradients,
-)
+from ..data.iterables import as_source
+from ..data.sources import Data, Rows, Source
+from ..likelihood import MarginalLikelihood, negative_log_marginal_likelihood, regularized_gram_factor
 from ..linalg import cholesky
 from ..model import FeatureGP
-from .base import Algorithm, BatchGradient
+from .base import Algorithm, BatchGradient, push_through, row_gradients
 
 _ROUNDING = 8.0 * torch.finfo(torch.float64).eps
 
@@ -136,27 +130,22 @@ def _push(
     gradients = row_gradients(
         features.detach(), rows.observed.to(features), weights.to(features), whitened, noise_variance, known_scale
     )
-    outputs, pushed = [features], [gradients.features]
-    if log_scale is not None and log_scale.requires_grad:
-        assert gradients.log_noise_scale is not None
-        scale_gradient = gradients.log_noise_scale
-        if counts is not None:
-            scale_gradient = scale_gradient + 0.5 * rows.observed.shape[1] * (counts - 1.0)
-        outputs.append(log_scale)
-        pushed.append(scale_gradient)
-    if any(output.requires_grad for output in outputs):
-        torch.autograd.backward(outputs, pushed)
+    scale_gradient = gradients.log_noise_scale
+    if scale_gradient is not None and counts is not None:
+        scale_gradient = scale_gradient + 0.5 * rows.observed.shape[1] * (counts - 1.0)
+    push_through((features, log_scale), (gradients.features, scale_gradient))
     return float(gradients.residual_sum_of_squares)
 
 
 def _set_noise_gradient(
     model: FeatureGP, residual_squares: float, inverse_trace: float, num_data: float, weights: Tensor
 ) -> None:
+    r"""Set the total NLML's gradient in :math:`\log s`: :math:`\tfrac12[-\|r\|^2/s + t(n - d) + t s\,\mathrm{tr}P]`."""
     parameter = model.noise.log_variance
     if parameter.requires_grad:
-        d, t = weights.shape
-        value = log_noise_gradient(residual_squares, inverse_trace, model.noise_variance, num_data, d, t)
-        parameter.grad = torch.full_like(parameter, float(value))
+        (d, t), noise_variance = weights.shape, model.noise_variance
+        degrees = t * (num_data - d + noise_variance * inverse_trace)
+        parameter.grad = torch.full_like(parameter, 0.5 * (degrees - residual_squares / noise_variance))
 
 
 @dataclass(frozen=True, eq=False)

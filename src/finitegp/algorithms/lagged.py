@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments, check_at_least_one
-from ..data import Rows
-from ..data.sources import Data
+from ..data.sources import Data, Rows, no_targets
 from ..errors import DataError, NumericalError
 from ..linalg import cholesky
 from ..model import FeatureGP
@@ -102,9 +101,7 @@ class Lagged(Algorithm):
         self.has_mean_gradient = not include_current  # a batch that is in its own weights is not a mean over rows
         self.noise_update = noise_update
         self.weight_update = weight_update
-        d, t, device = self.num_features, num_targets, model.device
-        wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        narrow: dict[str, Any] = {"dtype": model.dtype, "device": device}
+        d, t, wide, narrow = self.num_features, num_targets, self._wide, self._narrow
         self.tracked_gram = nn.Buffer(torch.zeros(d, d, **wide))
         self.tracked_projection = nn.Buffer(torch.zeros(d, t, **wide))
         self.tracked_rows = nn.Buffer(torch.zeros((), **wide))
@@ -128,22 +125,22 @@ class Lagged(Algorithm):
         """Solve the first weights from a few batches that no step has used."""
         if len(batches) == 0:
             raise DataError("batches must hold at least one batch.")
-        targets = [batch.observed for batch in batches]
-        for batch, observed in zip(batches, targets, strict=True):
-            features, log_scale = self.model(batch.inputs, batch.weights)
-            self._pending.append((features, observed, log_scale))
+        for inputs, targets, weights, _ in batches:
+            if targets is None:
+                raise no_targets()
+            features, log_scale = self.model(inputs, weights)
+            self._pending.append((features, targets, log_scale))
         self._refresh(solve_weights=True)
 
     def gradient(self, batch: Rows) -> BatchGradient:
         """Gradients from one batch with the weights and inverse of the last refresh."""
         traced = self.model.trace(batch.inputs, batch.weights)
-        features = traced.features
         if self.include_current:
-            self._take_up(features, batch.observed, traced.log_noise_scale)
-        weights = self.weights.detach()
-        found, gradients = push_back(self.model, traced, batch.observed, weights, features @ self.inverse_gram)
+            self._take_up(traced.features, batch.observed, traced.log_noise_scale)
+        weights, whitened = self.weights.detach(), traced.features @ self.inverse_gram
+        found, gradients = push_back(traced, batch, weights, whitened, self.model.noise.variance)
         if self.weight_update != "solve":
-            self.weights.grad = weight_gradient(self, features, gradients, weights, found.noise_variance)
+            self.weights.grad = weight_gradient(self, found.features, gradients, weights, found.noise_variance)
         if self.noise_update == "gradient":
             noise_gradient(self, found.loss, float(self.inverse_trace), found.noise_variance)
         return found
@@ -158,7 +155,8 @@ class Lagged(Algorithm):
         if self.noise_update == "closed_form" and self.model.noise.log_variance.requires_grad:
             self._pending_residuals.append(found.loss)
         if not self.include_current:
-            self._take_up(found.features, batch.observed, found.log_noise_scale)
+            # The gradient has refused rows without targets.
+            self._take_up(found.features, cast("Tensor", batch.targets), found.log_noise_scale)
 
     def finish(self, data: Data) -> None:
         """Set the noise to its exact optimum: residuals of weights that lag behind the features are too large."""
@@ -211,14 +209,16 @@ class Lagged(Algorithm):
         scales = [part[2] for part in self._pending]
         log_scale = None if scales[0] is None else torch.cat([s for s in scales if s is not None])
         # Checked when added up: all ranks find the same.
-        found = self.ranks.add_statistics(FeatureStatistics.from_batch(features, targets, log_scale, check=False))
+        found = FeatureStatistics.from_batch(features, targets, log_scale, check=False)
+        if self.ranks.world_size > 1:
+            found = self.ranks.add_statistics(found)
         if not found.is_finite():
             raise NumericalError(
                 f"The features of the last {len(self._pending)} batches are not finite, or so large that their squares "
                 "overflow."
             )
         forget = 1.0 - min(len(self._pending) / self.window, 1.0)
-        noise_variance = self.model.noise_variance
+        noise_variance = self.model.noise.variance
         if self._pending_residuals:
             noise_variance = self._noise_from_residuals(found.num_data, forget)
             self.model.noise.set_variance(noise_variance)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments, check_at_least_one
-from ..data import Rows
+from ..data.sources import Rows
 from ..linalg import cholesky, from_eigen, is_positive_definite, symmetric_eigen, update_gram
 from ..model import FeatureGP
 from .base import Algorithm, BatchGradient, noise_gradient, push_back, weight_gradient
@@ -111,7 +110,7 @@ class Minimax(Algorithm):
                 f"without bound, but is {penalty}. From 1 on it is exact."
             )
         check_penalty_growth(penalty_growth, penalty_steps)
-        d, device = self.num_features, model.device
+        d, wide, narrow = self.num_features, self._wide, self._narrow
         if window is not None and not window >= d:
             raise ValueError(f"window must be at least the number of features ({d} rows), but is {window}.")
         check_box(box)
@@ -121,8 +120,6 @@ class Minimax(Algorithm):
         self.window = _LAST_WINDOW * d if window is None else window
         self.box = box
         self.projections = 0  # how often an eigendecomposition was needed
-        wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        narrow: dict[str, Any] = {"dtype": model.dtype, "device": device}
         self.weights = nn.Parameter(torch.zeros(d, num_targets, **narrow))
         # W, with W'(A / n)W = I: this is A. And P in its metric.
         self.whitening = nn.Buffer(torch.eye(d, **wide))
@@ -136,7 +133,7 @@ class Minimax(Algorithm):
         self.pending_rows = nn.Buffer(torch.zeros(2, **wide))
         self.rows_seen = nn.Buffer(torch.zeros((), **wide))
         self.penalty = nn.Buffer(torch.tensor(float(penalty), **wide))
-        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
+        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=model.device))
 
     @property
     def gram_estimate(self) -> Tensor:
@@ -163,7 +160,7 @@ class Minimax(Algorithm):
         traced = self.model.trace(batch.inputs, batch.weights)
         weights = self.weights.detach()
         whitened = traced.features @ self.inverse_gram
-        found, gradients = push_back(self.model, traced, batch.observed, weights, whitened)
+        found, gradients = push_back(traced, batch, weights, whitened, self.model.noise.variance)
         self.weights.grad = weight_gradient(self, found.features, gradients, weights, found.noise_variance)
         noise_gradient(self, found.loss, float(self.inverse_trace), found.noise_variance)
         return found

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments, check_positive
-from ..data import Rows
+from ..data.sources import Rows
 from ..linalg import cholesky, from_eigen, gram_float64, is_positive_definite, symmetric_eigen
 from ..model import FeatureGP
 from .base import Algorithm, BatchGradient, push_back, stand_in, weight_gradient
@@ -79,14 +79,13 @@ class PaperMinimax(Algorithm):
         self.penalty_steps = penalty_steps
         self.box = box
         self.projections = 0  # how often the eigendecomposition was needed
-        d, device = self.num_features, model.device
-        wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self.weights = nn.Parameter(torch.zeros(d, num_targets, dtype=model.dtype, device=device))
+        d, wide = self.num_features, self._wide
+        self.weights = nn.Parameter(torch.zeros(d, num_targets, **self._narrow))
         self.gram_estimate = nn.Parameter(torch.eye(d, **wide))
         self.dual_matrix = nn.Parameter(torch.zeros(d, d, **wide))
         self.estimate_inverse = nn.Buffer(torch.eye(d, **wide))  # kept by the projection, used by the next step
         self.penalty = nn.Buffer(torch.tensor(float(penalty), **wide))
-        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
+        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=model.device))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """All that descends, and by itself the dual matrix, which ascends."""
@@ -113,7 +112,7 @@ class PaperMinimax(Algorithm):
         ratio = float(self.penalty) / norm  # times the dual matrix: the multiplier of the Gram matrix per row
         weights = self.weights.detach()
         whitened = features @ (dual.to(weights.dtype) * (-ratio / n))  # in place of F^-1
-        found, gradients = push_back(self.model, traced, batch.observed, weights, whitened)
+        found, gradients = push_back(traced, batch, weights, whitened, self.model.noise.variance)
         self.weights.grad = weight_gradient(self, features, gradients, weights, noise_variance)
         # <multiplier, A - F_S / n>: the second part is a sum of z'Mz over rows: no Gram matrix is made.
         precise = features if log_scale is None else features * torch.exp(-log_scale)[:, None]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments
-from ..data import Rows
+from ..data.sources import Rows
 from ..errors import DataError
 from ..linalg import CholeskyFactor, cholesky, gram_float64, inverse_root, update_gram
 from ..model import FeatureGP
@@ -71,11 +71,11 @@ class SCGD(Algorithm):
                 raise ValueError(f"tracking_rate must lie in (0, 1], but is {tracking_rate}.")
             tracking_rate = float(tracking_rate)
         self.tracking_rate = tracking_rate
-        d, device = self.num_features, model.device
-        self.weights = nn.Parameter(torch.zeros(d, num_targets, dtype=model.dtype, device=device))
+        d = self.num_features
+        self.weights = nn.Parameter(torch.zeros(d, num_targets, **self._narrow))
         # float64: with a rate of 0.9 and few rows the matrix is nearly singular, and float32 loses definiteness.
-        self.tracked_gram = nn.Buffer(torch.eye(d, dtype=torch.float64, device=device))
-        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
+        self.tracked_gram = nn.Buffer(torch.eye(d, **self._wide))
+        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64, device=model.device))
         self.recent: RecentBatches | None = None  # instead of tracked_gram where that is cheaper
 
     @torch.no_grad()
@@ -97,7 +97,7 @@ class SCGD(Algorithm):
         traced = self.model.trace(batch.inputs, batch.weights)
         weights = self.weights.detach()
         whitened, inverse_trace = self._times_inverse(traced.features, self.model.noise_variance)
-        found, gradients = push_back(self.model, traced, batch.observed, weights, whitened)
+        found, gradients = push_back(traced, batch, weights, whitened, self.model.noise.variance)
         self.weights.grad = weight_gradient(self, found.features, gradients, weights, found.noise_variance)
         noise_gradient(self, found.loss, inverse_trace, found.noise_variance)
         return found

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..devices import CPU
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding
-from ..features.activations import WRITTEN_OUT
+from ..features.network import WRITTEN_OUT
 
 
 class BatchedNetworks:

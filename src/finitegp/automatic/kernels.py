@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data import ArraySource
+from ..data.arrays import ArraySource
 from ..features import ConcatenatedFeatures, ConstantFeatures, LandmarkFeatures, LinearFeatures
 from ..kernel_gp import Array, KernelForm, KernelRows, noise_of
 from ..model import FeatureGP, FittedGP

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ..devices import CPU, exact_device, in_float64
 from ..errors import NumericalError
-from ..flat_adam import FlatAdamW
 from ..linalg import CholeskyFactor, cholesky
-from ..schedules import cosine_decay
+from ..schedules import FlatAdamW, cosine_decay
 from .batched import BatchedNetworks
 from .settings import AutoSettings
 from .table import Index

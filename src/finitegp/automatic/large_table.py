@@ -10,14 +10,13 @@ import numpy as np
 import torch
 
 from ..data import ArraySource, Source
-from ..data.sums import Share
 from ..devices import CPU, exact_device
 from ..distributed import ALONE, Ranks
 from ..error_shape import Shape
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
-from ..statistics import FeatureStatistics, RunningSums, sum_statistics
+from ..statistics import FeatureStatistics, RunningSums, Share, sum_statistics
 from ..trees import BoostedTrees
 from .boosting import fit_trees
 from .calibration import HeldOut, LeftOut, calibrate

@@ -13,9 +13,8 @@ from torch.nn import functional
 
 from ..devices import CPU, in_float64
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
-from ..flat_adam import FlatAdamW
 from ..noise import InputNoise, MeanVariance, SmoothFloor
-from ..schedules import cosine_decay
+from ..schedules import FlatAdamW, cosine_decay
 from ..stages import StoredTensors, open_stages
 from .batched import BatchedNetworks
 from .ensemble import clip_rows, relative_counts

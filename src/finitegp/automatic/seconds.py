@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ..devices import CPU
-from ..flat_adam import FlatAdamW
 from ..kernel_gp import KernelForm, KernelGP, KernelRows
+from ..schedules import FlatAdamW
 from ..stages import open_stages
 from .batched import BatchedNetworks
 from .ensemble import RACERS, fold_size, make_network, split_evenly

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..data import ArraySource, Rows, Source
+from ..data.arrays import ArraySource
 from ..data.permutation import SPLITMIX64_STEP, RandomPermutation, splitmix64
+from ..data.sources import Rows, Source
 from ..errors import DataError
 
 Array = npt.NDArray[np.float64]

@@ -1,12 +1,12 @@
 """Where rows come from."""
 
+from ..statistics import Share
 from .arrays import ArraySource, NpySource
 from .iterables import IterableSource, StreamSource, as_source
 from .scaled_source import ScaledSource, Scaling
 from .scaling import Moments
 from .sources import Measure, Rows, Source
 from .spool import SpooledSource, open_spool, spool
-from .sums import Share
 
 __all__ = [
     "ArraySource",

@@ -1,4 +1,4 @@
-"""``ArraySource``: rows in arrays, whether these are in memory or in files."""
+"""``ArraySource``: rows in arrays, whether these are in memory or in files, with every value checked."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..errors import DataError
+from ..statistics import Share
+from .naming import Locator, column_label, row_label
 from .row_files import Index, RecordField, RowFile, check_numbers, open_npy, unmapped
-from .sources import Measure, Rows, Source, check_chunk_size, check_rows
-from .sums import Share
+from .sources import Measure, Rows, Source
 
 # An array in memory, or the rows of a file.
 RowValues = ArrayLike | RowFile | RecordField
@@ -89,7 +90,8 @@ class ArraySource(Source):
         self.fits_memory = not isinstance(self.inputs, RowFile | RecordField)
         # Files that are known to hold usable values are not checked again and again.
         self._checked = False
-        self.chunk_size = check_chunk_size(chunk_size)
+        check_at_least_one(chunk_size=chunk_size)
+        self.chunk_size = chunk_size
 
     def __len__(self) -> int:
         return self.num_data
@@ -181,7 +183,7 @@ class NpySource(ArraySource):
         chunk_size: int = 4096,
         column_names: list[str] | None = None,
     ) -> None:
-        check_chunk_size(chunk_size)
+        check_at_least_one(chunk_size=chunk_size)
         dimensions = ((2,), (1, 2), (1,), (1,))
         files = [
             None if path is None else open_npy(path, allowed)
@@ -217,6 +219,74 @@ def source_of_parts(parts: Sequence[RowValues | None], *, chunk_size: int = 4096
     if inputs is None:
         raise DataError("inputs are None: only targets, weights and counts may be left out.")
     return ArraySource(inputs, targets, weights, counts=counts, chunk_size=chunk_size)
+
+
+def check_rows(
+    inputs: Tensor,
+    targets: Tensor | None,
+    weights: Tensor | None = None,
+    counts: Tensor | None = None,
+    *,
+    numbers: int | Index = 0,
+    column_names: list[str] | None = None,
+    places: Sequence[Locator | None] = (None, None, None, None),
+) -> Rows:
+    """One chunk with every value checked; errors name the row, the column and, where ``places`` has it, the file.
+
+    ``numbers`` is the number of the first row in the whole data, if the rows are neighbours, or of each row. ``places``
+    are for inputs, targets, weights and counts.
+    """
+    if targets is not None:
+        targets = targets.to(torch.float64)
+        if targets.ndim == 1:
+            targets = targets[:, None]
+        if targets.ndim != 2:
+            raise DataError(f"targets must be (rows,) or (rows, targets), but have {targets.ndim} dimensions.")
+    _check_finite(inputs, "inputs", numbers, places[0], column_names)
+    if targets is not None:
+        _check_finite(targets, "targets", numbers, places[1])
+    return Rows(
+        inputs,
+        targets,
+        None if weights is None else _check_positive(weights, "weights", numbers, places[2]),
+        None if counts is None else _check_positive(counts, "counts", numbers, places[3]),
+    )
+
+
+def _check_positive(values: Tensor, name: str, numbers: int | Index, place: Locator | None) -> Tensor:
+    """Weights or counts ``(rows,)`` in float64; an error if one is not a positive number."""
+    if values.ndim != 1:
+        raise DataError(f"{name} must be one number per row, but have shape {tuple(values.shape)}.")
+    values = values.to(torch.float64)
+    _check_finite(values[:, None], name, numbers, place)
+    if not bool((values > 0).all()):
+        row = int((values <= 0).nonzero()[0])
+        raise DataError(
+            f"{name} must be positive, but {_label(row, numbers, place)} has {float(values[row])}; leave rows "
+            f"of {name.removesuffix('s')} zero out."
+        )
+    return values
+
+
+def _check_finite(
+    values: Tensor, name: str, numbers: int | Index, place: Locator | None, column_names: list[str] | None = None
+) -> None:
+    """An error if a value of ``(rows, columns)`` is NaN or infinite."""
+    # A sum is finite unless a value is not (or the sum overflows): the cheap test comes first.
+    if bool(torch.isfinite(values.sum(dtype=torch.float64))):
+        return
+    bad = (~torch.isfinite(values)).nonzero()
+    if len(bad):
+        row, column = int(bad[0, 0]), int(bad[0, 1])
+        where = f"{_label(row, numbers, place)}, {column_label(column, column_names)}"
+        raise DataError(
+            f"{name} must be finite, but {where} is {float(values[row, column])} ({len(bad)} such values in this "
+            "chunk). Remove or impute them first."
+        )
+
+
+def _label(row: int, numbers: int | Index, place: Locator | None) -> str:
+    return row_label(numbers + row if isinstance(numbers, int) else int(numbers[row]), place)
 
 
 def _as_array(values: RowValues, name: str, column_names: list[str] | None = None) -> Any:

@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..errors import DataError
 from .arrays import source_of_parts
-from .sources import NUMBERS_OF_PARTS, Data, Rows, Source, check_chunk_size, cut_rows
+from .sources import NUMBERS_OF_PARTS, Data, Rows, Source, cut_rows
 
 _NO_ROWS = "The data have no rows: the iterable yielded no rows."
 
@@ -160,7 +160,8 @@ class StreamSource(IterableSource):
     chunk_size: int
 
     def __init__(self, rows: Iterable[Sequence[ArrayLike | None]], *, chunk_size: int = 4096) -> None:
-        self.chunk_size = check_chunk_size(chunk_size)
+        check_at_least_one(chunk_size=chunk_size)
+        self.chunk_size = chunk_size
         if not isinstance(rows, Iterable):
             raise DataError(f"rows must be an iterable of (inputs, target), but is a {type(rows).__name__}.")
         self._passes = _Passes(rows)

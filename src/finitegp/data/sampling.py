@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ from torch import Tensor
 
 from ..arguments import check_at_least_one
 from ..errors import DataError
+from ..statistics import WHOLE, Share
 from .iterables import as_source
 from .permutation import SPLITMIX64_STEP, RandomPermutation, splitmix64
 from .row_files import Index
-from .sources import Data, Rows, Source
+from .sources import Data, Rows, Source, no_targets
 from .spool import spool_temporarily
-from .sums import WHOLE, Share
 
 # Batches read at once: large enough that indexing costs nothing per step, small enough to stay in cache.
 GATHERED_BATCHES = 32
@@ -91,9 +92,9 @@ class Sampler:
         self._mean_count: float | None = None
         self.kept: Rows | None = None
         if self.data.fits_memory:
-            self.kept = self._load()
-            self.num_data, self.num_targets = len(self.kept.inputs), self.kept.observed.shape[1]
-            self.target_mean_square = float(self.kept.observed.double().square().mean())
+            self.kept, targets = self._joined(list(self.data))
+            self.num_data, self.num_targets = targets.shape
+            self.target_mean_square = float(targets.double().square().mean())
         else:
             if not self.data.can_take:
                 self.data = spooler(self.data, input_dtype="float64" if dtype == torch.float64 else "float32")
@@ -123,38 +124,45 @@ class Sampler:
 
     def epoch(self, epoch: int, *, stream: int = 0, skip: int = 0, stop: int | None = None) -> Iterator[Rows]:
         """The batches of one epoch from ``skip`` up to ``stop``; ``stream`` separates batches drawn side by side."""
+        return chain.from_iterable(self._gathered(epoch, stream, skip, len(self) if stop is None else stop))
+
+    def _gathered(self, epoch: int, stream: int, skip: int, stop: int) -> Iterator[Iterator[Rows]]:
+        """The batches of an epoch, as many at once as are read at once."""
         numbers_at = self._order(mix_seed(self.seed, stream, epoch))
-        end = len(self) if stop is None else min(stop, len(self))
+        end = min(stop, len(self))
         for first in range(skip, end, self.gathered_batches):
             own = [self._positions(number) for number in range(first, min(first + self.gathered_batches, end))]
             sizes = [len(positions) for positions in own]
             positions = np.concatenate([np.arange(each.start, each.stop) for each in own])
             inputs, targets, weights = self._take(numbers_at(positions))
             if weights is None:
-                yield from map(Rows, torch.split(inputs, sizes), torch.split(targets, sizes))
+                yield map(Rows, torch.split(inputs, sizes), torch.split(targets, sizes))
             else:
-                yield from map(Rows, *(torch.split(part, sizes) for part in (inputs, targets, weights)))
+                yield map(Rows, *(torch.split(part, sizes) for part in (inputs, targets, weights)))
 
-    def _load(self) -> Rows:
-        """All rows in the type of the model; counts become weights."""
-        rows = list(self.data)
+    def _joined(self, rows: list[Rows]) -> tuple[Rows, Tensor]:
+        """All chunks in the type of the model, and their targets; counts become weights."""
         for name in ("weights", "counts"):
             if len({getattr(part, name) is None for part in rows}) > 1:
                 raise DataError(f"Some chunks of the data have {name} and some do not.")
         inputs = torch.cat([part.inputs.to(**self._kind) for part in rows])
-        targets = torch.cat([part.observed.to(**self._kind) for part in rows])
+        known = [part.targets.to(**self._kind) for part in rows if part.targets is not None]
+        if len(known) < len(rows):
+            raise no_targets()
+        targets = torch.cat(known)
         counts = [part.counts for part in rows if part.counts is not None]
         mean_count = float(torch.cat(counts).mean()) if counts else None
         relative = (_relative_weights(part, mean_count) for part in rows)
         weights = [weight.to(**self._kind) for weight in relative if weight is not None]
-        return Rows(inputs, targets, torch.cat(weights) if weights else None)
+        return Rows(inputs, targets, torch.cat(weights) if weights else None), targets
 
     def _take(self, numbers: Index) -> tuple[Tensor, Tensor, Tensor | None]:
         """Inputs, targets and weights of these rows in the type of the model."""
         if self.kept is not None:
-            inputs, targets, weights, _ = self.kept.take(torch.from_numpy(numbers).to(self.kept.inputs.device))
+            inputs, targets, weights, _ = self.kept
             assert targets is not None
-            return inputs, targets, weights
+            index = torch.from_numpy(numbers).to(inputs.device)
+            return inputs[index], targets[index], None if weights is None else weights[index]
         rows = self.data.take(numbers)
         relative = _relative_weights(rows, self._mean_count)
         inputs, targets = (part.to(**self._kind) for part in (rows.inputs, rows.observed))

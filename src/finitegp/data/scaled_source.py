@@ -10,11 +10,11 @@ import torch
 
 from ..arguments import check_arguments
 from ..errors import DataError
+from ..statistics import Share
 from .iterables import as_source
 from .row_files import Index
 from .scaling import Moments, Standardizer
 from .sources import Data, Rows, WrappedSource
-from .sums import Share
 
 
 @check_arguments

@@ -1,4 +1,4 @@
-"""``Rows`` and ``Source``: anything that yields chunks of rows, with every value checked."""
+"""``Rows`` and ``Source``: anything that yields chunks of rows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..arguments import check_arguments, check_at_least_one
 from ..errors import DataError
-from .naming import Locator, column_label, row_label
+from ..statistics import COMPLETE, WHOLE, Share, Sums
 from .row_files import Index
 from .scaling import Moments
-from .sums import COMPLETE, WHOLE, Share, Sums
 
 # How many parts rows may have: inputs and targets, then weights, then counts.
 NUMBERS_OF_PARTS = (2, 3, 4)
@@ -32,6 +30,7 @@ class Rows(NamedTuple):
     row's noise variance by ``k``; a count ``k`` makes the row stand for ``k`` equal rows.
 
     Example:
+        >>> import torch
         >>> rows = Rows(torch.zeros(3, 2), torch.ones(3, 1))
         >>> rows.take(slice(0, 2)).observed.shape
         torch.Size([2, 1])
@@ -46,7 +45,7 @@ class Rows(NamedTuple):
     def observed(self) -> Tensor:
         """The targets; an error if there are none."""
         if self.targets is None:
-            raise DataError("The rows have no targets, but targets are needed here: give (inputs, targets).")
+            raise no_targets()
         return self.targets
 
     def take(self, which: slice | Tensor) -> Rows:
@@ -117,7 +116,8 @@ class Source(ABC):
     def with_chunks(self, chunk_size: int) -> Source:
         """The same rows in chunks of at most ``chunk_size`` rows; this source stays as it is."""
         other = _Rechunked(self) if self.chunk_size is None else copy.copy(self)
-        other.chunk_size = check_chunk_size(chunk_size)
+        check_at_least_one(chunk_size=chunk_size)
+        other.chunk_size = chunk_size
         return other
 
     def take(self, indices: Index) -> Rows:
@@ -220,12 +220,6 @@ class _Rechunked(WrappedSource):
             yield from cut_rows(rows, self.chunk_size)
 
 
-def check_chunk_size(chunk_size: int) -> int:
-    """The chunk size; an error if it is not positive."""
-    check_at_least_one(chunk_size=chunk_size)
-    return chunk_size
-
-
 def cut_rows(rows: Rows, chunk_size: int | None) -> Iterator[Rows]:
     """The rows in pieces of at most ``chunk_size``; in one piece if that is None."""
     if chunk_size is None or len(rows.inputs) <= chunk_size:
@@ -235,69 +229,6 @@ def cut_rows(rows: Rows, chunk_size: int | None) -> Iterator[Rows]:
         yield rows.take(slice(start, start + chunk_size))
 
 
-def check_rows(
-    inputs: Tensor,
-    targets: Tensor | None,
-    weights: Tensor | None = None,
-    counts: Tensor | None = None,
-    *,
-    numbers: int | Index = 0,
-    column_names: list[str] | None = None,
-    places: Sequence[Locator | None] = (None, None, None, None),
-) -> Rows:
-    """One chunk with every value checked; errors name the row, the column and, where ``places`` has it, the file.
-
-    ``numbers`` is the number of the first row in the whole data, if the rows are neighbours, or of each row. ``places``
-    are for inputs, targets, weights and counts.
-    """
-    if targets is not None:
-        targets = targets.to(torch.float64)
-        if targets.ndim == 1:
-            targets = targets[:, None]
-        if targets.ndim != 2:
-            raise DataError(f"targets must be (rows,) or (rows, targets), but have {targets.ndim} dimensions.")
-    _check_finite(inputs, "inputs", numbers, places[0], column_names)
-    if targets is not None:
-        _check_finite(targets, "targets", numbers, places[1])
-    return Rows(
-        inputs,
-        targets,
-        None if weights is None else _check_positive(weights, "weights", numbers, places[2]),
-        None if counts is None else _check_positive(counts, "counts", numbers, places[3]),
-    )
-
-
-def _check_positive(values: Tensor, name: str, numbers: int | Index, place: Locator | None) -> Tensor:
-    """Weights or counts ``(rows,)`` in float64; an error if one is not a positive number."""
-    if values.ndim != 1:
-        raise DataError(f"{name} must be one number per row, but have shape {tuple(values.shape)}.")
-    values = values.to(torch.float64)
-    _check_finite(values[:, None], name, numbers, place)
-    if not bool((values > 0).all()):
-        row = int((values <= 0).nonzero()[0])
-        raise DataError(
-            f"{name} must be positive, but {_label(row, numbers, place)} has {float(values[row])}; leave rows "
-            f"of {name.removesuffix('s')} zero out."
-        )
-    return values
-
-
-def _check_finite(
-    values: Tensor, name: str, numbers: int | Index, place: Locator | None, column_names: list[str] | None = None
-) -> None:
-    """An error if a value of ``(rows, columns)`` is NaN or infinite."""
-    # A sum is finite unless a value is not (or the sum overflows): the cheap test comes first.
-    if bool(torch.isfinite(values.sum(dtype=torch.float64))):
-        return
-    bad = (~torch.isfinite(values)).nonzero()
-    if len(bad):
-        row, column = int(bad[0, 0]), int(bad[0, 1])
-        where = f"{_label(row, numbers, place)}, {column_label(column, column_names)}"
-        raise DataError(
-            f"{name} must be finite, but {where} is {float(values[row, column])} ({len(bad)} such values in this "
-            "chunk). Remove or impute them first."
-        )
-
-
-def _label(row: int, numbers: int | Index, place: Locator | None) -> str:
-    return row_label(numbers + row if isinstance(numbers, int) else int(numbers[row]), place)
+def no_targets() -> DataError:
+    """The error for rows without targets where they are needed."""
+    return DataError("The rows have no targets, but targets are needed here: give (inputs, targets).")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..atomic import SUFFIX, complete_or_absent, put_in_place, temporary_file
 from ..errors import DataError
 from .arrays import ArraySource
@@ -25,7 +25,7 @@ from .iterables import as_source
 from .naming import column_label, listed, row_label
 from .row_files import Array, Index, RecordField, RowFile
 from .scaling import Moments
-from .sources import Data, Measure, Rows, Source, check_chunk_size
+from .sources import Data, Measure, Rows, Source
 
 _FORMAT = "finitegp-spool-1"
 _MANIFEST = "manifest.json"
@@ -52,7 +52,7 @@ class SpooledSource(ArraySource):
     """
 
     def __init__(self, directory: Path, manifest: dict[str, Any], *, chunk_size: int = 4096, note: str = "") -> None:
-        check_chunk_size(chunk_size)
+        check_at_least_one(chunk_size=chunk_size)
         self.directory = directory
         self.manifest = manifest
         self.note = note

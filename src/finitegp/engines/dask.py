@@ -13,11 +13,12 @@ from .partitions import (
     Columns,
     PartialSum,
     PartitionedRows,
+    Predictable,
+    Predictor,
     ResidualWork,
     StatisticsWork,
     sum_blocks,
 )
-from .prediction import Predictable, Predictor
 
 try:
     import dask

@@ -16,11 +16,10 @@ from ..lite import LiteModel
 from ..lite.model import predict_fit
 from ..lite.program import evaluate
 from ..lite.tables import Table
-from ..memory.byte_sizes import parse_bytes
+from ..memory.plan import parse_bytes
 from .c_header import CHeader, print_header
 from .compression import compressed
-from .described import Exportable, check_columns, described
-from .target_units import predicted
+from .formulas import Exportable, check_columns, described, predicted
 
 _MADE_ROWS = 256
 # In standard deviations; where numbers of 32 bits are worse, they are refused.

@@ -14,10 +14,8 @@ from ..arguments import check_arguments
 from ..atomic import complete_or_absent
 from ..errors import DataError
 from ..lite.program import BLOCK, Value, beside, ordered
-from .described import Exportable, check_columns, described
-from .interval_formulas import MOST_COVERAGE, Search
+from .formulas import MOST_COVERAGE, Exportable, Search, check_columns, described, predicted, target_ends
 from .onnx_columns import Nodes, encode_columns
-from .target_units import predicted, target_ends
 
 # From 19 on, text can be compared.
 _OPSET, _OPSET_OF_TEXT, _IR_VERSION = 18, 19, 10

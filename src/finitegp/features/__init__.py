@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from .columns import PeriodicEmbedding, SoftClip
 from .composition import ComposedFeatures, ConcatenatedFeatures, ConstantFeatures, count_features
-from .embedding import PeriodicEmbedding
 from .fourier import FourierFeatures
 from .landmarks import LandmarkFeatures
 from .network import LinearFeatures, MLPFeatures
 from .quadrature import GaussLegendreFeatures
-from .soft_clip import SoftClip
 
 __all__ = [
     "ComposedFeatures",

@@ -11,40 +11,42 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments
-from .arguments import check_size, log_of_number
-from .pullback import Pullback, PullbackMap
+from .base import Pullback, PullbackMap, check_size, log_of_number
 
 
-def count_features(feature_map: nn.Module, input_dim: int) -> int:
-    """The number of columns that ``feature_map`` makes of ``input_dim`` columns.
+def count_features(feature_map: nn.Module, input_dim: int | None = None) -> int:
+    """The number of columns that ``feature_map`` makes of ``input_dim`` columns, by default those that it declares.
 
     A map that has an integer attribute ``num_features`` is taken at its word. Any other module is called once
     on two rows of zeros, in eval mode and without gradients. Afterwards its modes, its buffers (running
     statistics) and the random state are what they were before.
 
     Raises:
-        ValueError: If the call fails, or does not return a matrix with one row per input row.
+        ValueError: If ``input_dim`` is needed, or the call fails, or does not return a matrix with one row per input
+            row.
 
     Example:
         >>> count_features(nn.Sequential(nn.Linear(3, 7), nn.BatchNorm1d(7), nn.Dropout(0.5)), input_dim=3)
         7
     """
-    input_dim = check_size("input_dim", input_dim)
     declared = _declared_size(feature_map, "num_features")
+    columns = _declared_size(feature_map, "input_dim") if input_dim is None else check_size("input_dim", input_dim)
     if declared is not None:
         return check_size("feature_map.num_features", declared)
     _check_module("feature_map", feature_map)
     name = type(feature_map).__name__
+    if columns is None:
+        raise ValueError(f"input_dim is needed to find how many features {name} makes: give the number of columns.")
     floating = (t for t in chain(feature_map.parameters(), feature_map.buffers()) if t.is_floating_point())
     like = next(floating, torch.empty(0))
-    inputs = torch.zeros(2, input_dim, dtype=like.dtype, device=like.device)
+    inputs = torch.zeros(2, columns, dtype=like.dtype, device=like.device)
     try:
         with torch.no_grad(), _left_unchanged(feature_map, like.device):
             features = feature_map(inputs)
     except Exception as error:
         raise ValueError(
-            f"feature_map ({name}) failed on inputs of shape (2, {input_dim}): {error}. "
-            f"It must map (rows, {input_dim}) to (rows, num_features)."
+            f"feature_map ({name}) failed on inputs of shape (2, {columns}): {error}. "
+            f"It must map (rows, {columns}) to (rows, num_features)."
         ) from error
     if not isinstance(features, Tensor):
         raise ValueError(
@@ -53,8 +55,8 @@ def count_features(feature_map: nn.Module, input_dim: int) -> int:
         )
     if features.ndim != 2 or features.shape[0] != 2 or features.shape[1] == 0:
         raise ValueError(
-            f"feature_map ({name}) must map (rows, {input_dim}) to (rows, num_features), "
-            f"but mapped (2, {input_dim}) to {tuple(features.shape)}."
+            f"feature_map ({name}) must map (rows, {columns}) to (rows, num_features), "
+            f"but mapped (2, {columns}) to {tuple(features.shape)}."
         )
     return features.shape[1]
 

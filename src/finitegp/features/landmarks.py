@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..linalg import cholesky
-from .arguments import check_size
+from .base import check_size
 from .composition import ConcatenatedFeatures
 
 CORRELATIONS = ("rbf", "matern32", "matern52")

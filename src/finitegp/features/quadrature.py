@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..arguments import check_arguments
-from .arguments import check_size, log_of_number
+from .base import check_size, log_of_number
 from .fourier import SpectralFeatures
 
 # By input_dim: enough for scaled distances up to 8, 8 and 3.

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import ArrayLike
 
+from .container import Header, inside
 from .gp import GP, SUMS, Arrays, read_gp
-from .layout import Header, inside
 from .modules import soft_clipped
 from .program import (
     Array,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .layout import Header, inside
+from .container import Header, inside
 from .modules import Block, Roots, cholesky, feature_blocks, log_noise_scale
 from .program import (
     Array,
@@ -30,7 +30,8 @@ from .program import (
 Arrays = dict[str, Array]
 #: What files call the row sums.
 SUMS = ("gram", "projected_targets", "target_sum_of_squares", "log_scale_sum")
-_PROBE_TOLERANCE = 1e-6
+#: Far above rounding on another processor, far below what a different module gives.
+PROBE_TOLERANCE = 1e-6
 _ROWS = 512
 
 
@@ -175,7 +176,7 @@ def read_gp(header: Header, arrays: Arrays, columns: int) -> GP:
         if gp.roots:  # features on landmarks depend on who factorises, their products do not
             mine, stored = mine @ mine.T, stored @ stored.T
         for one, other in ((mine, stored), (scales, arrays["probe.log_noise_scale"])):
-            if one.shape != other.shape or not np.allclose(one, other, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE):
+            if one.shape != other.shape or not np.allclose(one, other, rtol=PROBE_TOLERANCE, atol=PROBE_TOLERANCE):
                 raise LiteError("its features do not come out as when it was saved: use the library finitegp")
     if "landmark_weights" in arrays:
         places = next(each for name, each in arrays.items() if name.endswith(".landmarks"))

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import ArrayLike
 
-from .container import read_file, write_file
+from .container import Header, inside, read_file, write_file
 from .fits import Fit, read_fit
-from .layout import Header, inside
 from .program import Array, LiteError, evaluate
 from .student import Mixture
 from .tables import Encoder, Table, read_table

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from .layout import inside
+from .container import inside
 from .program import (
     Array,
     LiteError,

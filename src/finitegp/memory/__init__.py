@@ -1,9 +1,7 @@
 """Memory as an argument: what training and prediction will need, item by item, before they start."""
 
-from .allocator import return_freed_memory
-from .byte_sizes import format_budget, format_bytes, parse_bytes
 from .network_plan import plan_memory
-from .plan import Item, MemoryBudgetError, MemoryPlan
+from .plan import Item, MemoryBudgetError, MemoryPlan, format_budget, format_bytes, parse_bytes, return_freed_memory
 
 __all__ = [
     "Item",

@@ -11,8 +11,18 @@ from dataclasses import dataclass, replace
 
 from ..arguments import check_arguments, check_at_least_one
 from ..linalg import GRAM_BLOCK_ROWS, SMALL_BATCH_ROWS
-from .byte_sizes import format_budget, format_bytes, parse_bytes
-from .plan import CHUNKS, SMALL_OBJECTS, Item, MemoryBudgetError, MemoryPlan, Part, find_plan
+from .plan import (
+    CHUNKS,
+    SMALL_OBJECTS,
+    Item,
+    MemoryBudgetError,
+    MemoryPlan,
+    Part,
+    find_plan,
+    format_budget,
+    format_bytes,
+    parse_bytes,
+)
 
 ALGORITHMS = ("lagged", "scgd", "minimax")
 

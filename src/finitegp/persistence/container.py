@@ -21,10 +21,18 @@ from torch import Tensor
 
 from ..atomic import can_be_name, complete_or_absent
 from ..errors import ModelFileError
-from ..lite.layout import MAX_HEADER_BYTES, NO_DIGEST, LayoutError, check_digest, check_places, parse_header
+from ..lite.container import (
+    FORMAT,
+    MAX_HEADER_BYTES,
+    NO_DIGEST,
+    VERSIONS,
+    LayoutError,
+    check_digest,
+    check_places,
+    parse_header,
+)
 
-FORMAT = "finitegp-model"
-FORMAT_VERSION = 2
+FORMAT_VERSION = VERSIONS[-1]
 # What tensors may be: safetensors' names and torch's.
 _NAMED_TYPES = {
     "F64": torch.float64,

@@ -22,7 +22,7 @@ from ..data.scaling import Standardizer
 from ..error_shape import ErrorShape
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
-from ..lite.layout import Header, inside
+from ..lite.container import Header, inside
 from ..noise import NoiseModel
 from ..scaled import ScaledGP
 from ..spread import SpreadModel
@@ -30,8 +30,7 @@ from ..trees import BoostedTrees
 from .container import read_container, write_container
 from .gps import Tensors, checked_tensor, decode_gp, encode_gp, positive_number
 from .modules import check_grids
-from .plain_json import plain_json
-from .record_kinds import RECORD, check_kinds
+from .records import RECORD, check_kinds, plain_json
 
 # No fit has columns of larger, or of smaller, units.
 _LARGEST_UNIT = 1e150

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ..errors import ModelFileError
 from ..features.landmarks import landmarks_of
-from ..lite.layout import Header
+from ..lite.container import Header
+from ..lite.gp import PROBE_TOLERANCE, SUMS
 from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
@@ -19,13 +20,10 @@ from ..statistics import FeatureStatistics
 from .modules import build_module, describe_module, load_tensors
 
 Tensors = dict[str, Tensor]
-_SUMS = ("gram", "projected_targets", "target_sum_of_squares", "log_scale_sum")
 _PROBE_ROWS = 4
 _MAX_CHUNK = 1 << 24
 # Products of features with the target that differ by less are the same but for rounding.
 _SAME_FEATURES = 1e-12
-# Far above rounding on another processor, far below what a different module gives.
-_PROBE_TOLERANCE = 1e-6
 
 
 def encode_gp(
@@ -154,7 +152,7 @@ def _check_probe(model: FeatureGP, tensors: Tensors, columns: int) -> None:
         # Where a covariance of landmarks is all but singular, its factor and so the features depend on who factorises.
         outputs, stored = ((features @ features.mT, scales) for features, scales in (outputs, stored))
     if outputs is not None and all(
-        one.shape == other.shape and torch.allclose(one, other, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE)
+        one.shape == other.shape and torch.allclose(one, other, rtol=PROBE_TOLERANCE, atol=PROBE_TOLERANCE)
         for one, other in zip(outputs, stored, strict=True)
     ):
         return
@@ -166,7 +164,7 @@ def _check_probe(model: FeatureGP, tensors: Tensors, columns: int) -> None:
 
 def encode_statistics(statistics: FeatureStatistics) -> dict[str, Tensor]:
     """The sums by name; the number of rows goes into the header."""
-    return {f"statistics.{name}": getattr(statistics, name) for name in _SUMS}
+    return {f"statistics.{name}": getattr(statistics, name) for name in SUMS}
 
 
 def decode_statistics(num_data: object, tensors: Mapping[str, Tensor]) -> FeatureStatistics:

@@ -30,6 +30,7 @@ from ..features import (
     PeriodicEmbedding,
     SoftClip,
 )
+from ..lite.container import inside
 from ..noise import ConstantNoise, InputNoise, MeanVariance, SmoothFloor
 
 _MAX_DEPTH = 50
@@ -99,7 +100,7 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str, 
 
     With ``assign``, copies of them take the place of the module's own.
     """
-    mine = {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    mine = inside(tensors, prefix)
     expected = module.state_dict()
     absent, extra = sorted(set(expected) - set(mine)), sorted(set(mine) - set(expected))
     if absent or extra:

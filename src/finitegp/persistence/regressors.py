@@ -18,8 +18,7 @@ from ..errors import ModelFileError
 from ..scaled import ScaledGP
 from .container import read_container, write_container
 from .fits import decode_fits, encode_fits
-from .plain_json import plain_json
-from .record_kinds import PARAMETERS, TRAINING_SUMMARY, check_kinds
+from .records import PARAMETERS, TRAINING_SUMMARY, check_kinds, plain_json
 
 
 class Regressor(Protocol):

@@ -12,7 +12,7 @@ from torch import nn
 from ..errors import DataError, ModelFileError
 from ..estimator import GPRegressor
 from ..persistence.container import read_container, write_container
-from ..persistence.record_kinds import TABLE_SUMMARY, check_kinds
+from ..persistence.records import TABLE_SUMMARY, check_kinds
 from ..persistence.regressors import decode_regressor, encode_regressor, plain_parameter
 from .columns import NumberColumn
 from .encoder import TableEncoder

@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_chunk_size
+from ..data.arrays import check_rows
 from ..data.naming import listed
-from ..data.sources import Rows, Source, check_chunk_size, check_rows
-from ..data.sums import WHOLE, Share
+from ..data.sources import Rows, Source
 from ..errors import DataError
+from ..statistics import WHOLE, Share
 from .arrow_values import check_columns, family, number_values, plain
 from .encoder import TableEncoder
 from .reader import TableReader

@@ -12,12 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from ..arguments import check_chunk_size
+from ..data.arrays import check_rows
 from ..data.naming import LineLocator, locator_of, row_label
 from ..data.permutation import RandomPermutation
 from ..data.scaling import Moments
-from ..data.sources import Rows, Source, check_chunk_size, check_rows
-from ..data.sums import WHOLE, Share
+from ..data.sources import Rows, Source
 from ..errors import DataError
+from ..statistics import WHOLE, Share
 from .encoder import TableEncoder
 from .reader import TableReader
 from .rows import ReadNumbers, TableRows

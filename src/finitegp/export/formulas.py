@@ -1,15 +1,29 @@
-"""Ends of intervals as formulas of the coverage: normal, Student's t beside it, and mixtures of these by bisection."""
+"""A fitted model as formulas: its prediction, and ends of intervals, in the units of the target."""
 
 from __future__ import annotations
 
+import math
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.polynomial import chebyshev
 
+from ..component import Component
+from ..data.scaling import Standardizer
+from ..errors import DataError
+from ..lite import LiteError, load
+from ..lite.container import read_file
 from ..lite.fits import Fit
-from ..lite.program import Array, Value, affine, apply, beside, constant, less, ordered, smallest, take, total
+from ..lite.model import LiteModel, read_model
+from ..lite.program import Array, Value, affine, apply, beside, constant, largest, less, ordered, smallest, take, total
+from ..lite.target_scale import COVERAGES, NODE_WEIGHTS, Scale
+from ..model import FittedGP
+from ..scaled import ScaledGP
 
 #: The largest coverage of an exported interval; more is taken as this.
 MOST_COVERAGE = 0.9999
@@ -38,6 +52,129 @@ _TAIL = (
         *(1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4, 1.05075007164441684324e-9),
     ),
 )
+
+
+class Saves(Protocol):
+    """A fitted estimator: what writes a model file."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file."""
+
+
+#: A fitted model, or its file.
+Exportable: TypeAlias = LiteModel | FittedGP | ScaledGP | Saves | str | os.PathLike[str]
+
+
+def described(model: Exportable) -> LiteModel:
+    """The formulas of a model file, or of a fitted model."""
+    try:
+        if isinstance(model, LiteModel):
+            return model
+        if isinstance(model, str | os.PathLike):
+            return load(model)
+        if isinstance(model, FittedGP):
+            model = _in_its_own_units(model)
+        if not hasattr(model, "save") and not isinstance(model, ScaledGP):
+            raise DataError(
+                "model must be a model file, a fitted GPRegressor or TableRegressor, a ScaledGP or a FittedGP, but is "
+                f"{model!r:.60}."
+            )
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "model.finitegp"
+            if hasattr(model, "save"):
+                model.save(path)
+            else:
+                from ..persistence import save_fit
+
+                save_fit(model, path)
+            return read_model("it", *read_file(path))
+    except LiteError as error:
+        raise DataError(f"The model cannot be exported: {error}") from None
+
+
+def _in_its_own_units(fitted: FittedGP) -> ScaledGP:
+    columns, targets = getattr(fitted.model.feature_map, "input_dim", None), fitted.posterior.statistics.num_targets
+    if columns is None or targets > 1:
+        what = "a feature map without input_dim" if columns is None else f"{targets} targets"
+        raise DataError(f"A FittedGP with {what} cannot be exported:", "fit a GPRegressor with this feature map.")
+    inputs, target = (Standardizer(np.zeros(shape), np.ones(shape)) for shape in ((int(columns),), ()))
+    return ScaledGP((Component(fitted),), inputs, target)
+
+
+def check_columns(model: LiteModel, target: str, *, encodes: bool = False) -> list[str]:
+    """The names of a model's inputs: numbers or, if the target ``encodes`` them, anything; others are refused."""
+    for column in [] if model.encoder is None or encodes else model.encoder.used:
+        what = {"category": "holds text", "date": "holds dates"}.get(column["type"])
+        what = what or ("had gaps in the fit" if column["indicator"] else None)
+        if what is not None:
+            raise DataError(
+                f"Column {column['name']!r} {what}, but {target} takes numbers only:",
+                "fit without it (drop), or export an ONNX graph, or predict with finitegp-lite.",
+            )
+    return model.column_names or [f"column {number}" for number in range(model.fits[0].columns)]
+
+
+def predicted(model: LiteModel) -> list[dict[str, Value]]:
+    """For each target its mean and standard deviation, with the two parts of it where the scale is the target's own."""
+    if model.scale.name != "identity":
+        return [_moments(fit, model.scale) for fit in model.fits]
+    return [_deviations(fit) for fit in model.fits]
+
+
+def target_ends(fit: Fit, scale: Scale, coverage: Value) -> tuple[Value, Value]:
+    """Lower and upper ends of predictive intervals in the target's units, one column for each coverage."""
+    lower, upper = interval_ends(fit, coverage)
+    return _targets(lower, scale), _targets(upper, scale)
+
+
+def _deviations(fit: Fit) -> dict[str, Value]:
+    epistemic, noise = fit.outputs["epistemic_variance"], fit.outputs["noise_variance"]
+    return {
+        "mean": fit.outputs["mean"],
+        "epistemic_std": apply("sqrt", epistemic),
+        "noise_std": apply("sqrt", noise),
+        "std": apply("sqrt", epistemic + noise),
+    }
+
+
+def _targets(values: Value, scale: Scale) -> Value:
+    """:meth:`Scale.inverse`."""
+    if scale.name == "log":
+        values = apply("exp", values)
+    elif scale.name == "square root":
+        values = largest(values, 0.0).squared - scale.shift
+    elif scale.name == "yeo-johnson":
+        above = _growth(largest(values, 0.0), scale.power)
+        values = (above - _growth(largest(0.0 - values, 0.0), 2.0 - scale.power)) * scale.unit + scale.shift
+    return values if math.isinf(scale.lowest) else largest(values, scale.lowest)
+
+
+def _growth(values: Value, power: float) -> Value:
+    logarithm = values if power < 1e-9 else apply("log1p", power * values) * (1.0 / power)
+    return apply("exp", logarithm) - 1.0
+
+
+def _moments(fit: Fit, scale: Scale) -> dict[str, Value]:
+    """:meth:`Scale.moments`."""
+    lower, upper = target_ends(fit, scale, constant(np.array(COVERAGES)))
+    (least, most), weights = scale.plausible, np.array(NODE_WEIGHTS)
+
+    def plausible(value: Value) -> Value:
+        value = value if math.isinf(least) else largest(value, least)
+        return value if math.isinf(most) else smallest(value, most)
+
+    low, high = plausible(lower), plausible(upper)
+    mean = total(weights * (low + high))
+    std = apply("sqrt", total(weights * ((low - mean).squared + (high - mean).squared)))
+    first, last = ([take(end, [place]) for end in (lower, upper)] for place in (0, len(COVERAGES) - 1))
+    cuts = [] if math.isinf(least) else [less(last[0], least)]
+    cuts += [] if math.isinf(most) else [less(most, last[1])]
+    if cuts:
+        cut = largest(cuts[0], cuts[-1])
+        median = plausible(0.5 * (first[0] + first[1]))
+        wide = largest(std, 0.25 * (last[1] - last[0]))
+        mean, std = mean + cut * (median - mean), std + cut * (wide - std)
+    return {"mean": mean, "std": std}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Checks of the free parts of a file, records and summaries, where they are used."""
+"""Records and summaries of fits: as JSON, and checked where a file is read."""
 
 from __future__ import annotations
 
@@ -6,10 +6,35 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from ..errors import ModelFileError
-from ..memory import parse_bytes
+from ..memory.plan import parse_bytes
 
 Kind = Callable[[Any], bool]
+
+
+def plain_json(value: object) -> Any:
+    """The value in types that JSON has; numbers that are not finite become None, which JSON calls null.
+
+    Example:
+        >>> plain_json({"rows": np.int64(3), "scores": (0.5, float("nan"))})
+        {'rows': 3, 'scores': [0.5, None]}
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, np.integer | np.bool_):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): plain_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(each) for each in value]
+    if isinstance(value, np.ndarray | Tensor):
+        return plain_json(value.tolist())
+    raise TypeError(f"A {type(value).__name__} cannot be stored as JSON.")
 
 
 def _text(value: object) -> bool:

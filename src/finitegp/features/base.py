@@ -1,14 +1,38 @@
-"""Checks of the arguments that feature maps share; errors name the argument, what it is and what it must be."""
+"""What feature maps share: checks of their arguments, and the interface of backward passes that are written out.
+
+For small batches most of the time of a backward pass is the overhead of autograd's engine. A feature map that knows its
+own derivative may have an attribute ``has_pullback`` and a method ``forward_with_pullback``; training uses them where
+nothing else needs a gradient through the features, and autograd otherwise.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..errors import DataError
+
+#: Takes the gradient in the features, adds to ``.grad`` of the parameters, and returns the gradient in the inputs if
+#: the features were made with ``inputs_need_gradient``, else None.
+Pullback = Callable[[Tensor], Tensor | None]
+
+
+class PullbackMap(Protocol):
+    """A feature map with an attribute ``has_pullback`` that is true."""
+
+    def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
+        """Features without autograd, and their pullback."""
+
+
+def accumulate(parameter: Tensor | None, gradient: Tensor) -> None:
+    """Add to ``parameter.grad`` as autograd would."""
+    if parameter is not None and parameter.requires_grad:
+        gradient = gradient.reshape(parameter.shape)
+        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
 def check_size(name: str, value: int) -> int:

@@ -12,7 +12,7 @@ from torch import nn
 from finitegp import FeatureGP, Lagged, train
 from finitegp.callbacks import Checkpoint
 from finitegp.features import MLPFeatures
-from finitegp.flat_adam import FlatAdamW
+from finitegp.schedules import FlatAdamW
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])

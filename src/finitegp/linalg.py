@@ -28,6 +28,8 @@ RELATIVE_JITTERS = {
 GRAM_BLOCK_ROWS = 512
 # Up to this number of rows the general product is faster: the update has more overhead.
 SMALL_BATCH_ROWS = 64
+# Below this size the inverse of a float32 factor is solved for.
+_SOLVED_INVERSE = 400
 
 
 @cache
@@ -131,17 +133,16 @@ def inverse_root(matrix: Tensor, dtype: torch.dtype, *, noise_variance: float | 
         lower = cholesky(matrix, noise_variance=noise_variance).lower.to(dtype)
         solution: Tensor = torch.linalg.solve_triangular(lower, torch.eye(len(lower)).to(lower), upper=False)
         return solution
-    # Without clearing what is above the diagonal, which nobody reads here.
-    factor, info = _lapack().dpotrf(matrix.numpy().T, lower=1, clean=0)
+    factor, info = _lapack().dpotrf(matrix.numpy().T, lower=1)
     if info != 0 or not math.isfinite(factor.trace()):
         factor = cholesky(matrix, noise_variance=noise_variance).lower.numpy()
-    single = dtype == torch.float32
-    # A triangular solve of BLAS takes a quarter of the time of LAPACK's triangular inverse.
-    identity = np.eye(len(factor), dtype=np.float32 if single else np.float64, order="F")
-    root = (_blas().strsm if single else _blas().dtrsm)(
-        1.0, factor.astype(identity.dtype), identity, lower=1, overwrite_b=1
-    )
-    return torch.from_numpy(root)
+    if dtype == torch.float32 and len(factor) < _SOLVED_INVERSE:
+        # For small matrices a triangular solve of BLAS is faster than LAPACK's triangular inverse, which has less to do.
+        identity = np.eye(len(factor), dtype=np.float32, order="F")
+        return torch.from_numpy(_blas().strsm(1.0, factor.astype(np.float32), identity, lower=1, overwrite_b=1))
+    if dtype == torch.float32:
+        return torch.from_numpy(_lapack().strtri(factor.astype(np.float32), lower=1, overwrite_c=1)[0])
+    return torch.from_numpy(_lapack().dtrtri(factor, lower=1, overwrite_c=1)[0])
 
 
 def is_positive_definite(matrix: Tensor) -> bool:

@@ -137,7 +137,7 @@ def inverse_root(matrix: Tensor, dtype: torch.dtype, *, noise_variance: float | 
     if info != 0 or not math.isfinite(factor.trace()):
         factor = cholesky(matrix, noise_variance=noise_variance).lower.numpy()
     if dtype == torch.float32 and len(factor) < _SOLVED_INVERSE:
-        # For small matrices a triangular solve of BLAS is faster than LAPACK's triangular inverse, which has less to do.
+        # For small matrices a triangular solve is faster than the triangular inverse, which has less to do.
         identity = np.eye(len(factor), dtype=np.float32, order="F")
         return torch.from_numpy(_blas().strsm(1.0, factor.astype(np.float32), identity, lower=1, overwrite_b=1))
     if dtype == torch.float32:

@@ -17,8 +17,7 @@ import torch
 from ..data import ArraySource
 from ..data.naming import unknown_column
 from ..errors import DataError, ModelFileError
-from ..estimator import GPRegressor
-from ..estimator.from_fit import as_regressor
+from ..estimator import GPRegressor, as_regressor
 from ..model import FeatureGP, FittedGP
 from ..persistence.container import read_container
 from ..predictive import check_coverage

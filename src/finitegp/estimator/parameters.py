@@ -10,8 +10,8 @@ import torch
 from sklearn.utils import check_random_state
 from torch import nn
 
-from ..automatic import EFFORTS
 from ..automatic.fit import check_device
+from ..automatic.settings import EFFORTS
 from ..devices import exact_device
 from ..formatting import parse_seconds
 from ..memory import parse_bytes

@@ -20,7 +20,7 @@ from ..errors import DataError
 from ..memory import format_bytes, parse_bytes
 from .arrow_values import family, number_values, plain
 from .columns import OrderedColumn
-from .model import TableRegressor
+from .parameters import TableParameters
 from .profiles import ColumnOptions, ColumnProfile
 from .training_rows import TrainingRows, random_positions
 
@@ -72,7 +72,7 @@ class Split(NamedTuple):
 class HoldOut:
     """The choice of rows that judge, of a table in memory or on disk."""
 
-    model: TableRegressor
+    model: TableParameters
     training: TrainingRows
     judging: Judging
     seed: int

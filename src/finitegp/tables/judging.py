@@ -29,7 +29,7 @@ from .training_rows import TrainingRows
 
 if TYPE_CHECKING:
     from ..report import ReportContents
-    from .reporting import KnownRows
+    from .predictions import KnownRows
 
 # With fewer rows, a fifth of them is too few: all rows are judged, by cross-validation.
 FEWEST_TO_HOLD_OUT = 50
@@ -254,7 +254,7 @@ class _Judge:
         seconds = self._fit(model, training)
         if not self.ranks.is_first:
             return self._result(how, seconds, held_out.take_in)
-        from .reporting import all_scores, report_on
+        from .predictions import all_scores, report_on
 
         self.stages.begin("judging")
         found = TransformReport()
@@ -324,7 +324,7 @@ class _Judge:
         if len(split.training) < FEWEST_TO_HOLD_OUT:
             self.notes.append(f"{told}: there are too few of them to see that.")
             return {}, ""
-        from .reporting import all_scores
+        from .predictions import all_scores
 
         self.stages.begin("fit to the earlier rows")
         later = dated[split.held_out]
@@ -350,7 +350,7 @@ class _Judge:
         Of rows on disk, as many of each fold judge as there is room for.
         """
         from ..report.evaluation import Baseline, baselines
-        from .reporting import report_on
+        from .predictions import report_on
 
         model, training = self.model, self.training
         started = time.perf_counter()
@@ -398,7 +398,7 @@ class _Judge:
 
 
 def _known_rows(model: TableRegressor, training: TrainingRows, positions: Positions) -> KnownRows:
-    from .reporting import KnownRows
+    from .predictions import KnownRows
 
     rows, targets = training.take(positions)
     return KnownRows(model.encoder_.transform_training(rows, numbers=positions), targets, rows.numbers)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..automatic import fit_source
+from ..automatic.fit import fit_source
 from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
-from ..estimator import GPRegressor, as_regressor
 from ..estimator.parameters import check_parameters, chosen_settings
 from ..estimator.progress import stage_progress, tell_expected
+from ..estimator.regressor import GPRegressor, as_regressor
 from ..memory.plan import Described, MemoryPlan
 from ..scaled import ScaledGP
 from .columns import NumberColumn

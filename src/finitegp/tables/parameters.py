@@ -17,8 +17,8 @@ from ..arguments import check_arguments
 from ..automatic.atoms import atom
 from ..data.naming import Locator, locator_of, row_label
 from ..errors import DataError, warn_caller
-from ..estimator import GPRegressor
 from ..estimator.parameters import RandomState, check_parameters, seed_of
+from ..estimator.regressor import GPRegressor
 from ..lite.target_scale import SCALES
 from .arrow_values import TableLike, check_columns
 from .columns import NumberColumn

@@ -17,11 +17,9 @@ from ..data.naming import check_number_of_columns, listed
 from ..errors import DataError
 from ..text_encodings import is_text_encoding
 from .common_schema import common_schema
-from .csv_files import CsvFile, CsvOptions
-from .csv_records import Record, open_text, read_chunks
-from .parquet_files import ParquetFile
+from .csv_files import CsvFile, CsvOptions, Record, open_text, read_chunks
 from .table_files import ENDINGS as _MEMORY_ENDINGS
-from .table_files import MemoryFile, TableFile
+from .table_files import MemoryFile, ParquetFile, TableFile
 
 _CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
@@ -192,10 +190,10 @@ class TableReader:
 
         The first chunk of each file is its header, with no rows.
         """
-        options = self.csv_options
-        for path in self.paths:
-            delimiter = options.delimiter_of(path)
-            with open_text(path, options.encoding) as stream:
+        for file in self._files:
+            assert isinstance(file, CsvFile)
+            delimiter = file.options.delimiter_of(file.path)
+            with open_text(file.path, file.options.encoding) as stream:
                 for records, batch in read_chunks(stream, delimiter, self.chunk_size):
                     yield records, batch, delimiter
 

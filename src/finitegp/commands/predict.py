@@ -1,12 +1,17 @@
-"""The command ``finitegp predict``."""
+"""The command ``finitegp predict``, and tables written chunk by chunk: CSV, gzipped or not, and Parquet."""
 
 from __future__ import annotations
 
+import gzip
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from ..atomic import complete_or_absent
 from ..errors import DataError
 from .console import Console
 from .options import (
@@ -25,10 +30,16 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..estimator import GPRegressor
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    from ..estimator.regressor import GPRegressor
     from ..tables.model import TableRegressor
     from ..tables.reader import TableReader
 
+
+_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".parquet", ".pq")
 EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -87,11 +98,11 @@ def predict(
         from ..tables.model import TableRegressor
         from ..tables.reader import ON_DISK
         from ..tables.summaries import TransformReport
-        from .tables_out import check_ending
 
-        check_ending(output)
-        check_output(output, force=force, inputs=[model, *tables])
         to_screen = str(output) == "-"
+        if not to_screen and not output.name.lower().endswith(_ENDINGS):
+            raise DataError(f"{output} has no known ending: give the table a name that ends in {', '.join(_ENDINGS)}.")
+        check_output(output, force=force, inputs=[model, *tables])
         if to_screen and as_json:
             raise typer.BadParameter("standard output cannot hold both the table and the JSON.", param_hint="--json")
         loaded = TableRegressor.load(model)
@@ -171,8 +182,6 @@ def _write_text(predictions: _Predictions, output: Path, force: bool) -> None:
     """From CSV to CSV: records as they are written, and predictions at their ends."""
     import numpy as np
 
-    from .tables_out import text_writer
-
     loaded, table, added, keep, asked = predictions
     files = table.text_files()
     with text_writer(output, encoding=table.csv_options.encoding, overwrite=force) as stream:
@@ -217,8 +226,6 @@ def _write_typed(predictions: _Predictions, output: Path, force: bool) -> None:
     """Values with their types, as Parquet has them."""
     import pyarrow as pa
 
-    from .tables_out import table_writer
-
     loaded, table, added, keep, asked = predictions
     kept = [field for field in table.schema if keep is None or field.name in keep]
     schema = pa.schema([*kept, *(pa.field(name, pa.float64()) for name in added)])
@@ -226,3 +233,46 @@ def _write_typed(predictions: _Predictions, output: Path, force: bool) -> None:
         for rows, *figures in loaded.predict_chunks(table, **asked):
             own = [rows.column(field.name) for field in kept]
             writer.write_batch(pa.RecordBatch.from_arrays([*own, *map(pa.array, figures)], schema=schema))
+
+
+@contextmanager
+def table_writer(
+    path: Path, schema: pa.Schema, *, overwrite: bool = True
+) -> Iterator[pq.ParquetWriter | csv.CSVWriter]:
+    """A writer of the table at ``path``, complete or not at all."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    name = path.name.lower()
+    if str(path) == "-":
+        with csv.CSVWriter(sys.stdout.buffer, schema) as writer:
+            yield writer
+        return
+    with complete_or_absent(path, overwrite=overwrite) as temporary:
+        if name.endswith((".parquet", ".pq")):
+            with pq.ParquetWriter(temporary, schema) as writer:
+                yield writer
+        else:
+            unwritable = [field.name for field in schema if pa.types.is_nested(field.type)]
+            if unwritable:
+                raise DataError(f"Column {unwritable[0]!r} holds lists, which CSV cannot: write .parquet instead.")
+            options = csv.WriteOptions(delimiter="\t" if ".tsv" in name else ",")
+            with ExitStack() as streams:
+                stream = streams.enter_context(pa.OSFile(str(temporary), "wb"))
+                if name.endswith(".gz"):
+                    stream = streams.enter_context(pa.CompressedOutputStream(stream, "gzip"))
+                yield streams.enter_context(csv.CSVWriter(stream, schema, write_options=options))
+
+
+@contextmanager
+def text_writer(path: Path, *, encoding: str = "utf8", overwrite: bool = True) -> Iterator[IO[str]]:
+    """A text file, gzipped if its name ends so, that is there when it is complete; ``-`` is standard output."""
+    if str(path) == "-":
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    with complete_or_absent(path, overwrite=overwrite) as temporary:
+        opened = gzip.open if path.name.lower().endswith(".gz") else open
+        with opened(temporary, "wt", encoding=encoding, newline="") as stream:
+            yield stream

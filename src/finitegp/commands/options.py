@@ -14,7 +14,6 @@ import typer
 
 from ..atomic import check_place
 from ..errors import DataError, OutputExistsError
-from ..text_encodings import is_text_encoding
 
 if TYPE_CHECKING:
     from ..tables.model import TableRegressor
@@ -119,7 +118,7 @@ def load_with_table(
 
 def open_tables(paths: Sequence[Path], delimiter: str | None, encoding: str, options: ReadingOptions) -> TableReader:
     """The tables as one, after checks of how they are to be read."""
-    from ..tables.reader import TableReader
+    from ..tables.reader import TableReader, is_text_encoding
 
     delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
     if delimiter is not None and len(delimiter.encode()) != 1:

@@ -22,7 +22,7 @@ from torch import nn
 
 from .. import __version__
 from ..arguments import check_arguments
-from ..automatic.fit import fit_auto
+from ..automatic.fit import check_device, fit_auto
 from ..automatic.table import merge_equal_rows
 from ..errors import DataError, NumericalError, warn_caller
 from ..formatting import parse_seconds
@@ -30,7 +30,7 @@ from ..persistence.regressors import load_regressor, save_regressor
 from ..predictive import Prediction
 from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise
-from .parameters import RandomState, check_parameters, chosen_settings, given_settings, is_automatic, seed_of
+from .parameters import RandomState, automatic_options, check_parameters, given_settings, is_automatic, seed_of
 from .progress import stage_progress, tell_expected
 from .rows import FEW_ROWS, checked_inputs, checked_rows, is_constant, more_rows, rows_in_place
 
@@ -161,6 +161,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 numbers of rows make the posterior too narrow or too wide by their mean: divide them by it.
         """
         check_parameters(self)
+        check_device(self.device, self.memory_budget)
         before = self.fits_ if self.warm_start and hasattr(self, "fits_") else None
         in_place = rows_in_place(self, X, y, sample_weight) if before is None and is_automatic(self) else None
         inputs, targets, counts = in_place or checked_rows(self, X, y, sample_weight, reset=before is None, fewest=2)
@@ -366,25 +367,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             )
         if not automatic:
             return fit_given(inputs, targets, counts, given_settings(self, len(inputs), seed), start)
-        budget = None if self.time_budget is None else parse_seconds(self.time_budget) / num_targets
+        options = automatic_options(self, len(inputs), seed)
+        if self.time_budget is not None:
+            options["time_budget"] = parse_seconds(self.time_budget) / num_targets
         with stage_progress(label, shown=bool(self.verbose)) as progress:
             return fit_auto(
                 inputs,
                 targets,
                 counts=counts,
-                effort=self.effort,
-                noise=self.noise,
-                center=self.normalize_y,
-                settings=chosen_settings(self, len(inputs)),
-                seed=seed,
-                device=self.device,
                 may_be_copies=sample_weight is None,
-                memory_budget=self.memory_budget,
-                time_budget=budget,
-                keep_rows=self.keep_rows,
                 progress=progress,
                 on_expected=tell_expected if self.verbose else None,
                 on_plan=(lambda plan: print(plan, file=sys.stderr)) if self.verbose else None,
+                **options,
             )
 
     def _change(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, add: bool) -> GPRegressor:

@@ -5,7 +5,7 @@ The way of a table, each line above what it uses:
 - ``judging``, ``hold_out``: a fit with scores on rows that it did not see, and which rows these are;
 - ``model``, over ``predictions``, over ``parameters``: `TableRegressor`, what it predicts, how good that is and the
   report on it, and which rows and targets its parameters make of a table; ``model_files`` stores it;
-- ``predictor``, ``scored_rows``: predictive distributions in the target's units, and their scores;
+- ``scored_rows``: predictive distributions in the target's units, and their scores;
 - ``learning``, ``training_rows``, ``target_scale``: the fit, the rows that it learns from, the scale of the target;
 - ``encoder``, ``summaries``: `TableEncoder`, rows into numbers, and what was unusual about them; ``targets`` is the
   same for the target, ``source`` for rows of files without a model;

@@ -25,9 +25,8 @@ from ..report.page import write_report
 from .arrow_values import TableLike, record_batches
 from .encoder import TableEncoder
 from .parameters import TableParameters
-from .predictor import EncodedRows, JudgedRows, TablePredictor
 from .rows import TableRows
-from .scored_rows import ScoredRows
+from .scored_rows import EncodedRows, JudgedRows, ScoredRows, TablePredictor
 from .summaries import ColumnSummary, TransformReport
 from .target_scale import TargetScale
 
@@ -253,13 +252,13 @@ def report_on(
     judged: JudgedRows,
     known: KnownRows | None,
     path: str | os.PathLike[str] | None,
-    *,
     scores: Sequence[Scores] | None = None,
     other_scores: Mapping[str, Sequence[Scores]] | None = None,
     remark: str = "",
-    seed: int = 0,
-    force: bool = True,
-    shell: bool = False,
+    *,
+    seed: int,
+    force: bool,
+    shell: bool,
 ) -> ReportContents:
     """Everything that a report on a `TableRegressor` shows, and the page.
 

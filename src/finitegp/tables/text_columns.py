@@ -10,8 +10,6 @@ from .dates import NOT_A_MOMENT, read_moments
 from .sketches import CategoryCounter, MomentSketch, NumberSketch, WordCounter
 from .text_values import is_blank, parse_numbers, read_numbers
 
-_MAX_UNITS = 20
-
 
 class DistinctTexts:
     """The different texts of a chunk: each is parsed once however often it occurs.
@@ -49,12 +47,12 @@ class NumberReading:
         self.decimal = decimal
         self.sketch = NumberSketch()
         self.words = WordCounter()
-        self.units: dict[str, int] = {}
+        self.units: set[str] = set()
 
     @property
     def is_hopeless(self) -> bool:
         """Whether nothing that may follow can make this a column of numbers."""
-        return self.words.is_hopeless or len([unit for unit in self.units if unit]) > 1
+        return self.words.is_hopeless or len(self.units) > 1
 
     def add(self, chunk: DistinctTexts, first_row: int) -> None:
         """One chunk."""
@@ -64,18 +62,14 @@ class NumberReading:
             values = parse_numbers(chunk.texts)
         else:
             values, units = read_numbers(chunk.texts, self.decimal)
-            read = np.flatnonzero(~np.isnan(values))
-            for row in read.tolist():
-                unit = units[row].as_py()
-                if unit in self.units or len(self.units) < _MAX_UNITS:
-                    self.units[unit] = self.units.get(unit, 0) + chunk.counts[row]
+            self.units |= {*units.filter(pa.array(~np.isnan(values))).unique().to_pylist()} - {""}
         self.sketch.add(np.append(values, np.nan)[chunk.indices], first_row)
         chunk.count(chunk.filled & np.isnan(values), self.words)
 
     @property
     def unit(self) -> str:
         """The unit that stands beside the numbers, if any does."""
-        return next((unit for unit in self.units if unit), "")
+        return next(iter(self.units), "")
 
     @property
     def holds(self) -> bool:

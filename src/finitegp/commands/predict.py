@@ -123,7 +123,8 @@ def predict(
             raise DataError(f"The table has a column {taken[0]!r} already, which the predictions need: rename it.")
         found = TransformReport(source=table)
         asked: dict[str, Any] = {"coverage": coverage, "method": interval.value, "report": found}
-        write = _write_text if _is_text(output) and table.is_text else _write_typed
+        as_text = table.is_text and not output.name.lower().endswith((".parquet", ".pq"))
+        write = _write_text if as_text else _write_typed
         write(_Predictions(loaded, table, added, keep, asked), output, force)
         console.note(*table.notes, *loaded.unusual(found))
         if not to_screen:
@@ -162,10 +163,6 @@ def _keep_to_budget(
     console.print(str(plan))
     return_freed_memory()
     regressor.fits_ = [fit.with_chunks(plan.setting.chunk_size)]
-
-
-def _is_text(output: Path) -> bool:
-    return str(output) == "-" or not output.name.lower().endswith((".parquet", ".pq"))
 
 
 class _Predictions(NamedTuple):

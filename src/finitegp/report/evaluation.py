@@ -147,7 +147,8 @@ def as_reported_model(model: object, target_index: int = 0) -> ReportedModel:
     if isinstance(model, ReportedModel):
         return model
     if isinstance(model, FittedGP):
-        return _gp(_unscaled(model), "FittedGP")
+        unscaled = Standardizer(np.zeros(()), np.ones(()))
+        return _gp(ScaledGP((Component(model),), unscaled, unscaled), "FittedGP")
     if isinstance(model, ScaledGP):
         return _gp(model, "fit_auto")
     if hasattr(model, "predict") and (hasattr(model, "fits_") or hasattr(model, "n_features_in_")):
@@ -163,11 +164,6 @@ def as_reported_model(model: object, target_index: int = 0) -> ReportedModel:
         "model must be a FittedGP, the outcome of fit_auto, or a fitted estimator with predict(X, return_std=True), "
         f"but is a {type(model).__name__}."
     )
-
-
-def _unscaled(fitted: FittedGP) -> ScaledGP:
-    nothing = Standardizer(np.zeros(()), np.ones(()))
-    return ScaledGP((Component(fitted),), nothing, nothing)
 
 
 def _gp(model: ScaledGP, kind: str, extra: dict[str, Any] | None = None) -> ReportedModel:

@@ -9,10 +9,10 @@ The way of a table, each line above what it uses:
 - ``learning``, ``training_rows``, ``target_scale``: the fit, the rows that it learns from, the scale of the target;
 - ``encoder``, ``summaries``: `TableEncoder`, rows into numbers, and what was unusual about them; ``targets`` is the
   same for the target, ``source`` for rows of files without a model;
-- ``settling``, ``profiles``: one pass over the rows, and the encoding of each column that follows from its sketches
-  (``sketches``, ``text_columns``);
+- ``settling``, ``profiles``: one pass over the rows, and the encoding of each column that follows from it;
 - ``columns``, ``categories``, ``column_files``: columns whose encoding is settled, and their form in files;
 - ``rows``, ``reader``, ``common_schema``: a table in memory, or in files, as record batches of Arrow; ``table_files``
   is the interface of its files, with Parquet and others, ``csv_files`` those of text;
-- ``arrow_values``, ``text_values``, ``dates``: values of Arrow as numbers, and what texts stand for.
+- ``arrow_values``, ``text_values``, ``dates``: values of Arrow as numbers, and what texts stand for; ``sketches``: what
+  a pass keeps of a column.
 """

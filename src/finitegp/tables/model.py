@@ -22,6 +22,7 @@ from ..data.naming import listed
 from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
+from ..estimator.parameters import seed_of
 from ..estimator.regressor import GPRegressor
 from ..memory.plan import Described, MemoryPlan
 from ..sites import EncodedChunk, SiteStatistics, merge_sites, site_statistics
@@ -146,7 +147,7 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         check_varies(smallest, largest, self.target_)
         check_magnitude(smallest, largest, f"The target {self.target_ or 'y'!r}")
         started = time.perf_counter()
-        names, seed = training.table.column_names, self._seed()
+        names, seed = training.table.column_names, seed_of(self.random_state)
         options = self.encoding_options(names)
         learned = learn(
             training, self.new_regressor(seed), options, self.target_scale, seed=seed, ranks=ranks, on_plan=on_plan

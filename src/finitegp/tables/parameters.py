@@ -17,7 +17,7 @@ from ..arguments import check_arguments
 from ..automatic.atoms import atom
 from ..data.naming import Locator, locator_of, row_label
 from ..errors import DataError, warn_caller
-from ..estimator.parameters import RandomState, check_parameters, seed_of
+from ..estimator.parameters import RandomState, check_parameters
 from ..estimator.regressor import GPRegressor
 from ..lite.target_scale import SCALES
 from .arrow_values import TableLike, check_columns
@@ -93,9 +93,6 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be a list of columns, but is {getattr(self, name)!r}: write [{name!r}].")
         check_parameters(self.new_regressor(0))
-
-    def _seed(self) -> int:
-        return seed_of(self.random_state)
 
     def new_regressor(self, seed: int) -> GPRegressor:
         """The regressor to fit."""

@@ -22,11 +22,9 @@ from .sketches import (
     MomentSketch,
     NumberSketch,
     Reservoir,
-    WordCounter,
     is_key,
 )
-from .text_columns import DateReading, DistinctTexts, NumberReading
-from .text_values import DECIMALS, is_blank
+from .text_values import DECIMALS, DateReading, DistinctTexts, NumberReading, WordCounter, is_blank
 
 # Text of which this share of values is different names its rows instead of describing them.
 _IDENTIFIER_SHARE = 0.9

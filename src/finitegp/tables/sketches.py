@@ -14,17 +14,14 @@ import pyarrow.compute as pc
 
 from ..data.permutation import SPLITMIX64_STEP, splitmix64
 from .dates import NOT_A_MOMENT, calendar
-from .text_values import FEW_SHARE, FEW_SPELLINGS, is_missing_word
 
 RESERVOIR_SIZE = 16_384
 MAX_CATEGORIES = 100_000
 # Of all categories of a column together: long texts are no categories.
 MAX_CATEGORY_BYTES = 1 << 24
-_MAX_WORDS = 1000
 # A value this many times the width of the middle half away from it is no value of a heavy tail.
 _ABSURD = 1000.0
 _FEWEST_FOR_ABSURD = 8
-_MAX_WORD_LENGTH = 100
 
 
 class Reservoir:
@@ -59,7 +56,8 @@ class Reservoir:
     def add(self, rows: npt.NDArray[np.int64], values: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> None:
         """Values and the numbers of their rows."""
         self.count += len(rows)
-        keys = _hash(rows)
+        # Different row numbers have different hashes, so there are no ties.
+        keys: npt.NDArray[np.uint64] = splitmix64(rows.astype(np.uint64) + np.uint64(SPLITMIX64_STEP))
         if len(self._keys) == self.size:
             # In a long column nearly all rows are turned away here.
             low = keys < self._keys.max()
@@ -92,11 +90,6 @@ class Reservoir:
         half = len(self._values) // 2
         ordered = np.sort(self._values)
         return ordered[half - (len(ordered) % 2 == 0)].item(), ordered[half].item()
-
-
-def _hash(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Different row numbers have different hashes, so there are no ties."""
-    return splitmix64(rows.astype(np.uint64) + np.uint64(SPLITMIX64_STEP))
 
 
 @dataclass
@@ -260,43 +253,7 @@ class CategoryCounter:
         return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-@dataclass
-class WordCounter:
-    """The texts in a column that are no numbers (or no dates): words for a missing value, known or not."""
-
-    words: dict[str, int] = field(default_factory=dict)
-    unknown: int = 0
-    overflowed: bool = False
-
-    def add(self, texts: Iterable[str], counts: Iterable[int]) -> None:
-        """Different texts, in the order in which they first occur, with their counts."""
-        for text, count in zip(texts, counts, strict=True):
-            word = text.strip()
-            known = is_missing_word(word)
-            self.unknown += 0 if known else count
-            if word in self.words:
-                self.words[word] += count
-            elif len(self.words) < _MAX_WORDS and len(word) <= _MAX_WORD_LENGTH:
-                self.words[word] = count
-            else:
-                self.overflowed = self.overflowed or not known
-
-    def unknown_words(self) -> list[str]:
-        """The words that are not among ``MISSING_WORDS``, in alphabetical order."""
-        return sorted(word for word in self.words if not is_missing_word(word))
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether there are too many other words already for the column to be one of numbers (or dates)."""
-        return self.overflowed or len(self.unknown_words()) > FEW_SPELLINGS
-
-    def are_few(self, others: int) -> bool:
-        """Whether a column with this number of other values is one of these, and the words mean that one is missing."""
-        if others == 0 or self.overflowed:
-            return False
-        share = self.unknown / (others + self.unknown)
-        return self.unknown == 0 or (share <= FEW_SHARE and len(self.unknown_words()) <= FEW_SPELLINGS)
-
+# Whole numbers that name something instead of measuring it: row numbers, keys, codes
 
 _UNNAMED = re.compile(
     r"^\s*$|^unnamed(: ?\d+)?$|^\.\.\.\d+$|^(row_?names?|row_?(num|number|id|nr|no)|index|idx|obs)$", re.I

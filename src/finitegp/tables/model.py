@@ -21,8 +21,8 @@ from ..arguments import check_arguments
 from ..data.naming import listed
 from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
-from ..errors import DataError
-from ..estimator.parameters import seed_of
+from ..errors import ArgumentError, DataError
+from ..estimator.parameters import check_parameters, seed_of
 from ..estimator.regressor import GPRegressor
 from ..memory.plan import Described, MemoryPlan
 from ..sites import EncodedChunk, SiteStatistics, merge_sites, site_statistics
@@ -100,9 +100,31 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         (1, 2)
     """
 
+    regressor_: GPRegressor
     notes_: list[str]
 
     # Fitting
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if not isinstance(self.regressor, GPRegressor | None):
+            raise ArgumentError(f"regressor must be a GPRegressor or None, but is {self.regressor!r}.")
+        check_parameters(self.new_regressor(0))
+
+    def new_regressor(self, seed: int) -> GPRegressor:
+        """The regressor to fit."""
+        if self.regressor is not None:
+            made: GPRegressor = clone(self.regressor)
+            return made
+        return GPRegressor(
+            effort=self.effort,
+            random_state=seed,
+            verbose=self.verbose,
+            memory_budget=self.memory_budget,
+            time_budget=self.time_budget,
+            keep_rows=self.keep_rows,
+            device=self.device,
+        )
 
     def fit(
         self,

@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments
 from ..errors import DataError, warn_caller
-from ..estimator.regressor import GPRegressor
 from ..metrics import Scores, score
+from ..persistence.regressors import Regressor
 from ..report.contents import ColumnFacts, ReportContents
 from ..report.evaluation import Evaluation, Predicted, ReportedModel, baselines
 from ..report.measure import encoded_columns, gather_contents
@@ -47,7 +47,7 @@ class PredictedChunk(NamedTuple):
 class TablePredictions(TableParameters):
     """The predictions of a fitted :class:`TableRegressor`, how good they are, and what they depend on."""
 
-    regressor_: GPRegressor
+    regressor_: Regressor
     encoder_: TableEncoder
     scale_: TargetScale
     summary_: dict[str, Any]

@@ -6,9 +6,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,39 +17,6 @@ from ..errors import DataError, OutputExistsError
 if TYPE_CHECKING:
     from ..tables.model import TableRegressor
     from ..tables.reader import ReadingOptions, TableReader
-
-
-class Effort(str, Enum):
-    """How much time a fit may take."""
-
-    low = "low"
-    medium = "medium"
-    high = "high"
-
-
-class Missing(str, Enum):
-    """The treatment of missing values."""
-
-    error = "error"
-    impute = "impute"
-
-
-class Scale(str, Enum):
-    """The scale on which a target is modelled."""
-
-    auto = "auto"
-    identity = "identity"
-    log = "log"
-    square_root = "square-root"
-    yeo_johnson = "yeo-johnson"
-
-
-class Interval(str, Enum):
-    """Where intervals come from."""
-
-    predictive = "predictive"
-    gaussian = "gaussian"
-    conformal = "conformal"
 
 
 Tables = Annotated[
@@ -94,7 +60,10 @@ DayFirst = Annotated[
 Decimal = Annotated[
     str | None, typer.Option("--decimal", help="What stands before decimals: . or , (by default it is found).")
 ]
-TargetScale = Annotated[Scale, typer.Option("--target-scale", help="The scale on which the target is modelled.")]
+TargetScale = Annotated[
+    Literal["auto", "identity", "log", "square-root", "yeo-johnson"],
+    typer.Option("--target-scale", help="The scale on which the target is modelled."),
+]
 Memory = Annotated[
     str | None,
     typer.Option(

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -18,7 +18,6 @@ from .options import (
     Delimiter,
     Encoding,
     Force,
-    Interval,
     Json,
     Memory,
     Model,
@@ -67,12 +66,12 @@ def predict(
     ],
     coverage: Annotated[float, typer.Option(help="Of the interval.")] = 0.9,
     interval: Annotated[
-        Interval,
+        Literal["predictive", "gaussian", "conformal"],
         typer.Option(
             help="From the predictive distribution, from the standard deviation alone, or as counted on rows that "
             "training did not see.",
         ),
-    ] = Interval.predictive,
+    ] = "predictive",
     keep: Annotated[
         list[str] | None,
         typer.Option("--keep", help="Write only this column beside the predictions; repeat for several."),
@@ -122,7 +121,7 @@ def predict(
         if taken:
             raise DataError(f"The table has a column {taken[0]!r} already, which the predictions need: rename it.")
         found = TransformReport(source=table)
-        asked: dict[str, Any] = {"coverage": coverage, "method": interval.value, "report": found}
+        asked: dict[str, Any] = {"coverage": coverage, "method": interval, "report": found}
         as_text = table.is_text and not output.name.lower().endswith((".parquet", ".pq"))
         write = _write_text if as_text else _write_typed
         write(_Predictions(loaded, table, added, keep, asked), output, force)
@@ -135,7 +134,7 @@ def predict(
                 "rows": table.num_rows,
                 "columns": added,
                 "coverage": coverage,
-                "interval": interval.value,
+                "interval": interval,
             }
         )
 

@@ -34,7 +34,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.tables.predictions": ["PredictedChunk"],
         "finitegp.tables.judging": ["fit_and_judge", "JudgedFit"],
         "finitegp.tables.hold_out": ["Judging"],
-        "finitegp.tables.scorers": ["nlpd_scorer", "crps_scorer", "coverage_scorer"],
+        "finitegp": ["nlpd_scorer", "crps_scorer", "coverage_scorer"],
         "finitegp.tables.target_scale": ["TargetScale"],
         "finitegp.sites": ["SiteStatistics"],
         "finitegp.tables.reader": ["TableReader"],

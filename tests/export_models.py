@@ -18,7 +18,7 @@ from finitegp.automatic.table import Table
 from finitegp.component import student_component
 from finitegp.data.scaling import Standardizer
 from finitegp.error_shape import GAUSSIAN, ErrorShape, TailedShape
-from finitegp.estimator.from_fit import as_regressor
+from finitegp.estimator import as_regressor
 from finitegp.extrapolation import ExcessVariance
 from finitegp.noise import MeanVariance, SmoothFloor
 from finitegp.scaled import ScaledGP

@@ -14,9 +14,9 @@ from finitegp.automatic import fit_auto
 from finitegp.error_shape import GAUSSIAN, ErrorShape
 from finitegp.metrics import score
 from finitegp.predictive import Prediction, StudentMixture
-from finitegp.report.calibration import measure_calibration
+from finitegp.report.evaluation import Predicted, as_reported_model
+from finitegp.report.held_out import measure_calibration
 from finitegp.report.prediction_checks import check_heavy_tails
-from finitegp.report.reported_model import Predicted, as_reported_model
 
 POINTS = torch.linspace(-6.0, 6.0, 25, dtype=torch.float64)
 

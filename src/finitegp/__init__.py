@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .tables.encoder import TableEncoder
     from .tables.model import TableRegressor
     from .tables.reader import TableReader
-    from .tables.scorers import coverage_scorer, crps_scorer, nlpd_scorer
+    from .tables.scored_rows import coverage_scorer, crps_scorer, nlpd_scorer
     from .tables.source import TableSource
     from .torchrun import join_ranks
     from .training import train
@@ -68,7 +68,7 @@ _PLACES = {
     "stages": "resumable",
     "statistics": "FeatureStatistics",
     "tables.model": "TableRegressor",
-    "tables.scorers": "coverage_scorer crps_scorer nlpd_scorer",
+    "tables.scored_rows": "coverage_scorer crps_scorer nlpd_scorer",
     "torchrun": "join_ranks",
     "training": "train",
 }

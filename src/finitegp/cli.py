@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .commands import evaluate, export, fit, info, merge, predict, report, statistics, update
+from .commands import export, fit, info, judge, more_rows, predict
 
 app = typer.Typer(
     help="Exact Gaussian-process regression on finite features.",
@@ -35,13 +35,13 @@ def main(
 for command, epilog in (
     (fit.fit, fit.EXAMPLES),
     (predict.predict, predict.EXAMPLES),
-    (evaluate.evaluate, evaluate.EXAMPLES),
-    (update.update, update.EXAMPLES),
-    (statistics.statistics, statistics.EXAMPLES),
-    (merge.merge, merge.EXAMPLES),
+    (judge.evaluate, judge.EVALUATE_EXAMPLES),
+    (more_rows.update, more_rows.UPDATE_EXAMPLES),
+    (more_rows.statistics, more_rows.STATISTICS_EXAMPLES),
+    (more_rows.merge, more_rows.MERGE_EXAMPLES),
     (export.export, export.EXAMPLES),
     (info.info, info.EXAMPLES),
-    (report.report, report.EXAMPLES),
+    (judge.report, judge.REPORT_EXAMPLES),
 ):
     app.command(epilog=epilog)(command)
 

@@ -7,10 +7,10 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +30,9 @@ from .persistence.regressors import RegressorT
 from .posterior import WeightPosterior
 from .scaled import ScaledGP
 from .statistics import FeatureStatistics, sum_statistics
-from .tables.arrow_values import TableLike, record_batches
 from .tables.encoder import TableEncoder
-from .tables.summaries import TransformReport
 
 Array = npt.NDArray[np.float64]
-Targets = Callable[[], tuple[Array, Array | None]]
 
 # Far above the rounding of sums in another order, far below what one other row changes.
 _SAME_SUMS = 1e-9
@@ -141,27 +138,28 @@ class SiteStatistics:
         return cls(statistics, fingerprint, target, Path(path).name, version, tuple(columns))
 
 
+class EncodedChunk(NamedTuple):
+    """Some rows as numbers, their targets on the scale of the model, and their counts; None for one each."""
+
+    inputs: Array
+    targets: Array
+    counts: Array | None
+
+
 @torch.no_grad()
 def site_statistics(
-    fit: ScaledGP,
-    encoder: TableEncoder,
-    target: str | None,
-    targets: Targets,
-    table: TableLike,
-    report: TransformReport,
+    fit: ScaledGP, encoder: TableEncoder, target: str | None, chunks: Iterable[EncodedChunk]
 ) -> SiteStatistics:
-    """The sums of a site's table for the features of a model; see :meth:`~finitegp.TableRegressor.statistics`.
+    """The sums of a site's rows for the features of a model; see :meth:`~finitegp.TableRegressor.statistics`.
 
     Args:
         fit: The model's.
         encoder: Of the table.
         target: The name of the target.
-        targets: Those of the last rows that the table gave, and their counts; None for one each.
-        table: The site's.
-        report: What happened to its values.
+        chunks: The rows of the table.
     """
     fingerprint = _fingerprint(fit, encoder)
-    total = sum_statistics(_partial_statistics(fit, encoder, targets, table, report))
+    total = sum_statistics(_partial_statistics(fit, chunks))
     rows, features = total.num_data, total.num_features
     if rows < features:
         warn_caller(
@@ -203,13 +201,9 @@ def merge_sites(
     return _with_fit(regressor, merged, sites, keep_model_rows), {**summary, "merged_sites": merged_sites}
 
 
-def _partial_statistics(
-    fit: ScaledGP, encoder: TableEncoder, targets: Targets, table: TableLike, report: TransformReport
-) -> Iterator[FeatureStatistics]:
-    for rows in record_batches(table):
-        values, counts = targets()
-        inputs = encoder.transform(rows, report)
-        scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(values)
+def _partial_statistics(fit: ScaledGP, chunks: Iterable[EncodedChunk]) -> Iterator[FeatureStatistics]:
+    for inputs, targets, counts in chunks:
+        scaled = fit.inputs_scaler.transform(inputs), fit.target_scaler.transform(targets)
         data = ArraySource(*scaled, counts=counts, chunk_size=fit.fitted.chunk_size)
         yield from fit.fitted.model.partial_statistics(data)
 

@@ -243,7 +243,7 @@ def test_nothing_is_left_behind_when_a_table_breaks_in_the_middle(here, shop):
 def test_lists_cannot_be_written_as_csv(here):
     import pyarrow as pa
 
-    from finitegp.commands.tables_out import table_writer
+    from finitegp.commands.predict import table_writer
 
     with (
         pytest.raises(DataError, match="holds lists"),

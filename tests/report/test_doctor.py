@@ -15,9 +15,9 @@ from report_fits import make_fit
 import finitegp
 from finitegp import GPRegressor, TableRegressor, cli
 from finitegp.metrics import score
-from finitegp.report import Finding, data_checks, gather_contents, model_checks, prediction_checks
+from finitegp.report import Finding, fit_checks, gather_contents, prediction_checks
 from finitegp.report.contents import Importance, ImportanceTable
-from finitegp.report.residuals import residual_panel
+from finitegp.report.held_out import residual_panel
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_finding_must_have_a_known_severity():
     ("dead", "severity"), [(0, None), (20, None), (60, "note"), (118, "warning"), (126, "problem"), (128, "problem")]
 )
 def test_dead_features(dead, severity):
-    finding = model_checks.check_dead_features(dead, 128)
+    finding = fit_checks.check_dead_features(dead, 128)
     assert (finding and finding.severity) == severity
     assert finding is None or str(dead) in finding.evidence
 
@@ -47,7 +47,7 @@ def test_dead_features(dead, severity):
     [(1.0, 128, "problem"), (3.0, 128, "warning"), (30.0, 128, None), (1.0, 2, None)],
 )
 def test_collapsed_features(effective, features, severity):
-    finding = model_checks.check_collapsed_features(effective, features)
+    finding = fit_checks.check_collapsed_features(effective, features)
     assert (finding and finding.severity) == severity
 
 
@@ -62,7 +62,7 @@ def test_collapsed_features(effective, features, severity):
     ],
 )
 def test_noise_bound(noise, floored, title):
-    finding = model_checks.check_noise_bound(noise, floored)
+    finding = fit_checks.check_noise_bound(noise, floored)
     assert (finding and finding.title) == title
 
 
@@ -71,7 +71,7 @@ def test_noise_bound(noise, floored, title):
     [(1e6, 0.0, None), (1e13, 0.0, "warning"), (1e15, 0.0, "problem"), (1e6, 1e-8, "problem")],
 )
 def test_conditioning(condition, jitter, severity):
-    finding = model_checks.check_conditioning(condition, jitter)
+    finding = fit_checks.check_conditioning(condition, jitter)
     assert (finding and finding.severity) == severity
 
 
@@ -88,28 +88,28 @@ def test_conditioning(condition, jitter, severity):
     ],
 )
 def test_few_rows(rows, columns, held_out, title):
-    finding = data_checks.check_few_rows(rows, columns, held_out)
+    finding = fit_checks.check_few_rows(rows, columns, held_out)
     assert (finding and finding.title) == title
 
 
 def test_constant_columns(random):
     inputs = random.normal(size=(50, 3))
     groups = {"a": [0], "b": [1, 2]}
-    assert data_checks.check_constant_columns(inputs, groups) is None
+    assert fit_checks.check_constant_columns(inputs, groups) is None
     inputs[:, 1] = 0.1
-    assert data_checks.check_constant_columns(inputs, groups) is None  # a category that no row has
+    assert fit_checks.check_constant_columns(inputs, groups) is None  # a category that no row has
     inputs[:, 2] = 0.0
-    assert "'b'" in data_checks.check_constant_columns(inputs, groups).evidence
+    assert "'b'" in fit_checks.check_constant_columns(inputs, groups).evidence
 
 
 def test_duplicate_columns(random):
     inputs = random.normal(size=(50, 4))
     groups = {name: [number] for number, name in enumerate("abcd")}
-    assert data_checks.check_duplicate_columns(inputs, groups) is None
+    assert fit_checks.check_duplicate_columns(inputs, groups) is None
     inputs[:, 3] = 5.0 - 2.0 * inputs[:, 1]
-    assert data_checks.check_duplicate_columns(inputs, groups).evidence.endswith("origin: 'b' and 'd'.")
+    assert fit_checks.check_duplicate_columns(inputs, groups).evidence.endswith("origin: 'b' and 'd'.")
     inputs[:, 0] = inputs[:, 1]
-    assert data_checks.check_duplicate_columns(inputs, groups).evidence.endswith("origin: 'a' and 'b' and 'd'.")
+    assert fit_checks.check_duplicate_columns(inputs, groups).evidence.endswith("origin: 'a' and 'b' and 'd'.")
 
 
 def test_inputs_are_duplicates_if_all_their_columns_are(random):
@@ -117,28 +117,28 @@ def test_inputs_are_duplicates_if_all_their_columns_are(random):
     values, gaps = random.normal(size=(60, 2)), random.integers(0, 2, size=60)
     groups = {"a": [0, 1], "b": [2, 3]}
     inputs = np.column_stack([values[:, 0], gaps, values[:, 1], gaps])
-    assert data_checks.check_duplicate_columns(inputs, groups) is None
+    assert fit_checks.check_duplicate_columns(inputs, groups) is None
     inputs[:, 2] = 2.0 * inputs[:, 0]
-    assert "'a' and 'b'" in data_checks.check_duplicate_columns(inputs, groups).evidence
+    assert "'a' and 'b'" in fit_checks.check_duplicate_columns(inputs, groups).evidence
 
 
 def test_two_columns_of_a_yes_no_text_are_no_duplicates(random):
     yes = (random.uniform(size=60) < 0.5).astype(float)
     apart = {"yes": [0], "no": [1]}
-    assert data_checks.check_duplicate_columns(np.column_stack([yes, 1.0 - yes]), apart) is None
-    assert data_checks.check_duplicate_columns(np.column_stack([yes, yes]), apart) is not None
+    assert fit_checks.check_duplicate_columns(np.column_stack([yes, 1.0 - yes]), apart) is None
+    assert fit_checks.check_duplicate_columns(np.column_stack([yes, yes]), apart) is not None
 
 
 def test_constant_columns_are_no_duplicates():
-    assert data_checks.check_duplicate_columns(np.ones((10, 2)), {"a": [0], "b": [1]}) is None
+    assert fit_checks.check_duplicate_columns(np.ones((10, 2)), {"a": [0], "b": [1]}) is None
 
 
 def test_telling_column(random):
     inputs = random.normal(size=(400, 3))
     noisy = inputs[:, 0] + random.normal(size=400)
-    assert data_checks.check_telling_columns(inputs, noisy, "abc") is None
+    assert fit_checks.check_telling_columns(inputs, noisy, "abc") is None
     # Not monotone: no correlation would see it.
-    finding = data_checks.check_telling_columns(inputs, np.cos(2 * inputs[:, 2]), "abc")
+    finding = fit_checks.check_telling_columns(inputs, np.cos(2 * inputs[:, 2]), "abc")
     assert "'c'" in finding.evidence
     assert "'a'" not in finding.evidence
 
@@ -146,34 +146,34 @@ def test_telling_column(random):
 def test_a_table_sorted_by_its_target_is_no_leak(random):
     targets = np.sort(random.normal(size=400))
     categories = random.integers(0, 3, size=(400, 2)).astype(float)
-    assert data_checks.check_telling_columns(categories, targets, "ab") is None
+    assert fit_checks.check_telling_columns(categories, targets, "ab") is None
 
 
 def test_shared_rows(random):
     inputs, targets = random.normal(size=(100, 2)), random.normal(size=100)
     others, their_targets = random.normal(size=(50, 2)), random.normal(size=50)
-    assert data_checks.check_shared_rows(inputs, targets, others, their_targets) is None
+    assert fit_checks.check_shared_rows(inputs, targets, others, their_targets) is None
     others[:20], their_targets[:20] = inputs[:20], targets[:20]
-    finding = data_checks.check_shared_rows(inputs, targets, others, their_targets)
+    finding = fit_checks.check_shared_rows(inputs, targets, others, their_targets)
     assert finding.severity == "problem"
     assert "20 of 50" in finding.evidence
     # The same inputs with other targets are repeated measurements, not a leak.
-    assert data_checks.check_shared_rows(inputs, targets, inputs, targets + 1.0) is None
+    assert fit_checks.check_shared_rows(inputs, targets, inputs, targets + 1.0) is None
 
 
 def test_repeated_targets(random):
     targets = random.normal(size=300)
-    assert data_checks.check_repeated_targets(targets) is None
-    assert "few distinct" in data_checks.check_repeated_targets(np.round(targets)).title
+    assert fit_checks.check_repeated_targets(targets) is None
+    assert "few distinct" in fit_checks.check_repeated_targets(np.round(targets)).title
     targets[:90] = 0.0
-    assert "30 %" in data_checks.check_repeated_targets(targets).evidence
+    assert "30 %" in fit_checks.check_repeated_targets(targets).evidence
 
 
 def test_skewed_target(random):
     normal = random.normal(size=500)
-    assert data_checks.check_skewed_target(normal + 10.0) is None
-    assert data_checks.check_skewed_target(np.exp(normal)) is not None
-    assert data_checks.check_skewed_target(np.exp(normal) - 5.0) is None  # no logarithm of negative numbers
+    assert fit_checks.check_skewed_target(normal + 10.0) is None
+    assert fit_checks.check_skewed_target(np.exp(normal)) is not None
+    assert fit_checks.check_skewed_target(np.exp(normal) - 5.0) is None  # no logarithm of negative numbers
 
 
 # The predictions.
@@ -322,8 +322,8 @@ def test_little_explained_and_noise_that_explains_everything():
     assert "4.0 %" in prediction_checks.check_explained(0.04).evidence
     assert prediction_checks.check_explained(0.2) is None
     # Noise that depends on the row may exceed the variance of the target while something is learned.
-    assert model_checks.check_noise_bound(1.2, 0.0, 0.125) is None
-    assert model_checks.check_noise_bound(1.2, 0.0, 0.01).title == "Noise explains everything"
+    assert fit_checks.check_noise_bound(1.2, 0.0, 0.125) is None
+    assert fit_checks.check_noise_bound(1.2, 0.0, 0.01).title == "Noise explains everything"
 
 
 def test_harmful_inputs():
@@ -341,7 +341,7 @@ def test_harmful_inputs():
 
 def advice():
     """What to do, of each finding in the sources: for Python, and for the shell, which may be the same."""
-    for module in (model_checks, prediction_checks, data_checks):
+    for module in (prediction_checks, fit_checks):
         for call in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding":
                 texts = [ast.unparse(each) for each in call.args[3:]]
@@ -384,9 +384,9 @@ def test_kernels_have_no_features_that_can_die(training, held_out):
 
 def test_every_finding_says_what_to_do():
     findings = [
-        model_checks.check_dead_features(128, 128),
-        model_checks.check_noise_bound(1e-12),
-        model_checks.check_conditioning(math.inf, 1.0),
+        fit_checks.check_dead_features(128, 128),
+        fit_checks.check_noise_bound(1e-12),
+        fit_checks.check_conditioning(math.inf, 1.0),
         prediction_checks.check_perfect_predictions(1.0),
     ]
     for finding in findings:

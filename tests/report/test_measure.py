@@ -12,10 +12,8 @@ from sklearn.linear_model import BayesianRidge
 from finitegp import FeatureGP
 from finitegp.metrics import score
 from finitegp.report import gather_contents
-from finitegp.report.calibration import measure_calibration
-from finitegp.report.importance import measure_importance
-from finitegp.report.reported_model import Predicted, as_reported_model, measure_model
-from finitegp.report.residuals import JudgedRows, find_outliers, residual_panel
+from finitegp.report.evaluation import Predicted, as_reported_model, measure_model
+from finitegp.report.held_out import JudgedRows, find_outliers, measure_calibration, measure_importance, residual_panel
 
 
 def test_scores_equal_independent_ones(contents, fit, training, held_out):

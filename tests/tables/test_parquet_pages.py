@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from finitegp import DataError
-from finitegp.tables.parquet_files import open_page_bytes
 from finitegp.tables.reader import TableReader
+from finitegp.tables.table_files import open_page_bytes
 
 ROWS = 400_000
 

@@ -12,9 +12,9 @@ import pytest
 from source_rows import joined
 
 from finitegp import DataError
-from finitegp.tables.parquet_files import open_page_bytes, runs_of_row_groups
 from finitegp.tables.reader import TableReader
 from finitegp.tables.source import TableSource
+from finitegp.tables.table_files import open_page_bytes, runs_of_row_groups
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,15 +18,12 @@ from .options import (
     Decimal,
     Delimiter,
     Drop,
-    Effort,
     Encoding,
     Force,
     Json,
     Memory,
-    Missing,
     Numeric,
     Only,
-    Scale,
     Tables,
     TargetScale,
     Weight,
@@ -63,17 +60,18 @@ def fit(
     tables: Tables,
     target: Annotated[str, typer.Option("--target", "-t", help="The column to predict.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model file to write.")] = Path("model.finitegp"),
-    effort: Annotated[Effort, typer.Option(help="How much time to spend.")] = Effort.medium,
+    effort: Annotated[Literal["low", "medium", "high"], typer.Option(help="How much time to spend.")] = "medium",
     categorical: Categorical = None,
     numeric: Numeric = None,
     date: Date = None,
     drop: Drop = None,
     only: Only = None,
     weight: Weight = None,
-    target_scale: TargetScale = Scale.auto,
+    target_scale: TargetScale = "auto",
     missing: Annotated[
-        Missing, typer.Option(help="Missing inputs: put in the usual value, or an error that lists them.")
-    ] = Missing.impute,
+        Literal["error", "impute"],
+        typer.Option(help="Missing inputs: put in the usual value, or an error that lists them."),
+    ] = "impute",
     refuse_missing_targets: Annotated[
         bool, typer.Option("--refuse-missing-targets", help="Rows without a target are an error, not left out.")
     ] = False,
@@ -158,7 +156,7 @@ def fit(
 
             return_freed_memory()  # before the first table is opened
         model = TableRegressor(
-            target_scale=target_scale.value.replace("-r", " r"),
+            target_scale=target_scale.replace("-r", " r"),
             categorical=categorical or [],
             numeric=numeric or [],
             date=date or [],
@@ -167,9 +165,9 @@ def fit(
             weight=weight,
             day_first=day_first,
             decimal=decimal,
-            missing=missing.value,
+            missing=missing,
             rows_without_target="error" if refuse_missing_targets else "drop",
-            effort=effort.value,
+            effort=effort,
             random_state=seed,
             verbose=not as_json,
             memory_budget=memory,
@@ -224,7 +222,7 @@ def fit(
         console.note(*judged.notes)
         more = {
             "files": [path.name for path in table.paths],
-            "effort": effort.value,
+            "effort": effort,
             "seed": seed,
             "memory": memory,
             "time": time,

@@ -6,52 +6,17 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..atomic import check_place
 from ..errors import DataError, OutputExistsError
-from ..text_encodings import is_text_encoding
 
 if TYPE_CHECKING:
     from ..tables.model import TableRegressor
     from ..tables.reader import ReadingOptions, TableReader
-
-
-class Effort(str, Enum):
-    """How much time a fit may take."""
-
-    low = "low"
-    medium = "medium"
-    high = "high"
-
-
-class Missing(str, Enum):
-    """The treatment of missing values."""
-
-    error = "error"
-    impute = "impute"
-
-
-class Scale(str, Enum):
-    """The scale on which a target is modelled."""
-
-    auto = "auto"
-    identity = "identity"
-    log = "log"
-    square_root = "square-root"
-    yeo_johnson = "yeo-johnson"
-
-
-class Interval(str, Enum):
-    """Where intervals come from."""
-
-    predictive = "predictive"
-    gaussian = "gaussian"
-    conformal = "conformal"
 
 
 Tables = Annotated[
@@ -95,7 +60,10 @@ DayFirst = Annotated[
 Decimal = Annotated[
     str | None, typer.Option("--decimal", help="What stands before decimals: . or , (by default it is found).")
 ]
-TargetScale = Annotated[Scale, typer.Option("--target-scale", help="The scale on which the target is modelled.")]
+TargetScale = Annotated[
+    Literal["auto", "identity", "log", "square-root", "yeo-johnson"],
+    typer.Option("--target-scale", help="The scale on which the target is modelled."),
+]
 Memory = Annotated[
     str | None,
     typer.Option(
@@ -119,7 +87,7 @@ def load_with_table(
 
 def open_tables(paths: Sequence[Path], delimiter: str | None, encoding: str, options: ReadingOptions) -> TableReader:
     """The tables as one, after checks of how they are to be read."""
-    from ..tables.reader import TableReader
+    from ..tables.reader import TableReader, is_text_encoding
 
     delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
     if delimiter is not None and len(delimiter.encode()) != 1:

@@ -1,19 +1,23 @@
-"""The command ``finitegp predict``."""
+"""The command ``finitegp predict``, and tables written chunk by chunk: CSV, gzipped or not, and Parquet."""
 
 from __future__ import annotations
 
+import gzip
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from ..atomic import complete_or_absent
 from ..errors import DataError
 from .console import Console
 from .options import (
     Delimiter,
     Encoding,
     Force,
-    Interval,
     Json,
     Memory,
     Model,
@@ -25,10 +29,16 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..estimator import GPRegressor
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    from ..estimator.regressor import GPRegressor
     from ..tables.model import TableRegressor
     from ..tables.reader import TableReader
 
+
+_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".parquet", ".pq")
 EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -56,12 +66,12 @@ def predict(
     ],
     coverage: Annotated[float, typer.Option(help="Of the interval.")] = 0.9,
     interval: Annotated[
-        Interval,
+        Literal["predictive", "gaussian", "conformal"],
         typer.Option(
             help="From the predictive distribution, from the standard deviation alone, or as counted on rows that "
             "training did not see.",
         ),
-    ] = Interval.predictive,
+    ] = "predictive",
     keep: Annotated[
         list[str] | None,
         typer.Option("--keep", help="Write only this column beside the predictions; repeat for several."),
@@ -87,11 +97,11 @@ def predict(
         from ..tables.model import TableRegressor
         from ..tables.reader import ON_DISK
         from ..tables.summaries import TransformReport
-        from .tables_out import check_ending
 
-        check_ending(output)
-        check_output(output, force=force, inputs=[model, *tables])
         to_screen = str(output) == "-"
+        if not to_screen and not output.name.lower().endswith(_ENDINGS):
+            raise DataError(f"{output} has no known ending: give the table a name that ends in {', '.join(_ENDINGS)}.")
+        check_output(output, force=force, inputs=[model, *tables])
         if to_screen and as_json:
             raise typer.BadParameter("standard output cannot hold both the table and the JSON.", param_hint="--json")
         loaded = TableRegressor.load(model)
@@ -111,8 +121,9 @@ def predict(
         if taken:
             raise DataError(f"The table has a column {taken[0]!r} already, which the predictions need: rename it.")
         found = TransformReport(source=table)
-        asked: dict[str, Any] = {"coverage": coverage, "method": interval.value, "report": found}
-        write = _write_text if _is_text(output) and table.is_text else _write_typed
+        asked: dict[str, Any] = {"coverage": coverage, "method": interval, "report": found}
+        as_text = table.is_text and not output.name.lower().endswith((".parquet", ".pq"))
+        write = _write_text if as_text else _write_typed
         write(_Predictions(loaded, table, added, keep, asked), output, force)
         console.note(*table.notes, *loaded.unusual(found))
         if not to_screen:
@@ -123,7 +134,7 @@ def predict(
                 "rows": table.num_rows,
                 "columns": added,
                 "coverage": coverage,
-                "interval": interval.value,
+                "interval": interval,
             }
         )
 
@@ -153,10 +164,6 @@ def _keep_to_budget(
     regressor.fits_ = [fit.with_chunks(plan.setting.chunk_size)]
 
 
-def _is_text(output: Path) -> bool:
-    return str(output) == "-" or not output.name.lower().endswith((".parquet", ".pq"))
-
-
 class _Predictions(NamedTuple):
     """Predictions of a table to be written, under names that are added to the columns that are kept."""
 
@@ -170,8 +177,6 @@ class _Predictions(NamedTuple):
 def _write_text(predictions: _Predictions, output: Path, force: bool) -> None:
     """From CSV to CSV: records as they are written, and predictions at their ends."""
     import numpy as np
-
-    from .tables_out import text_writer
 
     loaded, table, added, keep, asked = predictions
     files = table.text_files()
@@ -217,8 +222,6 @@ def _write_typed(predictions: _Predictions, output: Path, force: bool) -> None:
     """Values with their types, as Parquet has them."""
     import pyarrow as pa
 
-    from .tables_out import table_writer
-
     loaded, table, added, keep, asked = predictions
     kept = [field for field in table.schema if keep is None or field.name in keep]
     schema = pa.schema([*kept, *(pa.field(name, pa.float64()) for name in added)])
@@ -226,3 +229,46 @@ def _write_typed(predictions: _Predictions, output: Path, force: bool) -> None:
         for rows, *figures in loaded.predict_chunks(table, **asked):
             own = [rows.column(field.name) for field in kept]
             writer.write_batch(pa.RecordBatch.from_arrays([*own, *map(pa.array, figures)], schema=schema))
+
+
+@contextmanager
+def table_writer(
+    path: Path, schema: pa.Schema, *, overwrite: bool = True
+) -> Iterator[pq.ParquetWriter | csv.CSVWriter]:
+    """A writer of the table at ``path``, complete or not at all."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    name = path.name.lower()
+    if str(path) == "-":
+        with csv.CSVWriter(sys.stdout.buffer, schema) as writer:
+            yield writer
+        return
+    with complete_or_absent(path, overwrite=overwrite) as temporary:
+        if name.endswith((".parquet", ".pq")):
+            with pq.ParquetWriter(temporary, schema) as writer:
+                yield writer
+        else:
+            unwritable = [field.name for field in schema if pa.types.is_nested(field.type)]
+            if unwritable:
+                raise DataError(f"Column {unwritable[0]!r} holds lists, which CSV cannot: write .parquet instead.")
+            options = csv.WriteOptions(delimiter="\t" if ".tsv" in name else ",")
+            with ExitStack() as streams:
+                stream = streams.enter_context(pa.OSFile(str(temporary), "wb"))
+                if name.endswith(".gz"):
+                    stream = streams.enter_context(pa.CompressedOutputStream(stream, "gzip"))
+                yield streams.enter_context(csv.CSVWriter(stream, schema, write_options=options))
+
+
+@contextmanager
+def text_writer(path: Path, *, encoding: str = "utf8", overwrite: bool = True) -> Iterator[IO[str]]:
+    """A text file, gzipped if its name ends so, that is there when it is complete; ``-`` is standard output."""
+    if str(path) == "-":
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    with complete_or_absent(path, overwrite=overwrite) as temporary:
+        opened = gzip.open if path.name.lower().endswith(".gz") else open
+        with opened(temporary, "wt", encoding=encoding, newline="") as stream:
+            yield stream

@@ -28,8 +28,7 @@ from ..data.arrays import ArraySource
 from ..data.naming import unknown_column
 from ..data.sources import Rows
 from ..errors import DataError, FiniteGPError, ModelFileError
-from ..estimator import GPRegressor
-from ..estimator.from_fit import as_regressor
+from ..estimator import GPRegressor, as_regressor
 from ..likelihood import MarginalLikelihood, likelihood_in_passes, optimal_noise
 from ..model import FeatureGP, FittedGP
 from ..persistence.container import read_container

@@ -1,6 +1,5 @@
 """``GPRegressor``: the scikit-learn face."""
 
-from .from_fit import as_regressor
-from .regressor import GPRegressor
+from .regressor import GPRegressor, as_regressor
 
 __all__ = ["GPRegressor", "as_regressor"]

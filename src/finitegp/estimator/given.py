@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,10 @@ from ..noise import ConstantNoise, InputNoise, NoiseModel
 from ..scaled import ScaledGP
 from ..schedules import cosine_decay, make_optimizer
 from ..training import train
+from .parameters import GivenSettings
 
 Array = npt.NDArray[np.float64]
 
-ALGORITHMS = ("exact", "lagged", "scgd", "minimax", "bsgd")
-FEATURE_MAPS = ("mlp", "fourier")
 # With fewer rows, holding some out costs more than stopping early gains.
 _FEWEST_ROWS_TO_HOLD_OUT = 100
 _LEARNING_RATE = 1e-2  # of Adam with cosine decay
@@ -46,41 +45,6 @@ _FOURIER_FEATURES = {"low": 256, "medium": 512, "high": 512}
 # above a thousandth of the target's.
 _SMALLEST_NOISE_VARIANCE = 1e-6
 _MEASUREMENTS, _PATIENCE = 20, 5
-
-
-@dataclass(frozen=True)
-class GivenSettings:
-    """The choices of the user; ``None`` leaves the choice to the effort.
-
-    Attributes:
-        feature_map: ``"mlp"``, ``"fourier"`` or any module, of which a copy is trained.
-        algorithm: One of ``ALGORITHMS``.
-        noise: ``"constant"`` or ``"input"``.
-        effort: Where defaults come from.
-        batch_size: Rows per step.
-        epochs: Passes over the rows; L-BFGS iterations of ``"exact"``.
-        learning_rate: Of Adam, with cosine decay.
-        validation_fraction: The share of rows held out to stop early.
-        early_stopping: Whether to hold rows out; None decides by their number.
-        center: Whether the prior mean is the mean target, or zero.
-        device: Where to train.
-        seed: Determines everything.
-        verbose: Whether to draw a progress bar.
-    """
-
-    feature_map: str | nn.Module
-    algorithm: str
-    noise: str = "constant"
-    effort: str = "medium"
-    batch_size: int | None = None
-    epochs: int | None = None
-    learning_rate: float | None = None
-    validation_fraction: float = 0.1
-    early_stopping: bool | None = None
-    center: bool = True
-    device: str | torch.device = "cpu"
-    seed: int = 0
-    verbose: bool = False
 
 
 def fit_given(

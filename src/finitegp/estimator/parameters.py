@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,13 +11,13 @@ import torch
 from sklearn.utils import check_random_state
 from torch import nn
 
-from ..automatic import EFFORTS
-from ..automatic.fit import check_device
-from ..devices import exact_device
+from ..automatic.settings import EFFORTS
+from ..devices import as_device, exact_device
 from ..formatting import parse_seconds
 from ..memory import parse_bytes
-from .given import ALGORITHMS, FEATURE_MAPS, GivenSettings
 
+ALGORITHMS = ("exact", "lagged", "scgd", "minimax", "bsgd")
+FEATURE_MAPS = ("mlp", "fourier")
 # Up to this number of rows Fourier features are fitted full-batch.
 _MOST_ROWS_FOR_EXACT = 1500
 
@@ -115,7 +116,7 @@ def _check_combinations(regressor: Parameters) -> None:
             "early_stopping=True needs a given feature_map or algorithm, such as feature_map='mlp': the automatic fit "
             "decides by itself when to stop."
         )
-    device = check_device(regressor.device, regressor.memory_budget)
+    device = as_device(regressor.device)
     if not automatic and exact_device(device) != device:
         raise ValueError(
             f"A given feature map or algorithm needs float64, which the device {str(device)!r} has not: train it on "
@@ -129,6 +130,25 @@ def _check_combinations(regressor: Parameters) -> None:
                 )
         if regressor.early_stopping is True:
             raise ValueError("algorithm='exact' runs until it converges: leave early_stopping at 'auto'.")
+
+
+@dataclass(frozen=True)
+class GivenSettings:
+    """The parameters of a fit that is not automatic, without ``"auto"``; None leaves the choice to the effort."""
+
+    feature_map: str | nn.Module
+    algorithm: str
+    noise: str
+    effort: str
+    batch_size: int | None
+    epochs: int | None
+    learning_rate: float | None
+    validation_fraction: float
+    early_stopping: bool | None
+    center: bool
+    device: str | torch.device
+    seed: int
+    verbose: bool
 
 
 def given_settings(regressor: Parameters, rows: int, seed: int) -> GivenSettings:
@@ -156,7 +176,22 @@ def given_settings(regressor: Parameters, rows: int, seed: int) -> GivenSettings
     )
 
 
-def chosen_settings(regressor: Parameters, rows: int) -> dict[str, Any]:
+def automatic_options(regressor: Parameters, rows: int, seed: int) -> dict[str, Any]:
+    """What the parameters ask of the automatic fit of this number of rows: arguments of ``fit_source``."""
+    return {
+        "effort": regressor.effort,
+        "noise": regressor.noise,
+        "center": regressor.normalize_y,
+        "settings": _chosen_settings(regressor, rows),
+        "keep_rows": regressor.keep_rows,
+        "seed": seed,
+        "memory_budget": regressor.memory_budget,
+        "time_budget": regressor.time_budget,
+        "device": regressor.device,
+    }
+
+
+def _chosen_settings(regressor: Parameters, rows: int) -> dict[str, Any]:
     """The changes to the automatic fit's settings that the parameters ask for."""
     changes = {name: _chosen(getattr(regressor, name)) for name in ("batch_size", "learning_rate")}
     changes["validation_fraction"] = regressor.validation_fraction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import time
 from collections.abc import Sequence
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
+import sklearn
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from .. import __version__
 from ..arguments import check_arguments
-from ..automatic import fit_auto
+from ..automatic.fit import check_device, fit_auto
 from ..automatic.table import merge_equal_rows
 from ..errors import DataError, NumericalError, warn_caller
 from ..formatting import parse_seconds
@@ -27,18 +30,14 @@ from ..persistence.regressors import load_regressor, save_regressor
 from ..predictive import Prediction
 from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise
-from .parameters import RandomState, check_parameters, chosen_settings, given_settings, is_automatic, seed_of
+from .parameters import RandomState, automatic_options, check_parameters, given_settings, is_automatic, seed_of
 from .progress import stage_progress, tell_expected
-from .rows import check_in_place, is_constant, stays_in_place, to_numpy
-from .summary import training_summary
+from .rows import FEW_ROWS, checked_inputs, checked_rows, is_constant, more_rows, rows_in_place
 
 if TYPE_CHECKING:
     from ..export import OnnxExport
 
 Array = npt.NDArray[np.float64]
-
-# Sorting this number of rows takes no time.
-_MOST_TO_MERGE = 10_000
 
 
 @check_arguments
@@ -162,9 +161,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 numbers of rows make the posterior too narrow or too wide by their mean: divide them by it.
         """
         check_parameters(self)
+        check_device(self.device, self.memory_budget)
         before = self.fits_ if self.warm_start and hasattr(self, "fits_") else None
-        in_place = self._check_in_place(X, y, sample_weight) if before is None and is_automatic(self) else None
-        inputs, targets, counts = in_place or self._check_rows(X, y, sample_weight, reset=before is None, fewest=2)
+        in_place = rows_in_place(self, X, y, sample_weight) if before is None and is_automatic(self) else None
+        inputs, targets, counts = in_place or checked_rows(self, X, y, sample_weight, reset=before is None, fewest=2)
         columns = [targets] if len(targets.shape) == 1 else [targets[:, each] for each in range(targets.shape[1])]
         if before is not None and len(before) != len(columns):
             raise ValueError(
@@ -175,7 +175,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         fits = []
         for number, column in enumerate(columns):
             rows = inputs, column, counts
-            if len(inputs) <= _MOST_TO_MERGE:
+            if len(inputs) <= FEW_ROWS:
                 rows = merge_equal_rows(*rows)
             label = "fit" if len(columns) == 1 else f"fit target {number + 1} of {len(columns)}"
             start = None if before is None else before[number]
@@ -184,7 +184,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         total = float(len(inputs) if counts is None else counts.sum())
         seconds = time.perf_counter() - started
         self.fits_ = fits
-        self.training_summary_ = training_summary(fits, rows=len(inputs), total_weight=total, seconds=seconds)
+        self.training_summary_ = _training_summary(fits, rows=len(inputs), total_weight=total, seconds=seconds)
         return self
 
     @overload
@@ -206,7 +206,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         """
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
-        inputs = self._check_inputs(X)
+        inputs = checked_inputs(self, X)
         if return_cov:
             predictions = [fit.predict(inputs, return_covariance=True) for fit in self.fits_]
             mean = _join([prediction.mean for prediction in predictions])
@@ -237,7 +237,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 fit found that a few errors are far larger than most; ``"gaussian"``, from the standard deviations
                 alone; or ``"conformal"`` after an automatic fit: from what was counted on rows that were left out.
         """
-        inputs = self._check_inputs(X)
+        inputs = checked_inputs(self, X)
         ends = [fit.interval(inputs, coverage, method=method) for fit in self.fits_]
         return _join([lower for lower, _ in ends], axis=1), _join([upper for _, upper in ends], axis=1)
 
@@ -250,14 +250,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             X: ``(rows, columns)`` that the regressor has not seen.
             y: Their targets.
         """
-        inputs, targets, _ = self._check_more_rows(X, y)
+        inputs, targets, _ = more_rows(self, X, y)
         return _join(
             [fit.predict(inputs).log_density(torch.tensor(targets[:, column])) for column, fit in enumerate(self.fits_)]
         )
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: RandomState = 0) -> Array:
         """Draw joint new observations, noise included: ``(rows, n_samples)`` or ``(rows, targets, n_samples)``."""
-        inputs = self._check_inputs(X)
+        inputs = checked_inputs(self, X)
         random = check_random_state(random_state)
         draws = []
         for fit in self.fits_:
@@ -317,7 +317,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         The rows must be among those that the regressor has seen (it keeps none itself). Features, noise and scaling
         stay as they are. Of a row that was seen several times, one copy is left out.
         """
-        inputs, targets, _ = self._check_more_rows(X, y)
+        inputs, targets, _ = more_rows(self, X, y)
         left_out = [fit.leave_one_out(inputs, targets[:, column]) for column, fit in enumerate(self.fits_)]
         return _join([prediction.mean for prediction in left_out]), _join([prediction.std for prediction in left_out])
 
@@ -367,29 +367,23 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             )
         if not automatic:
             return fit_given(inputs, targets, counts, given_settings(self, len(inputs), seed), start)
-        budget = None if self.time_budget is None else parse_seconds(self.time_budget) / num_targets
+        options = automatic_options(self, len(inputs), seed)
+        if self.time_budget is not None:
+            options["time_budget"] = parse_seconds(self.time_budget) / num_targets
         with stage_progress(label, shown=bool(self.verbose)) as progress:
             return fit_auto(
                 inputs,
                 targets,
                 counts=counts,
-                effort=self.effort,
-                noise=self.noise,
-                center=self.normalize_y,
-                settings=chosen_settings(self, len(inputs)),
-                seed=seed,
-                device=self.device,
                 may_be_copies=sample_weight is None,
-                memory_budget=self.memory_budget,
-                time_budget=budget,
-                keep_rows=self.keep_rows,
                 progress=progress,
                 on_expected=tell_expected if self.verbose else None,
                 on_plan=(lambda plan: print(plan, file=sys.stderr)) if self.verbose else None,
+                **options,
             )
 
     def _change(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, add: bool) -> GPRegressor:
-        inputs, targets, counts = self._check_more_rows(X, y, sample_weight)
+        inputs, targets, counts = more_rows(self, X, y, sample_weight)
         self.fits_ = [
             (fit.update if add else fit.forget)(inputs, targets[:, column], counts)
             for column, fit in enumerate(self.fits_)
@@ -398,65 +392,55 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         self.training_summary_ = self.training_summary_ | {name: self.training_summary_[name] + len(inputs)}
         return self
 
-    def _check_rows(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, reset: bool, fewest: int
-    ) -> tuple[Array, Array, Array | None]:
-        """Inputs, targets ``(rows, targets)`` and counts, without rows of weight zero."""
-        inputs, targets = validate_data(
-            self,
-            to_numpy(X),
-            to_numpy(y),
-            reset=reset,
-            dtype=np.float64,
-            multi_output=True,
-            y_numeric=True,
-            ensure_min_samples=fewest,
-        )
-        targets = np.asarray(targets, dtype=np.float64).reshape(len(inputs), -1)
-        if sample_weight is None:
-            return inputs, targets, None
-        counts = _check_sample_weight(to_numpy(sample_weight), inputs, dtype=np.float64, ensure_non_negative=True)
-        kept = counts > 0.0
-        if int(kept.sum()) < fewest:
-            raise ValueError(f"sample_weight is zero in all but {int(kept.sum())} rows, but {fewest} are needed.")
-        return inputs[kept], targets[kept], counts[kept]
 
-    def _check_in_place(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
-    ) -> tuple[Array, Array, Array | None] | None:
-        """The rows of :meth:`_check_rows`, of large arrays without a copy of all rows; None if they are others.
+@check_arguments
+def as_regressor(fit: ScaledGP, **parameters: Any) -> GPRegressor:
+    """A fitted :class:`~finitegp.GPRegressor` around a fit, such as that of rows that were never in memory.
 
-        scikit-learn's checks would copy rows to float64, and those of a file into memory.
-        """
-        if not (stays_in_place(X, (2,)) and stays_in_place(y, (1, 2)) and len(X) > _MOST_TO_MERGE):
-            return None
-        counts = None
-        if sample_weight is not None:
-            counts = _check_sample_weight(to_numpy(sample_weight), X[:, :1], dtype=np.float64, ensure_non_negative=True)
-            if not bool((counts > 0.0).all()):
-                return None  # without these rows the others would have to be copied
-        validate_data(self, X, reset=True, skip_check_array=True)
-        source = check_in_place(X, y, counts)
-        return source.inputs, source.targets, counts
+    Args:
+        fit: From :func:`~finitegp.fit_within_memory` or :func:`~finitegp.automatic.fit_auto`.
+        parameters: Of the estimator, for a later ``fit``.
 
-    def _check_inputs(self, X: ArrayLike) -> Array:
-        check_is_fitted(self, "fits_")
-        if stays_in_place(X, (2,)) and len(X) > _MOST_TO_MERGE:
-            validate_data(self, X, reset=False, skip_check_array=True)
-            found: Array = check_in_place(X).inputs
-            return found
-        inputs: Array = validate_data(self, to_numpy(X), reset=False, dtype=np.float64)
-        return inputs
+    Example:
+        >>> from finitegp.automatic import fit_auto
+        >>> inputs = np.random.default_rng(0).normal(size=(30, 1))
+        >>> fit = fit_auto(inputs, np.sin(inputs[:, 0]), effort="low")
+        >>> regressor = as_regressor(fit, effort="low")
+        >>> regressor.predict(inputs).shape, regressor.n_features_in_
+        ((30,), 1)
+    """
+    regressor = GPRegressor(**parameters)
+    total = float(fit.num_data)
+    rows, seconds = int(fit.record.get("rows", total)), float(fit.record.get("seconds", 0.0))
+    regressor.fits_ = [fit]
+    regressor.n_features_in_ = len(fit.inputs_scaler.scale)
+    regressor.training_summary_ = _training_summary([fit], rows=rows, total_weight=total, seconds=seconds)
+    return regressor
 
-    def _check_more_rows(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> tuple[Array, Array, Array | None]:
-        """:meth:`_check_rows` of a regressor that has been fitted, with as many targets."""
-        check_is_fitted(self, "fits_")
-        inputs, targets, counts = self._check_rows(X, y, sample_weight, reset=False, fewest=1)
-        if targets.shape[1] != len(self.fits_):
-            raise ValueError(f"y has {targets.shape[1]} target columns, but the fit has {len(self.fits_)}.")
-        return inputs, targets, counts
+
+def _training_summary(fits: list[ScaledGP], *, rows: int, total_weight: float, seconds: float) -> dict[str, object]:
+    """Rows, seconds, versions and the record of each fit; everything in it is JSON."""
+    return {
+        "rows": rows,
+        "total_weight": total_weight,
+        "rows_added": 0,
+        "rows_forgotten": 0,
+        "columns": len(fits[0].inputs_scaler.scale),
+        "targets": len(fits),
+        "seconds": seconds,
+        "versions": _versions(),
+        "fits": [fit.record for fit in fits],
+    }
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "finitegp": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def _join(parts: list[torch.Tensor], axis: int = -1) -> Array:

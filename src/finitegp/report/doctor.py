@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..metrics import Scores
-from . import data_checks, model_checks, prediction_checks
+from . import fit_checks, prediction_checks
 from .contents import SEVERITIES, Checkup, Finding, ImportanceTable, ResidualPanel
-from .reported_model import ModelFacts, Predicted
-from .residuals import thin
+from .evaluation import ModelFacts, Predicted, thin
 
 Array = npt.NDArray[np.float64]
 T = TypeVar("T")
@@ -94,12 +93,12 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
 
     def check_skewed_target() -> Finding | None:
         unscaled = None if patient.scale_is_chosen else targets
-        return data_checks.check_skewed_target(
+        return fit_checks.check_skewed_target(
             _possible(unscaled, "the scale of the target was chosen by left-out rows")
         )
 
     def check_distributions() -> Finding | None:
-        continuous = None if atom >= data_checks.COMMON else standardized
+        continuous = None if atom >= fit_checks.COMMON else standardized
         return prediction_checks.check_distributions(
             _possible(continuous, "one target value is so common that no density describes it")
         )
@@ -116,19 +115,19 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
     def check_dead_features() -> Finding | None:
         if patient.record.get("path") == "kernel":
             raise _NotPossible("kernels have no features that can die")
-        return model_checks.check_dead_features(model().dead_features, model().num_features)
+        return fit_checks.check_dead_features(model().dead_features, model().num_features)
 
     return {
-        "few rows": lambda: data_checks.check_few_rows(
+        "few rows": lambda: fit_checks.check_few_rows(
             model().rows if patient.training is None else len(rows[0]), inputs.shape[1], len(residuals)
         ),
-        "constant columns": lambda: data_checks.check_constant_columns(rows[0], groups),
-        "duplicate columns": lambda: data_checks.check_duplicate_columns(inputs, groups),
-        "repeated target values": lambda: data_checks.check_repeated_targets(targets),
+        "constant columns": lambda: fit_checks.check_constant_columns(rows[0], groups),
+        "duplicate columns": lambda: fit_checks.check_duplicate_columns(inputs, groups),
+        "repeated target values": lambda: fit_checks.check_repeated_targets(targets),
         "skewed target": check_skewed_target,
-        "leakage: one telling column": lambda: data_checks.check_telling_columns(inputs, targets, names),
+        "leakage: one telling column": lambda: fit_checks.check_telling_columns(inputs, targets, names),
         "leakage: held-out error near zero": lambda: prediction_checks.check_perfect_predictions(scores[0].r_squared),
-        "leakage: shared rows": lambda: data_checks.check_shared_rows(*training(), *patient.held_out),
+        "leakage: shared rows": lambda: fit_checks.check_shared_rows(*training(), *patient.held_out),
         "held-out rows outside of the trained range": check_unknown_ground,
         "baselines": lambda: prediction_checks.check_baselines(
             _possible(scores if len(scores) > 1 else None, _NO_TRAINING_ROWS)
@@ -143,13 +142,13 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         "bias": lambda: prediction_checks.check_bias(residuals),
         "residuals by input": lambda: prediction_checks.check_structured_residuals(patient.residual_panels),
         "dead features": check_dead_features,
-        "collapsed features": lambda: model_checks.check_collapsed_features(
+        "collapsed features": lambda: fit_checks.check_collapsed_features(
             model().effective_dimension, model().num_features
         ),
-        "noise at its bound": lambda: model_checks.check_noise_bound(
+        "noise at its bound": lambda: fit_checks.check_noise_bound(
             *_noise(model(), patient.noise_variance), scores[0].r_squared
         ),
-        "conditioning": lambda: model_checks.check_conditioning(model().condition_number, model().jitter),
+        "conditioning": lambda: fit_checks.check_conditioning(model().condition_number, model().jitter),
     }
 
 

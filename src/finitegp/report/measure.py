@@ -18,13 +18,10 @@ from ..data import ArraySource
 from ..errors import DataError, NumericalError
 from ..formatting import shown
 from ..metrics import Scores
-from .calibration import measure_calibration
 from .contents import ColumnFacts, Curve, HeldOutPoints, Outliers, ReportContents
 from .doctor import Patient, examine
-from .evaluation import Evaluation, evaluate
-from .importance import measure_importance
-from .reported_model import ModelFacts, ReportedModel, as_reported_model, measure_model
-from .residuals import JudgedRows, find_outliers, label_in, residual_panel, thin
+from .evaluation import Evaluation, ModelFacts, ReportedModel, as_reported_model, evaluate, measure_model, thin
+from .held_out import JudgedRows, find_outliers, label_in, measure_calibration, measure_importance, residual_panel
 
 if TYPE_CHECKING:
     from ..tables.encoder import TableEncoder

@@ -3,16 +3,16 @@
 The way of a table, each line above what it uses:
 
 - ``judging``, ``hold_out``: a fit with scores on rows that it did not see, and which rows these are;
-- ``model``, over ``predictions``, over ``parameters``: `TableRegressor`, what it predicts and how good that is, and
-  which rows and targets its parameters make of a table; ``model_files`` stores it, ``reporting`` reports on it;
-- ``predictor``, ``scored_rows``, ``scorers``: predictive distributions in the target's units, and their scores;
+- ``model``, over ``predictions``, over ``parameters``: `TableRegressor`, what it predicts, how good that is and the
+  report on it, and which rows and targets its parameters make of a table; ``model_files`` stores it;
+- ``scored_rows``: predictive distributions in the target's units, and their scores;
 - ``learning``, ``training_rows``, ``target_scale``: the fit, the rows that it learns from, the scale of the target;
 - ``encoder``, ``summaries``: `TableEncoder`, rows into numbers, and what was unusual about them; ``targets`` is the
   same for the target, ``source`` for rows of files without a model;
-- ``settling``, ``profiles``: one pass over the rows, and the encoding of each column that follows from its sketches
-  (``sketches``, ``identifiers``, ``text_columns``);
+- ``settling``, ``profiles``: one pass over the rows, and the encoding of each column that follows from it;
 - ``columns``, ``categories``, ``column_files``: columns whose encoding is settled, and their form in files;
 - ``rows``, ``reader``, ``common_schema``: a table in memory, or in files, as record batches of Arrow; ``table_files``
-  is the interface of its files, ``csv_files`` (with ``csv_records``) and ``parquet_files`` two kinds of them;
-- ``arrow_values``, ``text_values``, ``dates``: values of Arrow as numbers, and what texts stand for.
+  is the interface of its files, with Parquet and others, ``csv_files`` those of text;
+- ``arrow_values``, ``text_values``, ``dates``: values of Arrow as numbers, and what texts stand for; ``sketches``: what
+  a pass keeps of a column.
 """

@@ -1,21 +1,25 @@
-"""CSV files: the types of their columns settled over the whole file before the first row is handed out."""
+"""CSV files: records as they are written, and columns whose types are settled before the first row is handed out."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from typing import IO, NamedTuple
 
 import pyarrow as pa
 from pyarrow import csv
 
 from ..data.naming import check_number_of_columns, shortened
 from ..errors import DataError
-from .csv_records import is_packed, line_of_row, open_text
 from .table_files import TableFile, chosen_columns, rows_between
 from .text_values import MISSING_WORDS
 
+_GZIP = b"\x1f\x8b"
 # What a column becomes when a value does not fit its type; every value of the old type is one of the new, so rows
 # already read need not be read again. What is not listed becomes text.
 _WIDER = {
@@ -40,11 +44,131 @@ _AFTER_EMPTY = (
 _CONVERSION = re.compile(
     r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to [^:]*: (?:[^']* '(.*)')?", re.DOTALL
 )
+# Texts that stand for a missing number; in columns of text these stay text.
+_NULL_VALUES = sorted(
+    {spelled for word in MISSING_WORDS for spelled in (word, word.upper(), word.capitalize(), word.title())}
+    | set(csv.ConvertOptions().null_values)
+)
 _ROW = re.compile(r"Row #(\d+): ")
 _HEADER_ROWS = 2  # Arrow counts rows from one and counts the header.
 # Measured by benchmarks/reading.py: Arrow reads so far ahead, what it takes of that and of the block that it decodes,
 # and the most that it takes besides.
 _BLOCKS_AHEAD, _AHEAD_COPIES, _BLOCK_COPIES, _READER_BYTES = 32, 1.2, 2, 1_500_000
+
+
+class Record(NamedTuple):
+    """One record of a CSV file.
+
+    Attributes:
+        line: Where it begins, counted from 1, the header included, as editors count.
+        text: Its characters, without those that end the line.
+        end: These.
+    """
+
+    line: int
+    text: str
+    end: str
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is gzipped, whatever its name."""
+    with open(path, "rb") as opened:
+        return opened.read(2) == _GZIP
+
+
+def open_text(path: Path, encoding: str = "utf8") -> IO[str]:
+    """A text file, gzipped or not, with the ends of lines as they are."""
+    if is_packed(path):
+        return io.TextIOWrapper(gzip.open(path, "rb"), encoding=encoding, newline="")
+    return open(path, encoding=encoding, newline="")
+
+
+def read_records(stream: IO[str], delimiter: str = ",") -> Iterator[Record]:
+    r"""The records of a CSV file, the header first; empty lines are none.
+
+    Example:
+        >>> [record.text for record in read_records(io.StringIO('a,b\n1,"x\ny"\n\n2,5" pipe\n'))]
+        ['a,b', '1,"x\ny"', '2,5" pipe']
+    """
+    parts: list[str] = []
+    first, inside = 1, False
+    for number, line in enumerate(stream, start=1):
+        if not parts:
+            first = number
+        parts.append(line)
+        inside = _ends_inside(line, delimiter, inside)
+        if inside:
+            continue
+        whole = "".join(parts)
+        parts = []
+        text = whole.rstrip("\r\n")
+        if text:
+            yield Record(first, text, whole[len(text) :])
+    if parts:
+        yield Record(first, "".join(parts), "")
+
+
+def _ends_inside(line: str, delimiter: str, inside: bool) -> bool:
+    """Whether a quoted field is open at the end of a line. A quotation mark opens a field at its beginning only."""
+    if not inside and '"' not in line:
+        return False
+    place, end = 0, len(line)
+    while True:
+        if inside:
+            place = line.find('"', place)
+            if place < 0:
+                return True
+            if line[place + 1 : place + 2] == '"':
+                place += 2
+                continue
+            inside = False
+        elif line.startswith('"', place) or (place == 0 and line.startswith('\ufeff"')):
+            inside = True
+            place += 1 + line.startswith("\ufeff", place)
+            continue
+        place = line.find(delimiter, place) + 1
+        if place == 0 or place >= end:
+            return False
+
+
+def line_of_row(path: Path, row: int, *, delimiter: str = ",", encoding: str = "utf8") -> int | None:
+    """The line on which a row begins, counted from 1; rows are counted from 0, without the header.
+
+    None if the file has fewer rows or is not text in this encoding.
+    """
+    try:
+        with open_text(path, encoding) as stream:
+            found = next(islice(read_records(stream, delimiter), row + 1, None), None)
+    except (UnicodeError, OSError, EOFError):
+        return None
+    return None if found is None else found.line
+
+
+def read_chunks(stream: IO[str], delimiter: str, size: int) -> Iterator[tuple[list[Record], pa.RecordBatch]]:
+    """Records, and the same as Arrow text, some at a time; the first chunk is the header, and has no rows."""
+    records = read_records(stream, delimiter)
+    header = next(records, None)
+    if header is None:
+        return
+    text = header.text.removeprefix("\ufeff")
+    # A file of nothing but the header: Arrow finds the names in it.
+    names = _parse([text, text], delimiter, {}).schema.names
+    yield [header], pa.RecordBatch.from_arrays([pa.array([], pa.string())] * len(names), names=names)
+    while chunk := list(islice(records, size)):
+        types = dict.fromkeys(names, pa.string())
+        yield chunk, _parse([text, *(record.text for record in chunk)], delimiter, types)
+
+
+def _parse(lines: list[str], delimiter: str, types: dict[str, pa.DataType]) -> pa.RecordBatch:
+    """Lines of CSV, the header first, as a record batch."""
+    text = "\n".join(lines).encode()
+    table = csv.read_csv(
+        pa.BufferReader(text),
+        read_options=csv.ReadOptions(use_threads=False, block_size=max(1 << 16, len(text) + 1)),
+        parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=False),
+    )
+    return table.combine_chunks().to_batches()[0]
 
 
 @dataclass(frozen=True)
@@ -122,7 +246,8 @@ class CsvFile(TableFile):
         Arrow guesses types from the first block. Where a later value does not fit, a column of whole numbers becomes
         one of floats, one of dates becomes one of times, and any other becomes text, from the first row on.
         """
-        schema = _first_schema(path, options)
+        options = replace(options, delimiter=options.delimiter_of(path))
+        reader, schema = _guess_types(path, options)
         names = list(schema.names)
         _check_delimiter(path, names, options.delimiter_of(path))
         chosen = chosen_columns(path, names, columns)
@@ -131,12 +256,15 @@ class CsvFile(TableFile):
         # A type that fails before any row was accepted under it can be exchanged for any other.
         candidates = {name: iter(_AFTER_EMPTY) for name, kind in file.types.items() if pa.types.is_null(kind)}
         since: dict[str, int] = {}
+        # Where all columns are read as Arrow guesses, its first reader goes on.
+        started = reader if types == {each.name: each.type for each in schema} else None
         while True:
             try:
-                for batch in _batches(path, options, file.types, file.num_rows):
+                for batch in _batches(path, options, file.types, file.num_rows, started):
                     file.num_rows += batch.num_rows
                 break
             except _DoesNotFitError as misfit:
+                started = None
                 name = names[misfit.column]
                 row = file.num_rows if misfit.row is None else misfit.row
                 kind = file.types[name]
@@ -157,7 +285,7 @@ class CsvFile(TableFile):
     def rows(self, start: int, stop: int, columns: Sequence[str], chunk_size: int) -> Iterator[pa.RecordBatch]:
         """Record batches of one block each, with all columns in the settled types."""
         try:
-            yield from rows_between(_batches(self.path, self.options, self.types, 0), start, stop)
+            yield from rows_between(_batches(self.path, self.options, self.types), start, stop)
         except _DoesNotFitError as misfit:
             raise DataError(f"{self.path} changed while it was read: row {misfit.row} no longer fits.") from None
 
@@ -167,7 +295,7 @@ class CsvFile(TableFile):
 
     def texts(self, column: str) -> Iterator[pa.RecordBatch]:
         """One column as text, in Arrow arrays."""
-        for batch in _batches(self.path, self.options, {column: pa.string()}, 0):
+        for batch in _batches(self.path, self.options, {column: pa.string()}):
             yield batch.column(0)
 
 
@@ -179,11 +307,17 @@ class _DoesNotFitError(Exception):
         self.column, self.row, self.value = column, row, value
 
 
-def _batches(path: Path, options: CsvOptions, types: dict[str, pa.DataType], skip: int) -> Iterator[pa.RecordBatch]:
-    """The rows after the first ``skip``, for settled or tentative types."""
+def _batches(
+    path: Path,
+    options: CsvOptions,
+    types: dict[str, pa.DataType],
+    skip: int = 0,
+    started: csv.CSVStreamingReader | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows after the first ``skip``, for settled or tentative types, perhaps from a reader that is open."""
     seen = skip
     try:
-        for batch in _reader(path, options, types, skip):
+        for batch in _reader(path, options, types, skip) if started is None else started:
             seen += batch.num_rows
             yield batch
     except (pa.ArrowInvalid, OSError, UnicodeError) as error:
@@ -194,12 +328,13 @@ def _batches(path: Path, options: CsvOptions, types: dict[str, pa.DataType], ski
         raise DataError(_translated(path, options, error, seen)) from None
 
 
-def _first_schema(path: Path, options: CsvOptions) -> pa.Schema:
+def _guess_types(path: Path, options: CsvOptions) -> tuple[csv.CSVStreamingReader, pa.Schema]:
+    """A reader of all columns in the types that Arrow guesses from the first block, and these."""
     try:
-        schema = _reader(path, options, {}, 0).schema
-        check_number_of_columns(len(schema), str(path))  # before each of them is looked at
-        _ = schema.names
-        return schema
+        reader = _reader(path, options, {})
+        check_number_of_columns(len(reader.schema), str(path))  # before each of them is looked at
+        _ = reader.schema.names
+        return reader, reader.schema
     except UnicodeDecodeError:  # of names: Arrow checks only values
         raise DataError(
             f"{path}: the names of the columns are not {options.encoding}: save the file as UTF-8,",
@@ -210,7 +345,7 @@ def _first_schema(path: Path, options: CsvOptions) -> pa.Schema:
         raise DataError(_translated(path, options, error, 0)) from None
 
 
-def _reader(path: Path, options: CsvOptions, types: dict[str, pa.DataType], skip: int) -> csv.CSVStreamingReader:
+def _reader(path: Path, options: CsvOptions, types: dict[str, pa.DataType], skip: int = 0) -> csv.CSVStreamingReader:
     # Of Arrow's own allocator each thread that reads ahead would keep megabytes, which cannot be asked back.
     pool = pa.system_memory_pool()
     file = pa.OSFile(str(path), memory_pool=pool)
@@ -226,20 +361,12 @@ def _reader(path: Path, options: CsvOptions, types: dict[str, pa.DataType], skip
         # Quoted texts may hold line breaks.
         parse_options=csv.ParseOptions(delimiter=options.delimiter_of(path), newlines_in_values=True),
         convert_options=csv.ConvertOptions(
-            null_values=_null_values(),
+            null_values=_NULL_VALUES,
             column_types=types,
             include_columns=list(types) or None,
             decimal_point=options.decimal,
         ),
     )
-
-
-def _null_values() -> list[str]:
-    """Texts that stand for a missing number; in columns of text these stay text."""
-    words = set(csv.ConvertOptions().null_values)
-    for word in MISSING_WORDS:
-        words |= {word, word.upper(), word.capitalize(), word.title()}
-    return sorted(words)
 
 
 def _check_delimiter(path: Path, names: list[str], delimiter: str) -> None:

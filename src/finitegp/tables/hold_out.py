@@ -20,7 +20,7 @@ from ..errors import DataError
 from ..memory import format_bytes, parse_bytes
 from .arrow_values import family, number_values, plain
 from .columns import OrderedColumn
-from .model import TableRegressor
+from .parameters import TableParameters
 from .profiles import ColumnOptions, ColumnProfile
 from .training_rows import TrainingRows, random_positions
 
@@ -72,7 +72,7 @@ class Split(NamedTuple):
 class HoldOut:
     """The choice of rows that judge, of a table in memory or on disk."""
 
-    model: TableRegressor
+    model: TableParameters
     training: TrainingRows
     judging: Judging
     seed: int
@@ -214,10 +214,8 @@ def groups_of(training: TrainingRows, name: str) -> Positions:
         known = np.array([_key(text) for text in texts], dtype=np.uint64)
         keys[first : first + len(array)] = known[encoded.indices.to_numpy(zero_copy_only=False)]
         first += len(array)
-    _, firsts, codes = np.unique(keys, return_index=True, return_inverse=True)
-    order = np.empty(len(firsts), dtype=np.int64)
-    order[np.argsort(firsts)] = np.arange(len(firsts))
-    return order[codes]
+    codes: Positions = pa.array(keys).dictionary_encode().indices.to_numpy().astype(np.int64)
+    return codes
 
 
 def _key(text: str | None) -> int:

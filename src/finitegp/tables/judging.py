@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,19 +17,18 @@ from ..estimator.progress import Stages, show_stages
 from ..memory import MemoryBudgetError
 from ..memory.plan import Described, MemoryPlan
 from ..metrics import Scores
+from ..report.contents import ReportContents
+from ..report.evaluation import Baseline, baselines
 from .arrow_values import TableLike, check_columns
 from .columns import DateColumn
 from .dates import moment_text
 from .hold_out import HoldOut, Judging, Positions, make_folds, order_of, split_last
 from .model import TableRegressor
+from .predictions import KnownRows, all_scores, report_on
 from .rows import TableRows
-from .scored_rows import ScoredRows
+from .scored_rows import JudgedRows, ScoredRows
 from .summaries import TransformReport
 from .training_rows import TrainingRows
-
-if TYPE_CHECKING:
-    from ..report import ReportContents
-    from .reporting import KnownRows
 
 # With fewer rows, a fifth of them is too few: all rows are judged, by cross-validation.
 FEWEST_TO_HOLD_OUT = 50
@@ -254,55 +253,54 @@ class _Judge:
         seconds = self._fit(model, training)
         if not self.ranks.is_first:
             return self._result(how, seconds, held_out.take_in)
-        from .reporting import all_scores, report_on
-
         self.stages.begin("judging")
         found = TransformReport()
         judged = model.judge(*model.rows_to_judge(held_out.rows), found)
         known = _known_rows(model, training, held_out.sample)
         scores = all_scores(judged, known, self.seed)
         other_scores, remark = self._by_time(scores[0])
-        contents = None
-        if self.report:
-            self.stages.begin("report")
-            contents = report_on(
-                model,
-                judged,
-                known,
-                self._page,
-                scores=scores,
-                other_scores=other_scores,
-                remark=remark,
-                seed=self.seed,
-                force=self.force,
-                shell=self.shell,
-            )
+        contents = self._report(judged, known, scores, other_scores, remark) if self.report else None
         if held_out.take_in:
             model.update(held_out.rows)
             for rows, _ in self.training.parts(held_out.others):
                 model.update(rows)
         self.notes.extend(model.unusual(found))
-        rows, width = len(judged.scored.targets), judged.scored.width
-        return self._result(how, seconds, held_out.take_in, scores, rows, width, contents, other_scores)
+        return self._result(
+            how,
+            seconds,
+            held_out.take_in,
+            scores=scores,
+            held_out_rows=len(judged.scored.targets),
+            width=judged.scored.width,
+            contents=contents,
+            other_scores=other_scores,
+        )
 
-    @property
-    def _page(self) -> str | os.PathLike[str] | None:
-        return None if isinstance(self.report, bool) else self.report
-
-    def _result(
+    def _report(
         self,
-        how: str,
-        seconds: float,
-        take_in: bool,
-        scores: list[Scores] | None = None,
-        held_out: int = 0,
-        width: float | None = None,
-        contents: ReportContents | None = None,
-        others: dict[str, list[Scores]] | None = None,
-    ) -> JudgedFit:
-        notes, rows = list(dict.fromkeys([*self.model.notes_, *self.notes])), self.training.num_rows
-        found = (scores or [], rows, held_out, take_in, how, width, contents, notes, seconds, others or {})
-        return JudgedFit(self.model, *found)
+        judged: JudgedRows,
+        known: KnownRows,
+        scores: list[Scores],
+        other_scores: dict[str, list[Scores]] | None = None,
+        remark: str = "",
+    ) -> ReportContents:
+        self.stages.begin("report")
+        page = None if isinstance(self.report, bool) else self.report
+        told = scores, other_scores, remark
+        return report_on(self.model, judged, known, page, *told, seed=self.seed, force=self.force, shell=self.shell)
+
+    def _result(self, how: str, seconds: float, take_in: bool, **found: Any) -> JudgedFit:
+        """What was found; nothing if no rows judged, or another process judges."""
+        nothing: dict[str, Any] = {"scores": [], "held_out_rows": 0, "width": None, "contents": None}
+        return JudgedFit(
+            model=self.model,
+            rows=self.training.num_rows,
+            takes_in_held_out_rows=take_in,
+            how=how,
+            notes=list(dict.fromkeys([*self.model.notes_, *self.notes])),
+            seconds=seconds,
+            **(nothing | found),
+        )
 
     def _by_time(self, own: Scores) -> tuple[dict[str, list[Scores]], str]:
         """Scores on the latest rows of a fit to the earlier ones, where there are dates and random rows judge."""
@@ -324,8 +322,6 @@ class _Judge:
         if len(split.training) < FEWEST_TO_HOLD_OUT:
             self.notes.append(f"{told}: there are too few of them to see that.")
             return {}, ""
-        from .reporting import all_scores
-
         self.stages.begin("fit to the earlier rows")
         later = dated[split.held_out]
         training = self.training.without(np.setdiff1d(np.arange(self.training.num_rows), dated[split.training]))
@@ -349,9 +345,6 @@ class _Judge:
 
         Of rows on disk, as many of each fold judge as there is room for.
         """
-        from ..report.evaluation import Baseline, baselines
-        from .reporting import report_on
-
         model, training = self.model, self.training
         started = time.perf_counter()
         parts: list[ScoredRows] = []
@@ -387,18 +380,13 @@ class _Judge:
             scores.append(Baseline(same[0].name, mean, std).score(together.targets))
         contents = None
         if self.report:
-            self.stages.begin("report")
             self.notes.append("The charts of the report are of rows that the saved model has seen; its scores are not.")
-            known = _known_rows(model, own, sample)
             judged = model.judge(*training.take(judging))
-            contents = report_on(
-                model, judged, known, self._page, scores=scores, seed=self.seed, force=self.force, shell=self.shell
-            )
-        return self._result(how, seconds, True, scores, len(judging), together.width, contents)
+            contents = self._report(judged, _known_rows(model, own, sample), scores)
+        found = {"scores": scores, "held_out_rows": len(judging), "width": together.width, "contents": contents}
+        return self._result(how, seconds, True, **found)
 
 
 def _known_rows(model: TableRegressor, training: TrainingRows, positions: Positions) -> KnownRows:
-    from .reporting import KnownRows
-
     rows, targets = training.take(positions)
     return KnownRows(model.encoder_.transform_training(rows, numbers=positions), targets, rows.numbers)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..automatic import fit_source
+from ..automatic.fit import fit_source
 from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
-from ..estimator import GPRegressor, as_regressor
-from ..estimator.parameters import check_parameters, chosen_settings
+from ..estimator.parameters import automatic_options, check_parameters
 from ..estimator.progress import stage_progress, tell_expected
+from ..estimator.regressor import GPRegressor, as_regressor
 from ..memory.plan import Described, MemoryPlan
 from ..scaled import ScaledGP
 from .columns import NumberColumn
@@ -124,21 +124,13 @@ def _fit_within_budget(
     with stage_progress("fit", shown=bool(regressor.verbose) and ranks.is_first) as progress:
         found = fit_source(
             source,
-            effort=regressor.effort,
-            noise=regressor.noise,
-            center=regressor.normalize_y,
-            settings=chosen_settings(regressor, source.num_data),
             may_be_copies=training.read_weights is None,
-            keep_rows=regressor.keep_rows,
-            seed=seed,
-            memory_budget=regressor.memory_budget,
-            time_budget=regressor.time_budget,
             kept_bytes=training.kept_bytes + training.left_out.nbytes,
             on_plan=on_plan,
             on_expected=tell_expected if regressor.verbose and ranks.is_first else None,
             progress=progress,
             ranks=ranks,
-            device=regressor.device,
+            **automatic_options(regressor, source.num_data, seed),
         )
     return as_regressor(found, **regressor.get_params(deep=False))
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, clone
 from sklearn.utils import Tags
@@ -22,10 +21,11 @@ from ..arguments import check_arguments
 from ..data.naming import listed
 from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
-from ..errors import DataError
-from ..estimator import GPRegressor
+from ..errors import ArgumentError, DataError
+from ..estimator.parameters import check_parameters, seed_of
+from ..estimator.regressor import GPRegressor
 from ..memory.plan import Described, MemoryPlan
-from ..sites import SiteStatistics, merge_sites, site_statistics
+from ..sites import EncodedChunk, SiteStatistics, merge_sites, site_statistics
 from .arrow_values import TableLike
 from .encoder import TableEncoder
 from .learning import learn
@@ -38,7 +38,6 @@ from .training_rows import TrainingRows, note_on_copies
 
 if TYPE_CHECKING:
     from ..export import OnnxExport
-    from ..report import ReportContents
 
 Array = npt.NDArray[np.float64]
 _FEWEST_ROWS = 2
@@ -101,9 +100,31 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         (1, 2)
     """
 
+    regressor_: GPRegressor
     notes_: list[str]
 
     # Fitting
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if not isinstance(self.regressor, GPRegressor | None):
+            raise ArgumentError(f"regressor must be a GPRegressor or None, but is {self.regressor!r}.")
+        check_parameters(self.new_regressor(0))
+
+    def new_regressor(self, seed: int) -> GPRegressor:
+        """The regressor to fit."""
+        if self.regressor is not None:
+            made: GPRegressor = clone(self.regressor)
+            return made
+        return GPRegressor(
+            effort=self.effort,
+            random_state=seed,
+            verbose=self.verbose,
+            memory_budget=self.memory_budget,
+            time_budget=self.time_budget,
+            keep_rows=self.keep_rows,
+            device=self.device,
+        )
 
     def fit(
         self,
@@ -148,7 +169,7 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         check_varies(smallest, largest, self.target_)
         check_magnitude(smallest, largest, f"The target {self.target_ or 'y'!r}")
         started = time.perf_counter()
-        names, seed = training.table.column_names, self._seed()
+        names, seed = training.table.column_names, seed_of(self.random_state)
         options = self.encoding_options(names)
         learned = learn(
             training, self.new_regressor(seed), options, self.target_scale, seed=seed, ranks=ranks, on_plan=on_plan
@@ -221,43 +242,6 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         other.target_, other._target_column = self.target_, self._target_column
         return other
 
-    # Reporting
-
-    def report(
-        self,
-        X: TableLike,
-        path: str | os.PathLike[str] | None = None,
-        y: ArrayLike | None = None,
-        *,
-        training: tuple[TableLike, ArrayLike] | None = None,
-        seed: int = 0,
-        force: bool = True,
-        shell: bool = False,
-    ) -> ReportContents:
-        """Measure everything that a report shows on rows that the model has not seen, and write it as an HTML page.
-
-        Args:
-            X: The table.
-            path: The page; None writes none.
-            y: The targets, if they are not a column of the table.
-            training: The rows of the fit and their targets, for baselines and some checks.
-            seed: Of samples of rows.
-            force: Whether to replace a page that is there.
-            shell: Whether advice is to name options of the command line.
-        """
-        from .reporting import KnownRows, report_on
-
-        found = TransformReport()
-        judged = self.judge(*self.rows_to_judge(X, y), found)
-        self._warn(found)
-        known = None
-        if training is not None:
-            rows = self.read(training[0])
-            known = KnownRows(
-                self.encoder_.transform_training(rows), np.asarray(training[1], dtype=np.float64), rows.numbers
-            )
-        return report_on(self, judged, known, path, seed=seed, force=force, shell=shell)
-
     # Rows that come later
 
     def update(self, X: TableLike, y: ArrayLike | None = None, report: TransformReport | None = None) -> TableRegressor:
@@ -266,15 +250,14 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         Without ``y``, rows weigh what the column ``weight`` holds, if the model was fitted with one.
         """
         if y is not None:
-            rows, values = self.rows_to_judge(X, y)
-            inputs = self.encoder_.transform(rows, TransformReport.on(rows, report))
+            known, values = self.rows_to_judge(X, y)
+            inputs = self.encoder_.transform(known, TransformReport.on(known, report))
             self.regressor_.partial_fit(inputs, self._scaled(values))
             return self
         streamed = self.streamed(X)
         report = TransformReport.on(streamed, report)
-        for batch in streamed:
-            inputs, targets = self.encoder_.transform(batch, report), self._scaled(streamed.targets)
-            self.regressor_.partial_fit(inputs, targets, streamed.weights)
+        for rows, values, weights in streamed:
+            self.regressor_.partial_fit(self.encoder_.transform(rows, report), self._scaled(values), weights)
         self.check_streamed(streamed)
         return self
 
@@ -306,16 +289,14 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         """
         streamed = self.streamed(X)
 
-        def targets() -> tuple[Array, Array | None]:
-            return self._scaled(streamed.targets), streamed.weights
+        report = TransformReport.on(streamed, report)
 
-        def rows() -> Iterator[pa.RecordBatch]:
-            yield from streamed
+        def encoded() -> Iterator[EncodedChunk]:
+            for rows, values, weights in streamed:
+                yield EncodedChunk(self.encoder_.transform(rows, report), self._scaled(values), weights)
             self.check_streamed(streamed)
 
-        return site_statistics(
-            self.regressor_.fits_[0], self.encoder_, self.target_, targets, rows(), TransformReport.on(streamed, report)
-        )
+        return site_statistics(self.regressor_.fits_[0], self.encoder_, self.target_, encoded())
 
     def merge(
         self,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..errors import DataError, ModelFileError
-from ..estimator import GPRegressor
+from ..estimator.regressor import GPRegressor
 from ..persistence.container import read_container, write_container
 from ..persistence.records import TABLE_SUMMARY, check_kinds
 from ..persistence.regressors import decode_regressor, encode_regressor, plain_parameter

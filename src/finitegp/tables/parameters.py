@@ -10,15 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments
 from ..automatic.atoms import atom
 from ..data.naming import Locator, locator_of, row_label
 from ..errors import DataError, warn_caller
-from ..estimator import GPRegressor
-from ..estimator.parameters import RandomState, check_parameters, seed_of
+from ..estimator.parameters import RandomState
 from ..lite.target_scale import SCALES
 from .arrow_values import TableLike, check_columns
 from .columns import NumberColumn
@@ -61,7 +60,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         time_budget: str | float | None = None,
         keep_rows: bool = True,
         device: str | torch.device = "cpu",
-        regressor: GPRegressor | None = None,
+        regressor: BaseEstimator | None = None,
     ) -> None:
         self.target_scale = target_scale
         self.categorical = categorical
@@ -92,25 +91,6 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         for name in ("categorical", "numeric", "date", "drop", "only"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be a list of columns, but is {getattr(self, name)!r}: write [{name!r}].")
-        check_parameters(self.new_regressor(0))
-
-    def _seed(self) -> int:
-        return seed_of(self.random_state)
-
-    def new_regressor(self, seed: int) -> GPRegressor:
-        """The regressor to fit."""
-        if self.regressor is not None:
-            made: GPRegressor = clone(self.regressor)
-            return made
-        return GPRegressor(
-            effort=self.effort,
-            random_state=seed,
-            verbose=self.verbose,
-            memory_budget=self.memory_budget,
-            time_budget=self.time_budget,
-            keep_rows=self.keep_rows,
-            device=self.device,
-        )
 
     def encoding_options(self, names: Sequence[str]) -> EncodingOptions:
         """Options of the encoding of a table with these columns."""

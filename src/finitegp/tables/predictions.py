@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, overload
 
@@ -15,14 +16,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments
 from ..errors import DataError, warn_caller
-from ..estimator import GPRegressor
 from ..metrics import Scores, score
+from ..persistence.regressors import Regressor
+from ..report.contents import ColumnFacts, ReportContents
+from ..report.evaluation import Evaluation, Predicted, ReportedModel, baselines
+from ..report.measure import encoded_columns, gather_contents
+from ..report.page import write_report
 from .arrow_values import TableLike, record_batches
 from .encoder import TableEncoder
 from .parameters import TableParameters
-from .predictor import EncodedRows, JudgedRows, TablePredictor
 from .rows import TableRows
-from .scored_rows import ScoredRows
+from .scored_rows import EncodedRows, JudgedRows, ScoredRows, TablePredictor
 from .summaries import ColumnSummary, TransformReport
 from .target_scale import TargetScale
 
@@ -43,7 +47,7 @@ class PredictedChunk(NamedTuple):
 class TablePredictions(TableParameters):
     """The predictions of a fitted :class:`TableRegressor`, how good they are, and what they depend on."""
 
-    regressor_: GPRegressor
+    regressor_: Regressor
     encoder_: TableEncoder
     scale_: TargetScale
     summary_: dict[str, Any]
@@ -171,6 +175,39 @@ class TablePredictions(TableParameters):
         constant = np.full_like(values, mean), np.full_like(values, std)
         return score(*constant, values, name="mean of its training rows")
 
+    def report(
+        self,
+        X: TableLike,
+        path: str | os.PathLike[str] | None = None,
+        y: ArrayLike | None = None,
+        *,
+        training: tuple[TableLike, ArrayLike] | None = None,
+        seed: int = 0,
+        force: bool = True,
+        shell: bool = False,
+    ) -> ReportContents:
+        """Measure everything that a report shows on rows that the model has not seen, and write it as an HTML page.
+
+        Args:
+            X: The table.
+            path: The page; None writes none.
+            y: The targets, if they are not a column of the table.
+            training: The rows of the fit and their targets, for baselines and some checks.
+            seed: Of samples of rows.
+            force: Whether to replace a page that is there.
+            shell: Whether advice is to name options of the command line.
+        """
+        found = TransformReport()
+        judged = self.judge(*self.rows_to_judge(X, y), found)
+        self._warn(found)
+        known = None
+        if training is not None:
+            rows = self.read(training[0])
+            known = KnownRows(
+                self.encoder_.transform_training(rows), np.asarray(training[1], dtype=np.float64), rows.numbers
+            )
+        return report_on(self, judged, known, path, seed=seed, force=force, shell=shell)
+
     @property
     def columns_(self) -> list[ColumnSummary]:
         """The summary of each column, with how much it matters."""
@@ -194,3 +231,108 @@ class TablePredictions(TableParameters):
     def _effects(self) -> dict[str, float]:
         found = self.summary_.get("total_effects")
         return found if isinstance(found, dict) else {}
+
+
+class KnownRows(NamedTuple):
+    """Training rows, or a sample of them: what the encoder made of them, their targets, and their numbers."""
+
+    inputs: Array
+    targets: Array
+    numbers: npt.NDArray[np.int64]
+
+
+def all_scores(judged: JudgedRows, known: KnownRows, seed: int) -> list[Scores]:
+    """Scores of the model, and of the baselines."""
+    targets = judged.scored.targets
+    return [judged.scored.scores(), *(each.score(targets) for each in baselines(known[:2], judged.inputs, seed=seed))]
+
+
+def report_on(
+    model: TablePredictions,
+    judged: JudgedRows,
+    known: KnownRows | None,
+    path: str | os.PathLike[str] | None,
+    scores: Sequence[Scores] | None = None,
+    other_scores: Mapping[str, Sequence[Scores]] | None = None,
+    remark: str = "",
+    *,
+    seed: int,
+    force: bool,
+    shell: bool,
+) -> ReportContents:
+    """Everything that a report on a `TableRegressor` shows, and the page.
+
+    Args:
+        model: The model.
+        judged: Rows that it has not seen.
+        known: Rows that it was trained on.
+        path: Of the page; None writes none.
+        scores: The model's and those of baselines, if they are known.
+        other_scores: Those of rows that were held out in another way.
+        remark: On these.
+        seed: Of samples of rows.
+        force: Whether to replace a page that is there.
+        shell: Whether advice is to name options of the command line.
+    """
+    predictor = model.predictor_
+    targets = judged.scored.targets
+    if scores is None and known is not None:
+        scores = all_scores(judged, known, seed)
+    elif scores is None:
+        constant = model.baseline(targets)
+        scores = [judged.scored.scores(), *([] if constant is None else [constant])]
+    contents = gather_contents(
+        _reported(model, predictor, known),
+        judged.inputs,
+        targets,
+        training_inputs=None if known is None else known.inputs,
+        training_targets=None if known is None else known.targets,
+        training_row_numbers=None if known is None else [int(number) for number in known.numbers],
+        **encoded_columns(model.encoder_),
+        target_name=model.target_ or "target",
+        seed=seed,
+        evaluation=Evaluation(_predicted(predictor, judged), list(scores), judged.seconds),
+        columns=[_column_facts(line) for line in model.columns_],
+        other_scores=other_scores,
+    )
+    if remark:
+        contents.remarks["other scores"] = remark
+    if predictor.scale.name != "identity":
+        contents.facts["Scale of the target"] = (
+            f"{predictor.scale.name}; all figures are in the target's own units, and the errors of shuffled inputs are "
+            "those of the predicted median"
+        )
+    if shell:
+        contents = replace(contents, checkup=contents.checkup.in_shell())
+    if path is not None:
+        write_report(contents, path, force=force)
+    return contents
+
+
+def _column_facts(line: ColumnSummary) -> ColumnFacts:
+    return ColumnFacts(line.column, line.kind, line.encoding, line.gaps, line.distinct, line.relevance, line.note)
+
+
+def _predicted(predictor: TablePredictor, judged: JudgedRows) -> Predicted:
+    """The prediction of rows, with mean and standard deviation in the target's units."""
+    inner = Predicted.of(judged.prediction)
+    noise = inner.noise_variance if predictor.scale.name == "identity" else None
+    return Predicted(judged.scored.mean, judged.scored.std, noise, modelled=(inner, predictor.scale))
+
+
+def _reported(model: TablePredictions, predictor: TablePredictor, known: KnownRows | None) -> ReportedModel:
+    """The model in the target's units."""
+    fit, scale = predictor.fit, predictor.scale
+    summary = model.regressor_.training_summary_
+    record = (dict(summary) if isinstance(summary, dict) else {}) | fit.record
+    center, spread = (float(np.ravel(each)[0]) for each in (fit.target_scaler.mean, fit.target_scaler.scale))
+    shift: float | None = 0.0
+    if scale.name != "identity":
+        record.pop("out_of_fold_rmse", None)  # on the scale of the model
+        center, spread = (float(model.summary_.get(name) or 0.0) for name in ("target_mean", "target_std"))
+        shift = None if known is None else float(np.mean(scale.log_derivative(known.targets)))
+
+    def predict(inputs: Array) -> Predicted:
+        return Predicted.of(fit.predict(inputs)).in_units(scale)
+
+    return ReportedModel(predict, fit, center or None, spread or 1.0, record, "TableRegressor", scale, shift)

@@ -14,10 +14,17 @@ from .arrow_values import family, moment_values, number_values, plain, text_valu
 from .categories import CategoryColumn, CategoryMeans
 from .columns import BOOLEAN_WORDS, DateColumn, FittedColumn, LeftOutColumn, NumberColumn
 from .dates import FOUND_STYLES, NOT_A_MOMENT, PARTS, STYLES, moment_text, whole_number_moments
-from .identifiers import IntegerSketch, is_key
-from .sketches import MAX_CATEGORIES, CategoryCounter, Gaps, MomentSketch, NumberSketch, Reservoir, WordCounter
-from .text_columns import DateReading, DistinctTexts, NumberReading
-from .text_values import DECIMALS, is_blank
+from .sketches import (
+    MAX_CATEGORIES,
+    CategoryCounter,
+    Gaps,
+    IntegerSketch,
+    MomentSketch,
+    NumberSketch,
+    Reservoir,
+    is_key,
+)
+from .text_values import DECIMALS, DateReading, DistinctTexts, NumberReading, WordCounter, is_blank
 
 # Text of which this share of values is different names its rows instead of describing them.
 _IDENTIFIER_SHARE = 0.9

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import codecs
+import io
 import os
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -15,13 +18,10 @@ import pyarrow.compute as pc
 from ..arguments import check_arguments
 from ..data.naming import check_number_of_columns, listed
 from ..errors import DataError
-from ..text_encodings import is_text_encoding
 from .common_schema import common_schema
-from .csv_files import CsvFile, CsvOptions
-from .csv_records import Record, open_text, read_chunks
-from .parquet_files import ParquetFile
+from .csv_files import CsvFile, CsvOptions, Record, open_text, read_chunks
 from .table_files import ENDINGS as _MEMORY_ENDINGS
-from .table_files import MemoryFile, TableFile
+from .table_files import MemoryFile, ParquetFile, TableFile
 
 _CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
@@ -192,10 +192,10 @@ class TableReader:
 
         The first chunk of each file is its header, with no rows.
         """
-        options = self.csv_options
-        for path in self.paths:
-            delimiter = options.delimiter_of(path)
-            with open_text(path, options.encoding) as stream:
+        for file in self._files:
+            assert isinstance(file, CsvFile)
+            delimiter = file.options.delimiter_of(file.path)
+            with open_text(file.path, file.options.encoding) as stream:
                 for records, batch in read_chunks(stream, delimiter, self.chunk_size):
                     yield records, batch, delimiter
 
@@ -219,6 +219,23 @@ class TableReader:
 
     def _file_of(self, row: int) -> int:
         return bisect.bisect_right(self._starts, row) - 1
+
+
+def is_text_encoding(name: str) -> bool:
+    r"""Whether bytes can be read as text in this encoding: not so for codecs such as base64, zip or punycode.
+
+    Example:
+        >>> [is_text_encoding(name) for name in ("latin-1", "utf-16", "base64", "punycode", "no such", "\0")]
+        [True, True, False, False, False, False]
+    """
+    try:
+        io.TextIOWrapper(io.BytesIO(), encoding=name)
+        codecs.getincrementaldecoder(name)().decode(array("B", b"a,b\n"))  # what is no bytes, as Arrow passes it
+    except UnicodeError:
+        return name != "undefined"  # these bytes are none of its, but others may be
+    except (LookupError, ValueError, TypeError, AttributeError):
+        return False
+    return True
 
 
 def _expand(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:

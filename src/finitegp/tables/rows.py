@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -135,6 +135,14 @@ def _without_views(table: pa.Table) -> pa.Table:
     return table
 
 
+class ChunkWithTarget(NamedTuple):
+    """Some rows, their targets, and their weights; None if all are one."""
+
+    rows: pa.RecordBatch
+    targets: npt.NDArray[np.float64]
+    weights: npt.NDArray[np.float64] | None
+
+
 class RowsWithTarget:
     """Chunks of a table without the rows that have no target, read one after the other and let go.
 
@@ -145,44 +153,32 @@ class RowsWithTarget:
         read_weights: The weights, or None: rows of weight zero are left out.
 
     Attributes:
-        targets: Those of the last chunk.
-        weights: Those of the last chunk; None if all are one.
         rows: Rows of the table so far.
         dropped: The numbers of those without a target.
     """
 
-    def __init__(
-        self,
-        data: TableLike,
-        name: str,
-        read: ReadNumbers,
-        read_weights: ReadNumbers | None = None,
-    ) -> None:
+    def __init__(self, data: TableLike, name: str, read: ReadNumbers, read_weights: ReadNumbers | None = None) -> None:
         self.data, self.name, self.read, self.read_weights = data, name, read, read_weights
         self.source = locator_of(data)
-        self.targets = np.empty(0)
-        self.weights: npt.NDArray[np.float64] | None = None
         self.rows = 0
         self.dropped: list[int] = []
         self._left_out: list[int] = []
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
+    def __iter__(self) -> Iterator[ChunkWithTarget]:
         for batch in record_batches(self.data):
             check_columns([self.name], batch.schema.names)
-            values = self.read(batch, self.rows)
-            kept = np.isfinite(values)
-            self.dropped += (np.flatnonzero(~kept) + self.rows).tolist()
-            if self.read_weights is not None:
-                weights = self.read_weights(batch, self.rows)
-                kept &= weights > 0.0
-                self.weights = weights[kept]
+            targets = self.read(batch, self.rows)
+            weights = None if self.read_weights is None else self.read_weights(batch, self.rows)
+            known = np.isfinite(targets)
+            kept = known if weights is None else known & (weights > 0.0)
+            self.dropped += (np.flatnonzero(~known) + self.rows).tolist()
             self._left_out += (np.flatnonzero(~kept) + self.rows).tolist()
             self.rows += batch.num_rows
-            self.targets = values[kept]
-            if len(self.targets):
-                yield batch if kept.all() else batch.filter(pa.array(kept))
+            if kept.any():
+                rows = batch if kept.all() else batch.filter(pa.array(kept))
+                yield ChunkWithTarget(rows, targets[kept], None if weights is None else weights[kept])
 
-    def original(self, row: int) -> int:
+    def _original(self, row: int) -> int:
         """The number that a row has with those that were left out before it."""
         for left_out in self._left_out:
             row += left_out <= row
@@ -190,11 +186,11 @@ class RowsWithTarget:
 
     def locate(self, row: int) -> tuple[Path, int] | None:
         """The file of a row and its number there; None if the rows are in no file."""
-        return None if self.source is None else self.source.locate(self.original(row))
+        return None if self.source is None else self.source.locate(self._original(row))
 
     def line_of(self, row: int) -> int | None:
         """The line of its file on which a row stands; None if it is in no text file."""
-        return self.source.line_of(self.original(row)) if isinstance(self.source, LineLocator) else None
+        return self.source.line_of(self._original(row)) if isinstance(self.source, LineLocator) else None
 
 
 def is_file(data: object) -> TypeGuard[Files]:

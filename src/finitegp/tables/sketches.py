@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..data.permutation import SPLITMIX64_STEP, splitmix64
 from .dates import NOT_A_MOMENT, calendar
-from .text_values import FEW_SHARE, FEW_SPELLINGS, is_missing_word
 
 RESERVOIR_SIZE = 16_384
 MAX_CATEGORIES = 100_000
 # Of all categories of a column together: long texts are no categories.
 MAX_CATEGORY_BYTES = 1 << 24
-_MAX_WORDS = 1000
 # A value this many times the width of the middle half away from it is no value of a heavy tail.
 _ABSURD = 1000.0
 _FEWEST_FOR_ABSURD = 8
-_MAX_WORD_LENGTH = 100
 
 
 class Reservoir:
@@ -56,7 +56,8 @@ class Reservoir:
     def add(self, rows: npt.NDArray[np.int64], values: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> None:
         """Values and the numbers of their rows."""
         self.count += len(rows)
-        keys = _hash(rows)
+        # Different row numbers have different hashes, so there are no ties.
+        keys: npt.NDArray[np.uint64] = splitmix64(rows.astype(np.uint64) + np.uint64(SPLITMIX64_STEP))
         if len(self._keys) == self.size:
             # In a long column nearly all rows are turned away here.
             low = keys < self._keys.max()
@@ -89,11 +90,6 @@ class Reservoir:
         half = len(self._values) // 2
         ordered = np.sort(self._values)
         return ordered[half - (len(ordered) % 2 == 0)].item(), ordered[half].item()
-
-
-def _hash(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Different row numbers have different hashes, so there are no ties."""
-    return splitmix64(rows.astype(np.uint64) + np.uint64(SPLITMIX64_STEP))
 
 
 @dataclass
@@ -257,39 +253,94 @@ class CategoryCounter:
         return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-@dataclass
-class WordCounter:
-    """The texts in a column that are no numbers (or no dates): words for a missing value, known or not."""
+# Whole numbers that name something instead of measuring it: row numbers, keys, codes
 
-    words: dict[str, int] = field(default_factory=dict)
-    unknown: int = 0
-    overflowed: bool = False
+_UNNAMED = re.compile(
+    r"^\s*$|^unnamed(: ?\d+)?$|^\.\.\.\d+$|^(row_?names?|row_?(num|number|id|nr|no)|index|idx|obs)$", re.I
+)
+_NAMES = re.compile(
+    r"(^|[\s_.-])(id|ids|uid|uuid|guid|key|code|cod|index|idx|nr|no)$|^id([\s_.-]|code)|(code|cod|_id)$"
+    r"|(customer|person|patient|user|order|item|product|subject|student|household|firm|account|record|case)(id|no|nr)$"
+    r"|^(zip|postcode)$",
+    re.I,
+)
+_CAMEL = re.compile(r"[a-z](Id|ID|Key|Code|Nr)$")
+_TIMES = re.compile(r"year|yr|month|day|week|hour|minute|second|time|date|quarter|period|age|^t$", re.I)
+# With fewer rows, different numbers are no sign of anything.
+_FEWEST_ROWS = 10
+# Whole numbers from 0 or 1 on that fill at least half of their range, in order, count rows; a sample of them too.
+_DENSITY = 0.5
 
-    def add(self, texts: Iterable[str], counts: Iterable[int]) -> None:
-        """Different texts, in the order in which they first occur, with their counts."""
-        for text, count in zip(texts, counts, strict=True):
-            word = text.strip()
-            known = is_missing_word(word)
-            self.unknown += 0 if known else count
-            if word in self.words:
-                self.words[word] += count
-            elif len(self.words) < _MAX_WORDS and len(word) <= _MAX_WORD_LENGTH:
-                self.words[word] = count
-            else:
-                self.overflowed = self.overflowed or not known
 
-    def unknown_words(self) -> list[str]:
-        """The words that are not among ``MISSING_WORDS``, in alphabetical order."""
-        return sorted(word for word in self.words if not is_missing_word(word))
+class IntegerSketch:
+    """Which whole numbers a column holds, and whether they rise from row to row.
+
+    Example:
+        >>> sketch = IntegerSketch()
+        >>> sketch.add(pa.array([3, 4, 9]), np.array([3.0, 4.0, 9.0]))
+        >>> sketch.count, sketch.distinct, sketch.rises
+        (3, 3, True)
+    """
+
+    def __init__(self) -> None:
+        self.is_whole = True
+        self.count = 0
+        self.rises = True
+        self.overflowed = False
+        self.first: int | None = None
+        self.last: int | None = None
+        self._values: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+    def add(self, array: pa.Array, numbers: npt.NDArray[np.float64]) -> None:
+        """The numbers of a chunk, in Arrow and as floats; of numbers that are not whole nothing more is known."""
+        if not self.is_whole:
+            return
+        if pa.types.is_integer(array.type):
+            # As floats, large keys would lose the digits in which they differ.
+            values = pc.cast(array.drop_null(), pa.int64(), safe=False).to_numpy(zero_copy_only=False)
+        else:
+            known = numbers[~np.isnan(numbers)]
+            whole = np.isfinite(known) & (known == np.floor(known)) & (abs(known) < 2.0**53)
+            self.is_whole = bool(whole.all())
+            values = known[whole].astype(np.int64)
+        if len(values) == 0 or not self.is_whole:
+            return
+        self.rises = self.rises and bool((values[1:] > values[:-1]).all())
+        self.rises = self.rises and (self.last is None or int(values[0]) > self.last)
+        self.first, self.last = int(values[0]) if self.first is None else self.first, int(values[-1])
+        self.count += len(values)
+        if not self.overflowed:
+            self._values = np.union1d(self._values, values)
+            self.overflowed = len(self._values) > MAX_CATEGORIES
 
     @property
-    def is_hopeless(self) -> bool:
-        """Whether there are too many other words already for the column to be one of numbers (or dates)."""
-        return self.overflowed or len(self.unknown_words()) > FEW_SPELLINGS
+    def distinct(self) -> int:
+        """Different numbers; of more than 100 000, all rows if they rise, otherwise those known."""
+        return self.count if self.overflowed and self.rises else len(self._values)
 
-    def are_few(self, others: int) -> bool:
-        """Whether a column with this number of other values is one of these, and the words mean that one is missing."""
-        if others == 0 or self.overflowed:
+    def names_rows(self, name: str) -> bool:
+        """Whether a column of this name numbers or names its rows, so that there is nothing to learn from it."""
+        if not self.is_whole or self.count < _FEWEST_ROWS or self.distinct < self.count:
             return False
-        share = self.unknown / (others + self.unknown)
-        return self.unknown == 0 or (share <= FEW_SHARE and len(self.unknown_words()) <= FEW_SPELLINGS)
+        if _UNNAMED.search(name) or is_key(name):
+            return True
+        low, high = int(self._values.min()), int(self._values.max())
+        if self.overflowed and self.first is not None and self.last is not None:
+            low, high = self.first, self.last
+        counts = self.rises and low in (0, 1) and self.count >= _DENSITY * (high - low + 1)
+        return counts and not _TIMES.search(name)
+
+    def names_groups(self, name: str) -> bool:
+        """Whether a column of this name holds codes of things that have several rows each: categories, not amounts."""
+        several = self.count >= _FEWEST_ROWS and 3 <= self.distinct <= self.count / 1.5
+        return self.is_whole and several and is_key(name) and not self.overflowed
+
+
+def is_key(name: str) -> bool:
+    """Whether a name is one that people give to keys and codes.
+
+    Example:
+        >>> [name for name in ("customer_id", "idcode", "distcod", "userId", "paid", "grid") if is_key(name)]
+        ['customer_id', 'idcode', 'distcod', 'userId']
+    """
+    return bool(_NAMES.search(name.strip()) or _CAMEL.search(name.strip()))

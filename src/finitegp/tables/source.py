@@ -147,7 +147,9 @@ class TableSource(Source):
 
     def fingerprint(self) -> dict[str, object]:
         """The columns and how they are encoded."""
-        encoder = None if self.encoder is None else _digest(self.encoder.to_dict())
+        encoder = None
+        if self.encoder is not None:
+            encoder = hashlib.sha256(json.dumps(self.encoder.to_dict(), sort_keys=True).encode()).hexdigest()
         return {
             "kind": "table",
             "inputs": self.column_names,
@@ -198,7 +200,3 @@ class TableSource(Source):
                 f"These columns are not numbers: {listed(other)} ({self.table.schema.field(other[0]).type}). Pass "
                 "encoder=TableEncoder.fit(reader, exclude=…), or leave them out with TableReader(…, columns=[…])."
             )
-
-
-def _digest(values: object) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -13,8 +13,7 @@ from ..errors import DataError
 from .arrow_values import TableLike, check_columns, family, plain, record_batches
 from .columns import MisfitError, NumberColumn
 from .sketches import Gaps
-from .text_columns import DistinctTexts, NumberReading
-from .text_values import DECIMALS, parse_numbers, read_numbers, strange_texts
+from .text_values import DECIMALS, DistinctTexts, NumberReading, parse_numbers, read_numbers, strange_texts
 
 
 def fit_target(

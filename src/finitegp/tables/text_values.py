@@ -1,14 +1,18 @@
-"""Numbers and missing values that are written as text, by programs or by people."""
+"""Numbers and missing values that are written as text, by programs or by people, one by one and in whole columns."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from .dates import NOT_A_MOMENT, read_moments
+from .sketches import CategoryCounter, MomentSketch, NumberSketch
 
 # What people write where a number is missing; compared without regard to case and surrounding blanks.
 MISSING_WORDS = frozenset(
@@ -20,6 +24,9 @@ MISSING_WORDS = frozenset(
 # is something else; the something else is then missing values in words nobody has listed above.
 FEW_SHARE = 0.05
 FEW_SPELLINGS = 20
+# Words that are counted, and their length.
+_MAX_WORDS = 1000
+_MAX_WORD_LENGTH = 100
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _INFINITY = r"^[+-]?[iI][nN][fF]([iI][nN][iI][tT][yY])?$"
@@ -152,3 +159,134 @@ def _matches(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
     found = pc.fill_null(pc.match_substring_regex(texts, pattern), False)
     result: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
     return result
+
+
+@dataclass
+class WordCounter:
+    """The texts in a column that are no numbers (or no dates): words for a missing value, known or not."""
+
+    words: dict[str, int] = field(default_factory=dict)
+    unknown: int = 0
+    overflowed: bool = False
+
+    def add(self, texts: Iterable[str], counts: Iterable[int]) -> None:
+        """Different texts, in the order in which they first occur, with their counts."""
+        for text, count in zip(texts, counts, strict=True):
+            word = text.strip()
+            known = is_missing_word(word)
+            self.unknown += 0 if known else count
+            if word in self.words:
+                self.words[word] += count
+            elif len(self.words) < _MAX_WORDS and len(word) <= _MAX_WORD_LENGTH:
+                self.words[word] = count
+            else:
+                self.overflowed = self.overflowed or not known
+
+    def unknown_words(self) -> list[str]:
+        """The words that are not among ``MISSING_WORDS``, in alphabetical order."""
+        return sorted(word for word in self.words if not is_missing_word(word))
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether there are too many other words already for the column to be one of numbers (or dates)."""
+        return self.overflowed or len(self.unknown_words()) > FEW_SPELLINGS
+
+    def are_few(self, others: int) -> bool:
+        """Whether a column with this number of other values is one of these, and the words mean that one is missing."""
+        if others == 0 or self.overflowed:
+            return False
+        share = self.unknown / (others + self.unknown)
+        return self.unknown == 0 or (share <= FEW_SHARE and len(self.unknown_words()) <= FEW_SPELLINGS)
+
+
+class DistinctTexts:
+    """The different texts of a chunk: each is parsed once however often it occurs.
+
+    Attributes:
+        texts: An Arrow array without null.
+        spelled: The same in Python.
+        counts: How often each occurs.
+        filled: Which are more than blanks.
+        indices: For each row the number of its text; ``len(texts)`` where it is null.
+    """
+
+    def __init__(self, texts: pa.Array) -> None:
+        encoded = texts.dictionary_encode()
+        self.texts = encoded.dictionary
+        self.indices = encoded.indices.fill_null(len(self.texts)).to_numpy(zero_copy_only=False).astype(np.int64)
+        self.counts = np.bincount(self.indices, minlength=len(self.texts) + 1)[:-1].tolist()
+        self.spelled = self.texts.to_pylist()
+        self.filled: npt.NDArray[np.bool_] = ~is_blank(self.texts)
+
+    def count(self, chosen: npt.NDArray[np.bool_], counter: CategoryCounter | WordCounter) -> None:
+        """Give those texts that are chosen, with their counts, to a counter."""
+        which = np.flatnonzero(chosen).tolist()
+        counter.add([self.spelled[number] for number in which], [self.counts[number] for number in which])
+
+
+class NumberReading:
+    """A column of text read as numbers.
+
+    Args:
+        decimal: What stands before decimals; None for numbers as programs write them, without units or separators.
+    """
+
+    def __init__(self, decimal: str | None) -> None:
+        self.decimal = decimal
+        self.sketch = NumberSketch()
+        self.words = WordCounter()
+        self.units: set[str] = set()
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether nothing that may follow can make this a column of numbers."""
+        return self.words.is_hopeless or len(self.units) > 1
+
+    def add(self, chunk: DistinctTexts, first_row: int) -> None:
+        """One chunk."""
+        if self.is_hopeless:
+            return
+        if self.decimal is None:
+            values = parse_numbers(chunk.texts)
+        else:
+            values, units = read_numbers(chunk.texts, self.decimal)
+            self.units |= {*units.filter(pa.array(~np.isnan(values))).unique().to_pylist()} - {""}
+        self.sketch.add(np.append(values, np.nan)[chunk.indices], first_row)
+        chunk.count(chunk.filled & np.isnan(values), self.words)
+
+    @property
+    def unit(self) -> str:
+        """The unit that stands beside the numbers, if any does."""
+        return next(iter(self.units), "")
+
+    @property
+    def holds(self) -> bool:
+        """Whether the column is one of numbers written so."""
+        return not self.is_hopeless and self.words.are_few(self.sketch.count + self.sketch.gaps.infinite)
+
+
+class DateReading:
+    """A column of text read as dates of one style."""
+
+    def __init__(self, style: str) -> None:
+        self.style = style
+        self.sketch = MomentSketch()
+        self.words = WordCounter()
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether nothing that may follow can make this a column of dates of this style."""
+        return self.words.is_hopeless
+
+    def add(self, chunk: DistinctTexts, first_row: int) -> None:
+        """One chunk."""
+        if self.is_hopeless:
+            return
+        moments = read_moments(chunk.texts, self.style)
+        self.sketch.add(np.append(moments, NOT_A_MOMENT)[chunk.indices], first_row)
+        chunk.count(chunk.filled & (moments == NOT_A_MOMENT), self.words)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the column is one of dates written so."""
+        return not self.is_hopeless and self.words.are_few(self.sketch.count)

@@ -1,8 +1,8 @@
-"""Residuals by input, and the rows that a model expects least."""
+"""What held-out rows show: residuals by input, unexpected rows, calibration of error bars, importance of inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -10,22 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..formatting import shown
-from .contents import Outliers, ResidualPanel
-from .reported_model import Predicted
+from .contents import Calibration, Importance, ImportanceTable, Outliers, ResidualPanel
+from .evaluation import Predicted, thin
 
 Array = npt.NDArray[np.float64]
 _MOST_POINTS = 400
 _MOST_CATEGORIES = 8
-
-
-def thin(rows: int, most: int, *, seed: int) -> npt.NDArray[np.int64]:
-    """At most ``most`` row numbers, in order, the same for the same seed.
-
-    Example:
-        >>> thin(3, 10, seed=0).tolist(), len(thin(1000, 10, seed=0))
-        ([0, 1, 2], 10)
-    """
-    return np.sort(np.random.default_rng(seed).permutation(rows)[:most])
+_SCREENING_ROWS = 40_000  # predictions for a quick look at all inputs
+_NOMINAL = np.append(np.arange(1, 20) / 20.0, 0.99)
 
 
 def residual_panel(
@@ -187,3 +179,117 @@ def _value(inputs: Array, row: int, columns: list[int], labels: list[str]) -> st
     if is_one_hot(inputs[:, columns]):
         return labels[int(values.argmax())] if float(values.max()) > 0.0 else "other"
     return ", ".join(shown(float(value), 4) for value in values)
+
+
+def measure_calibration(predicted: Predicted, targets: Array) -> Calibration:
+    """Compare predictive distributions with what was observed.
+
+    The bands show where a calibrated model would lie with 95 % probability, each point by itself: counts are binomial,
+    and the sum of squared normal scores of a group is chi-squared. The observed spread of a group is its predicted
+    spread times the root mean square of its normal scores, so that one row of a heavy tail does not drown the others.
+
+    Example:
+        >>> targets = np.random.default_rng(0).normal(size=1000)
+        >>> found = measure_calibration(Predicted(np.zeros(1000), np.ones(1000)), targets)
+        >>> int(found.bin_counts.sum()), bool(abs(found.observed[9] - 0.5) < 0.05)
+        (1000, True)
+    """
+    from scipy.special import ndtr
+    from scipy.stats import binom, chi2
+
+    rows, std = len(targets), predicted.std
+    scores = predicted.normal_scores(targets)
+    transform = ndtr(scores)
+    bins = 20 if rows >= 1000 else 10 if rows >= 100 else 5
+    counts, edges = np.histogram(transform, bins=bins, range=(0.0, 1.0))
+    central = np.abs(2.0 * transform - 1.0)  # the smallest central interval that holds the target
+    groups = np.array_split(np.argsort(std, kind="stable"), min(10, max(1, rows // 7)))
+    sizes = np.array([len(group) for group in groups])
+    spread = np.array([np.sqrt(np.mean(std[group] ** 2)) for group in groups])
+    observed = spread * np.array([np.sqrt(np.mean(scores[group] ** 2)) for group in groups])
+    # Rows of a group have nearly the same spread.
+    low, high = np.sqrt(chi2.ppf([[0.025], [0.975]], sizes) / sizes)
+    return Calibration(
+        bin_edges=edges,
+        bin_counts=counts,
+        bin_band=(float(binom.ppf(0.025, rows, 1 / bins)), float(binom.ppf(0.975, rows, 1 / bins))),
+        nominal=_NOMINAL,
+        observed=np.array([np.mean(central <= level) for level in _NOMINAL]),
+        nominal_low=binom.ppf(0.025, rows, _NOMINAL) / rows,
+        nominal_high=binom.ppf(0.975, rows, _NOMINAL) / rows,
+        predicted_spread=spread,
+        observed_spread=observed,
+        spread_low=spread * low,
+        spread_high=spread * high,
+        spread_rows=sizes,
+    )
+
+
+def measure_importance(
+    predict_mean: Callable[[Array], Array],
+    inputs: Array,
+    targets: Array,
+    groups: Mapping[str, list[int]],
+    *,
+    max_rows: int = 1000,
+    max_inputs: int = 30,
+    repeats: int = 5,
+    seed: int = 0,
+) -> ImportanceTable:
+    """Shuffle each input between held-out rows and see how the RMSE grows.
+
+    Args:
+        predict_mean: From ``(rows, columns)`` to the predicted mean ``(rows,)``.
+        inputs: Held-out rows.
+        targets: Their targets.
+        groups: The columns that make up each input; they are shuffled together, as the columns of a one-hot encoded
+            text column must be.
+        max_rows: Rows used at most, drawn by the seed.
+        max_inputs: Inputs measured at most. If there are more, one shuffle of a few rows decides which.
+        repeats: Shuffles of each input.
+        seed: Of the rows and the shuffles.
+
+    Example:
+        >>> inputs = np.random.default_rng(0).normal(size=(200, 2))
+        >>> table = measure_importance(lambda rows: rows[:, 1], inputs, inputs[:, 1], {"a": [0], "b": [1]})
+        >>> [entry.name for entry in table.entries], table.entries[1].increase
+        (['b', 'a'], 0.0)
+    """
+    generator = np.random.default_rng(seed)
+    kept = np.sort(generator.permutation(len(inputs))[:max_rows])
+    rows, observed = inputs[kept], targets[kept]
+    names = list(groups)
+    if len(names) > max_inputs:
+        few = slice(0, max(20, min(len(rows), _SCREENING_ROWS // len(names))))
+        quick = [
+            float(np.mean(_shuffled_squares(predict_mean, rows[few], observed[few], groups[name], generator)))
+            for name in names
+        ]
+        names = [names[index] for index in np.argsort(quick, kind="stable")[::-1][:max_inputs]]
+    squares = (predict_mean(rows) - observed) ** 2
+    base = float(np.sqrt(np.mean(squares)))
+    entries = []
+    for name in names:
+        shuffled = np.stack(
+            [_shuffled_squares(predict_mean, rows, observed, groups[name], generator) for _ in range(repeats)]
+        )
+        increases = np.sqrt(shuffled.mean(axis=1)) - base
+        # The derivative of a square root makes an error of the RMSE from that of the mean square.
+        error = float(np.std(shuffled.mean(axis=0) - squares)) / (2.0 * max(base, 1e-300) * len(rows) ** 0.5)
+        entries.append(Importance(name, float(increases.mean()), float(increases.std()), error))
+    entries.sort(key=lambda entry: -entry.increase)
+    return ImportanceTable(entries, len(rows), len(inputs), len(groups), repeats, base)
+
+
+def _shuffled_squares(
+    predict_mean: Callable[[Array], Array],
+    rows: Array,
+    targets: Array,
+    columns: list[int],
+    generator: np.random.Generator,
+) -> Array:
+    """The squared error of each row."""
+    shuffled = rows.copy()
+    shuffled[:, columns] = rows[generator.permutation(len(rows))][:, columns]
+    squares: Array = (predict_mean(shuffled) - targets) ** 2
+    return squares

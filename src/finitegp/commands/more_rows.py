@@ -1,4 +1,4 @@
-"""The command ``finitegp merge``."""
+"""The commands ``finitegp update``, ``statistics`` and ``merge``: more rows for a model, or their sums."""
 
 from __future__ import annotations
 
@@ -8,15 +8,95 @@ from typing import Annotated
 import typer
 
 from .console import Console, figure
-from .options import Force, Json, Model, check_output
+from .options import Delimiter, Encoding, Force, Json, Model, Tables, Target, check_output, load_with_table
 
-EXAMPLES = """
+UPDATE_EXAMPLES = """
+[bold]Example[/bold]
+
+finitegp update price.finitegp march.csv -o price-march.finitegp
+"""
+STATISTICS_EXAMPLES = """
+[bold]Example[/bold]
+
+finitegp statistics price.finitegp north.csv -o north.statistics
+"""
+MERGE_EXAMPLES = """
 [bold]Examples[/bold]
 
 finitegp merge price.finitegp north.statistics south.statistics -o joint.finitegp
 
 finitegp merge price.finitegp *.statistics -o joint.finitegp --only-sites --refit-noise
 """
+
+
+def update(
+    model: Model,
+    tables: Tables,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The new model file.", show_default=False)],
+    target: Target = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf8",
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Take more rows into a model: the exact posterior of all rows, with features, noise and scaling kept.
+
+    The time does not depend on how many rows the model has seen. Rows that it has seen already would count twice.
+    """
+    console = Console(as_json)
+    with console.guard():
+        from ..tables.summaries import TransformReport
+
+        check_output(output, force=force, inputs=tables)
+        loaded, table = load_with_table(model, tables, delimiter, encoding, target)
+        found = TransformReport()
+        loaded.update(table, report=found)
+        loaded.save(output, overwrite=force)
+        console.note(*table.notes, *loaded.unusual(found))
+        console.print(f"{found.rows} rows added, {loaded.rows_:g} in all: ", output)
+        console.result({"model": str(output), "rows_added": found.rows, "rows": loaded.rows_})
+
+
+def statistics(
+    model: Model,
+    tables: Tables,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file for the statistics.", show_default=False)],
+    target: Target = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf8",
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write the sums of a table's rows for a model's features, for [bold]finitegp merge[/bold]; no rows.
+
+    For sites that may not share their rows: all use copies of one model file. The sums are not anonymous: from the sums
+    of fewer rows than features, rows may be computed, and a note warns of it. Tables of any length are read in pieces.
+    """
+    console = Console(as_json)
+    with console.guard():
+        from ..tables.summaries import TransformReport
+
+        check_output(output, force=force, inputs=[model, *tables])
+        loaded, table = load_with_table(model, tables, delimiter, encoding, target)
+        found = TransformReport()
+        site = loaded.statistics(table, found)
+        site.save(output, overwrite=force)
+        console.note(*table.notes, *loaded.unusual(found))
+        features = site.statistics.num_features
+        console.print(
+            f"sums of {site.rows:g} rows ({features} x {features} of features, {features} of features with "
+            f"{site.target}, and three numbers): ",
+            output,
+        )
+        console.result(
+            {
+                "statistics": str(output),
+                "rows": site.rows,
+                "features": features,
+                "target": site.target,
+                "fingerprint": site.fingerprint,
+            }
+        )
 
 
 def merge(

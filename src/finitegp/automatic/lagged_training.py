@@ -252,10 +252,16 @@ class LaggedHeads:
 
 def _factor(regularized: Tensor, noise: float) -> CholeskyFactor:
     """A factor for one more step of training: sums of float32 products may lie below zero by more than the noise."""
-    size, identity = float(regularized.diagonal().mean()), torch.eye(len(regularized)).to(regularized)
+    size = float(regularized.diagonal().mean())
     for ridge in _RIDGES:
         try:
-            return cholesky(regularized + ridge * size * identity, noise_variance=noise)
+            return cholesky(regularized if ridge == 0.0 else _raised(regularized, ridge * size), noise_variance=noise)
         except NumericalError:
             continue
-    return cholesky(regularized + size * identity, noise_variance=noise)
+    return cholesky(_raised(regularized, size), noise_variance=noise)
+
+
+def _raised(matrix: Tensor, ridge: float) -> Tensor:
+    raised = matrix.clone()
+    raised.diagonal().add_(ridge)
+    return raised

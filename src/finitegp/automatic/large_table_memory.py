@@ -14,8 +14,8 @@ from itertools import pairwise
 from ..extrapolation import CHEAP_FREQUENCIES, CLUSTERED_ROWS, MODELS, MOST_CENTRES, PIECE, TESTED_ROWS
 from ..linalg import GRAM_BLOCK_ROWS
 from ..lite.program import TREE_NUMBERS, TREES_AT_ONCE
-from ..trees import mask_bytes
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, Part, find_plan
+from ..trees import mask_bytes
 from .boosting import boosting_bytes, tree_bytes
 from .ensemble import LARGEST_GROUP, embedding_shape, fold_size
 from .lagged_training import BLOCK
@@ -215,7 +215,7 @@ def _trees(fit: LargeTableSetting) -> Iterator[Item]:
     yield _folds("trees", fit)
     growing = boosting_bytes(rows, fit.columns, fit.settings.trees) + 16 * held_out
     yield Item("trees", "binned rows, histograms and trees that grow", growing)
-    yield Item("trees", "trees", tree_bytes(fit.settings.trees))
+    yield Item("trees", "trees", tree_bytes(fit.settings.trees) + mask_bytes(fit.settings.trees))
 
 
 def _extrapolation(fit: LargeTableSetting) -> Iterator[Item]:

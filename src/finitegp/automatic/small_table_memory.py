@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..lite.program import TREE_NUMBERS, TREES_AT_ONCE
-from ..trees import mask_bytes
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, find_plan
+from ..trees import mask_bytes
 from .boosting import boosting_bytes, tree_bytes
 from .kernels import FORMS
 
@@ -67,6 +67,7 @@ def memory_bill(fit: SmallTableSetting) -> Iterator[Item]:
     if fit.trees:
         growing = threads * boosting_bytes(fit.rows, fit.columns, fit.trees)
         yield Item("trees", "binned rows, histograms and trees that grow", growing)
+        yield Item("trees", "leaves that columns allow", mask_bytes(fit.trees))
         yield Item("trees", "rows as each number of trees predicts them", 2 * 8 * fit.trees * fit.rows)
         for phase in ("trees", "conditioning", "spread and extrapolation", "prediction"):
             yield Item(phase, "trees", tree_bytes(fit.trees))

@@ -247,34 +247,42 @@ def _numbers(tensor: Tensor) -> Array:
     return found
 
 
-def frozen_gp(
-    feature_map: nn.Module, noise: NoiseModel, output_scale: float, posterior: WeightPosterior
-) -> FrozenGP | None:
-    """A model with its present values and a posterior of its weights; None if modules are not known here."""
-    features, log_scale = frozen_map(feature_map), frozen_noise(noise)
-    if features is None or log_scale is None:
-        return None
-    return FrozenGP(features, log_scale, output_scale, posterior)
+class FrozenModel:
+    """The features and log noise scales of a model that no longer changes.
+
+    Args:
+        features: From :func:`frozen_map`.
+        log_scale: From :func:`frozen_noise`.
+        output_scale: The factor on the kernel.
+    """
+
+    def __init__(self, features: Step, log_scale: Callable[[Array, Array], Array | None], output_scale: float) -> None:
+        self.features, self._log_scale, self.root = features, log_scale, math.sqrt(output_scale)
+
+    @classmethod
+    def of(cls, feature_map: nn.Module, noise: NoiseModel, output_scale: float) -> FrozenModel | None:
+        """Of a model's parts with their present values; None if they hold modules that are not known here."""
+        features, log_scale = frozen_map(feature_map), frozen_noise(noise)
+        return None if features is None or log_scale is None else cls(features, log_scale, output_scale)
+
+    def __call__(self, columns: Array) -> tuple[Array, Array | None]:
+        """Features ``(d, rows)`` and log noise scales ``(rows,)`` or None, of inputs columns first."""
+        features = self.features(columns)
+        log_scale = self._log_scale(columns, features)
+        features *= self.root
+        return features, log_scale
 
 
 class FrozenGP:
     """Predictions of a model that no longer changes, by a posterior that does not either.
 
     Args:
-        features: From :func:`frozen_map`.
-        log_scale: From :func:`frozen_noise`.
-        output_scale: The factor on the kernel.
-        posterior: Over the weights of the features.
+        model: The model.
+        posterior: Over the weights of its features.
     """
 
-    def __init__(
-        self,
-        features: Step,
-        log_scale: Callable[[Array, Array], Array | None],
-        output_scale: float,
-        posterior: WeightPosterior,
-    ) -> None:
-        self._features, self._log_scale, self._root = features, log_scale, math.sqrt(output_scale)
+    def __init__(self, model: FrozenModel, posterior: WeightPosterior) -> None:
+        self._model = model
         self._weights = posterior.weight_mean.numpy().T.copy()
         self._noise_variance = posterior.noise_variance
         self._factor = posterior.factor.lower.numpy()
@@ -282,9 +290,9 @@ class FrozenGP:
 
     def mean(self, inputs: Tensor) -> Tensor:
         """``(rows, targets)`` for inputs ``(rows, columns)``."""
-        found = np.empty((len(self._weights), len(inputs)))
-        for rows, columns in _pieces(inputs):
-            np.matmul(self._root * self._weights, self._features(columns), out=found[:, rows])
+        found, weights = np.empty((len(self._weights), len(inputs))), self._model.root * self._weights
+        for rows, columns in pieces(inputs):
+            np.matmul(weights, self._model.features(columns), out=found[:, rows])
         return torch.from_numpy(found.T)
 
     def predict(self, inputs: Tensor) -> Prediction:
@@ -293,12 +301,10 @@ class FrozenGP:
             self._triangle = BlockedTriangle(self._factor)
         mean = np.empty((len(self._weights), len(inputs)))
         epistemic, noise = np.empty(len(inputs)), np.full(len(inputs), self._noise_variance)
-        for rows, columns in _pieces(inputs):
-            features = self._features(columns)
-            log_scale = self._log_scale(columns, features)
+        for rows, columns in pieces(inputs):
+            features, log_scale = self._model(columns)
             if log_scale is not None:
                 noise[rows] *= np.exp(log_scale)
-            features *= self._root
             np.matmul(self._weights, features, out=mean[:, rows])
             half = self._triangle.solve(features)
             np.einsum("ij,ij->j", half, half, out=epistemic[rows])
@@ -310,7 +316,7 @@ class FrozenGP:
         )
 
 
-def _pieces(inputs: Tensor) -> Iterator[tuple[slice, Array]]:
+def pieces(inputs: Tensor) -> Iterator[tuple[slice, Array]]:
     """Consecutive rows, with their columns first, in float64."""
     values = inputs.numpy()
     for start in range(0, len(values), PIECE_ROWS):

@@ -21,7 +21,7 @@ from .features import count_features
 from .features.composition import Combining
 from .features.landmarks import landmark_parts, landmarks_of, residual_variance
 from .features.pullback import PullbackMap
-from .frozen import FrozenGP, frozen_gp
+from .frozen import FrozenGP, FrozenModel, pieces
 from .likelihood import (
     MarginalLikelihood,
     NoiseOptimum,
@@ -213,6 +213,10 @@ class FeatureGP(nn.Module):
         """A float64 copy in evaluation mode that shares no memory with this model."""
         return copy.deepcopy(self).to(torch.float64).eval()
 
+    def freeze(self) -> FrozenModel | None:
+        """Features and noise with their present values in less time than the modules take; None if these are others."""
+        return FrozenModel.of(self.feature_map, self.noise, self.output_scale)
+
     @torch.no_grad()
     def statistics(self, data: Data) -> FeatureStatistics:
         """The row sums of the data in one pass, in memory that does not depend on the number of rows.
@@ -231,24 +235,36 @@ class FeatureGP(nn.Module):
 
     def sum_rows(self, data: Data, *, share: Share = WHOLE) -> RunningSums:
         """The row sums of a share of the data, added up in one matrix."""
-        sums = RunningSums()
+        sums, frozen = RunningSums(), self.freeze()
         for rows in as_source(data).part(share):
-            self._add_rows(sums, rows)
+            self._add_rows(sums, rows, frozen)
             del rows  # not kept while the next chunk passes
         return sums
 
     def sum_statistics(self, source: Source) -> FeatureStatistics:
         """:meth:`statistics` in the model's own float type."""
-        sums = RunningSums()
-        source.sums.each_chunk(source, lambda rows: self._add_rows(sums, rows))
+        sums, frozen = RunningSums(), self.freeze()
+        source.sums.each_chunk(source, lambda rows: self._add_rows(sums, rows, frozen))
         return source.sums.sum_statistics(() if sums.is_empty else (sums.total(),))
 
-    def _add_rows(self, sums: RunningSums, rows: Rows) -> None:
-        features, log_scale = self.checked_forward(rows)
-        try:
-            sums.add(features, rows.observed, log_scale, counts=rows.counts)
-        except DataError as error:
-            raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
+    def _add_rows(self, sums: RunningSums, rows: Rows, frozen: FrozenModel | None = None) -> None:
+        for part, features, log_scale in self._pieces(rows, frozen):
+            try:
+                sums.add(features, part.observed, log_scale, counts=part.counts)
+            except DataError as error:
+                raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
+
+    def _pieces(self, rows: Rows, frozen: FrozenModel | None) -> Iterator[tuple[Rows, Tensor, Tensor | None]]:
+        """The rows with their features and log noise scales; in pieces, where the model is frozen."""
+        if frozen is None or rows.weights is not None:
+            yield rows, *self.checked_forward(rows)
+            return
+        self.check_columns(rows)
+        self.feature_dtype = torch.float64
+        for part, columns in pieces(rows.inputs):
+            features, log_scale = frozen(columns)
+            scales = None if log_scale is None else torch.from_numpy(log_scale)
+            yield rows.take(part), torch.from_numpy(features.T), scales
 
     @torch.no_grad()
     def likelihood(self, data: Data) -> MarginalLikelihood:
@@ -363,7 +379,8 @@ class FittedGP:
     def _freeze(self, rows: Rows) -> FrozenGP | None:
         """What predicts in less time than the modules, or None if these are not known or rows have weights."""
         if self._frozen == "not made":
-            self._frozen = frozen_gp(self.model.feature_map, self.model.noise, self.model.output_scale, self.posterior)
+            frozen = self.model.freeze()
+            self._frozen = None if frozen is None else FrozenGP(frozen, self.posterior)
         self.model.check_columns(rows)
         return self._frozen if rows.weights is None else None
 

@@ -83,14 +83,14 @@ class BatchedNetworks:
             self._outputs.append(output)
             self._kept.append(kept)
         if self._head:
-            return torch.baddbmm(self._head[1], self._outputs[-1], self._head[0])
+            return times_vector(self._outputs[-1], self._head[0]).add_(self._head[1])
         return self._outputs[-1]
 
     @torch.no_grad()
     def backward(self, gradient: Tensor) -> None:
         """Set ``.grad`` of all parameters from the gradient in what the last :meth:`forward` returned."""
         if self._head:
-            self._head[0].grad = torch.bmm(self._outputs[-1].mT, gradient)
+            self._head[0].grad = times_vector(self._outputs[-1].mT, gradient)
             self._head[1].grad = gradient.sum(dim=1, keepdim=True)
             gradient = gradient * self._head[0].mT
         for layer in range(len(self._weights) - 1, -1, -1):
@@ -135,6 +135,11 @@ class BatchedNetworks:
                 linear.weight.copy_(weight[member].t())
                 linear.bias.copy_(bias[member, 0])
         return self._networks
+
+
+def times_vector(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """``(members, n, k)`` times ``(members, k, 1)``; vectors first, this takes a quarter of the time."""
+    return torch.bmm(vectors.mT, matrices.mT).mT
 
 
 def _embedding(network: ComposedFeatures) -> PeriodicEmbedding:

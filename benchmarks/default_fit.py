@@ -2,6 +2,7 @@
 
     python -m benchmarks.default_fit                       # 2,000, 10,000 and 40,000 rows of 20 columns: three minutes
     python -m benchmarks.default_fit --growth --methods LightGBM low medium    # an hour, for the figure of growth
+    python -m benchmarks.default_fit --predict             # what predictions of a fit to 40,000 rows take: a minute
 
 The table is made: a function of six of the columns with interactions, noise whose deviation depends on a column, and
 fourteen columns that say nothing. A tenth as many rows are held out, at most 100,000. All cores are used, as
@@ -96,6 +97,34 @@ def measure(rows: int, method: str) -> dict[str, Any]:
     )
 
 
+def measure_prediction(effort: str, rows: int = 40_000, new: int = 50_000) -> dict[str, Any]:
+    """Microseconds per row and thread of what a fit predicts, and milliseconds of a single row, medians of rounds."""
+    from finitegp import GPRegressor
+
+    gp = GPRegressor(effort=effort).fit(*make_table(rows, seed=0))
+    inputs, _ = make_table(new, seed=1)
+    verbs: dict[str, Callable[[Array], object]] = {
+        "mean": gp.predict,
+        "std": lambda rows: gp.predict(rows, return_std=True),
+        "interval": gp.predict_interval,
+    }
+    found: dict[str, Any] = {"rows": rows, "columns": COLUMNS, "effort": effort, "threads": torch.get_num_threads()}
+
+    def seconds(predict: Callable[[Array], object], chosen: Array, rounds: int) -> float:
+        predict(chosen)
+        taken = []
+        for _ in range(rounds):
+            started = time.perf_counter()
+            predict(chosen)
+            taken.append(time.perf_counter() - started)
+        return median(taken)
+
+    for name, predict in verbs.items():
+        found[f"{name}_microseconds"] = 1e6 * torch.get_num_threads() * seconds(predict, inputs, 3) / new
+        found[f"{name}_of_one_row_milliseconds"] = 1e3 * seconds(predict, inputs[:1], 50)
+    return found
+
+
 def compare(found: list[dict[str, Any]], stored: list[dict[str, Any]]) -> list[str]:
     """Seconds in units of LightGBM's in the same run, beside those of the stored lines."""
 
@@ -171,7 +200,14 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--growth", action="store_true", help="for the figure of growth; without --rows its sizes")
+    parser.add_argument("--predict", action="store_true", help="what predictions take, instead of fits")
     arguments = parser.parse_args()
+    if arguments.predict:
+        for effort in ("low", "medium"):
+            found = [measure_prediction(effort)]
+            record("predict", found, same=("rows", "effort", "threads"))
+            print(found[0], flush=True)
+        return
     path = RESULTS / "default_fit.jsonl"
     stored = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     torch.zeros(1)  # loaded before anything is timed

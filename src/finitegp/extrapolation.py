@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .errors import ModelFileError
-from .features import SoftClip
+from .frozen import compressed
 from .linalg import cholesky
 
 Array = npt.NDArray[np.float64]
@@ -168,11 +168,14 @@ class ExcessVariance:
     def by_column(self, inputs: Tensor | Array) -> Tensor:
         """``(rows, columns)`` the part of the variance that comes of each column alone."""
         rows = torch.as_tensor(inputs, dtype=torch.float64)
+        outside = self.outside(rows)
+        if not bool(outside.any()):  # as nearly always
+            return outside
         scaled = rows / self.units
         below, above = scaled < self.run_starts[:, 0], scaled > self.run_ends[:, -1]
         low, high = self.factors.unbind(dim=1)
         factors = torch.where(below, low, torch.where(above, high, (low * high).sqrt()))
-        return factors * growth(self.outside(rows)) * self.effects
+        return factors * growth(outside) * self.effects
 
     def beyond_centres(self, inputs: Tensor | Array) -> Tensor:
         """``(rows,)`` by how much squared distances to the nearest centre exceed what is still inside."""
@@ -266,7 +269,7 @@ class _CheapModel:
 
     def __init__(self, inputs: Array, targets: Array, effects: Array, rng: np.random.Generator) -> None:
         weights = np.sqrt(effects + 0.01 * effects.sum() + 1e-12)
-        rows = _clip(inputs) * weights / np.linalg.norm(weights)
+        rows = compressed(inputs) * weights / np.linalg.norm(weights)
         normal = rng.normal(size=(rows.shape[1], CHEAP_FREQUENCIES))
         lengths = np.repeat([0.5, 2.0], CHEAP_FREQUENCIES // 2)
         # Matern 3/2: Student's t with three degrees of freedom.
@@ -313,23 +316,23 @@ def factor_needed(squares: Array, variance: float | Array, modelled: Array) -> f
     return float(10.0**high)
 
 
-def _clip(inputs: Array) -> Array:
-    clipped: Array = SoftClip(inputs.shape[1]).double()(torch.from_numpy(inputs)).numpy()
-    return clipped
-
-
 def _coordinates(inputs: Array, effects: Array) -> Array:
     weighted = np.empty_like(inputs)
     for start in range(0, len(inputs), PIECE):
-        weighted[start : start + PIECE] = _clip(inputs[start : start + PIECE]) * np.sqrt(effects)
+        weighted[start : start + PIECE] = compressed(inputs[start : start + PIECE]) * np.sqrt(effects)
     return weighted
 
 
 def _nearest(coordinates: Array, centres: Array) -> Array:
     """``(rows,)`` squared distances to the nearest centre."""
-    parts = torch.split(torch.from_numpy(coordinates), PIECE)
-    near = [torch.cdist(part, torch.from_numpy(centres)).min(dim=1).values.square() for part in parts if len(part)]
-    return torch.cat(near).numpy() if near else np.zeros(0)
+    found = np.empty(len(coordinates))
+    squares = np.square(centres).sum(axis=1)[:, None]
+    for start in range(0, len(coordinates), PIECE):
+        rows = coordinates[start : start + PIECE]
+        # Those of the row itself are the same for all centres.
+        nearest = (squares - 2.0 * centres @ rows.T).min(axis=0)
+        found[start : start + PIECE] = np.maximum(nearest + np.square(rows).sum(axis=1), 0.0)
+    return found
 
 
 def _seen(inputs: Array, units: Array | None = None) -> tuple[Array, Array, Array]:
@@ -363,6 +366,8 @@ def _slack(inputs: Array, held_out: Array, units: Array) -> Array:
 
 def _distance(values: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
     """``(columns, rows)`` distance of each value to the nearest stretch of its column."""
+    if starts.shape[1] == 1:
+        return torch.maximum(starts - values, values - ends).clamp(min=0.0, max=_FARTHEST)
     after = torch.searchsorted(starts, values, right=True)
     last = starts.shape[1] - 1
     # The stretch that begins at or before a value, and the next one.

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from numpy.typing import ArrayLike
@@ -21,6 +21,7 @@ from .features import count_features
 from .features.base import Pullback, PullbackMap
 from .features.composition import Combining
 from .features.landmarks import landmark_parts, landmarks_of, residual_variance
+from .frozen import FrozenGP, FrozenModel, pieces
 from .likelihood import (
     MarginalLikelihood,
     NoiseOptimum,
@@ -186,15 +187,22 @@ class FeatureGP(nn.Module):
 
     def checked_inputs(self, rows: Rows) -> Tensor:
         """The inputs of one chunk in the model's type and on its device, with their number of columns checked."""
-        inputs = rows.inputs.to(device=self.device, dtype=self.dtype)
-        expected = getattr(self.feature_map, "input_dim", None)
-        if isinstance(expected, int) and inputs.shape[1] != expected:
-            raise DataError(f"The feature map takes {expected} input columns, but got {inputs.shape[1]}.")
-        return inputs
+        self.check_columns(rows)
+        return rows.inputs.to(device=self.device, dtype=self.dtype)
+
+    def check_columns(self, rows: Rows) -> None:
+        """Raise an error if the feature map takes another number of columns."""
+        expected, columns = getattr(self.feature_map, "input_dim", None), rows.inputs.shape[1]
+        if isinstance(expected, int) and columns != expected:
+            raise DataError(f"The feature map takes {expected} input columns, but got {columns}.")
 
     def exact_copy(self) -> FeatureGP:
         """A float64 copy in evaluation mode that shares no memory with this model."""
         return copy.deepcopy(self).to(torch.float64).eval()
+
+    def freeze(self) -> FrozenModel | None:
+        """Features and noise with their present values in less time than the modules take; None if these are others."""
+        return FrozenModel.of(self.feature_map, self.noise, self.output_scale)
 
     @torch.no_grad()
     def statistics(self, data: Data) -> FeatureStatistics:
@@ -204,7 +212,7 @@ class FeatureGP(nn.Module):
         """
         exact = self.exact_copy()
         source = as_source(data)
-        return source.sums.sum_rows(source, exact.add_rows)
+        return exact.sum_statistics(source)
 
     def partial_statistics(self, data: Data, *, share: Share = WHOLE) -> Iterator[FeatureStatistics]:
         """The row sums of each chunk in turn, in the model's own float type (:meth:`statistics` uses float64)."""
@@ -216,25 +224,38 @@ class FeatureGP(nn.Module):
 
     def sum_rows(self, data: Data, *, share: Share = WHOLE) -> RunningSums:
         """The row sums of a share of the data, added up in one matrix."""
-        sums = RunningSums()
+        sums, frozen = RunningSums(), self.freeze()
         for rows in as_source(data).part(share):
-            self.add_rows(sums, rows)
+            self.add_rows(sums, rows, frozen)
             del rows  # not kept while the next chunk passes
         return sums
 
     def sum_statistics(self, source: Source) -> FeatureStatistics:
         """:meth:`statistics` in the model's own float type."""
-        return source.sums.sum_rows(source, self.add_rows)
+        frozen = self.freeze()
+        return source.sums.sum_rows(source, lambda sums, rows: self.add_rows(sums, rows, frozen))
 
-    def add_rows(self, sums: RunningSums, rows: Rows) -> None:
+    def add_rows(self, sums: RunningSums, rows: Rows, frozen: FrozenModel | None = None) -> None:
         """Add the row sums of one chunk, in the model's own float type."""
         if rows.targets is None:
             raise no_targets()
-        features, log_scale = self.checked_forward(rows)
-        try:
-            sums.add(features, rows.targets, log_scale, counts=rows.counts)
-        except DataError as error:
-            raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
+        for part, features, log_scale in self._pieces(rows, frozen):
+            try:
+                sums.add(features, part.observed, log_scale, counts=part.counts)
+            except DataError as error:
+                raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
+
+    def _pieces(self, rows: Rows, frozen: FrozenModel | None) -> Iterator[tuple[Rows, Tensor, Tensor | None]]:
+        """The rows with their features and log noise scales; in pieces, where the model is frozen."""
+        if frozen is None or rows.weights is not None:
+            yield rows, *self.checked_forward(rows)
+            return
+        self.check_columns(rows)
+        self.feature_rounding = 0.0
+        for part, columns in pieces(rows.inputs):
+            features, log_scale = frozen(columns)
+            scales = None if log_scale is None else torch.from_numpy(log_scale)
+            yield rows.take(part), torch.from_numpy(features.T), scales
 
     @torch.no_grad()
     def likelihood(self, data: Data) -> MarginalLikelihood:
@@ -247,7 +268,7 @@ class FeatureGP(nn.Module):
         """
         exact = self.exact_copy()
         source = as_source(data)
-        statistics = source.sums.sum_rows(source, exact.add_rows)
+        statistics = exact.sum_statistics(source)
         rounding = source.sums.largest(exact.feature_rounding)
 
         def residual_squares(weights: Tensor) -> float:
@@ -310,6 +331,11 @@ class FittedGP:
         check_at_least_one(chunk_size=chunk_size)
         self.chunk_size = chunk_size
         self._has_landmarks = landmarks_of(model.feature_map) is not None
+        self._frozen: FrozenGP | Literal["not made"] | None = "not made"
+
+    def __getstate__(self) -> dict[str, object]:
+        """Everything but what is made of it."""
+        return self.__dict__ | {"_frozen": "not made"}
 
     @torch.no_grad()
     def predict(
@@ -330,6 +356,9 @@ class FittedGP:
     @torch.no_grad()
     def predict_rows(self, rows: Rows, *, return_covariance: bool = False) -> Prediction:
         """:meth:`predict` for rows whose values have been checked, all at once."""
+        frozen = None if return_covariance else self._freeze(rows)
+        if frozen is not None:
+            return frozen.predict(rows.inputs)
         features, log_scale = self.model.checked_forward(rows)
         found = self.posterior.predict(features, log_scale, return_covariance=return_covariance)
         if not self._has_landmarks:
@@ -338,6 +367,14 @@ class FittedGP:
             lost = self.residual_covariance(rows.inputs, features).to(found.covariance)
             found = replace(found, covariance=found.covariance + lost)
         return self._with_residual_variance(found, features)
+
+    def _freeze(self, rows: Rows) -> FrozenGP | None:
+        """What predicts in less time than the modules, or None if these are not known or rows have weights."""
+        if self._frozen == "not made":
+            frozen = self.model.freeze()
+            self._frozen = None if frozen is None else FrozenGP(frozen, self.posterior)
+        self.model.check_columns(rows)
+        return self._frozen if rows.weights is None else None
 
     def _with_residual_variance(self, found: Prediction, features: Tensor) -> Prediction:
         """The prediction with the variance that features on landmarks do not see."""
@@ -365,7 +402,10 @@ class FittedGP:
         """:meth:`predict_mean` for rows whose values have been checked, all at once."""
         weights = self.posterior.weight_mean
         feature_map = self.model.feature_map
-        if self._has_landmarks and isinstance(feature_map, Combining):
+        frozen = self._freeze(rows)
+        if frozen is not None:
+            mean = frozen.mean(rows.inputs)
+        elif self._has_landmarks and isinstance(feature_map, Combining):
             mean = feature_map.combine(self.model.checked_inputs(rows), math.sqrt(self.model.output_scale) * weights)
         else:
             mean = self.model.checked_forward(rows)[0].to(weights) @ weights

@@ -24,6 +24,7 @@ from .memory.plan import (
 )
 from .model import FittedGP
 from .scaled import ScaledGP
+from .trees import mask_bytes
 
 _PROBE_ROWS = 2
 
@@ -38,7 +39,7 @@ class PredictionSetting:
         num_parameters: Of all feature maps and noise.
         numbers_per_row: In the GP that takes most, while it predicts a row.
         landmarks: Of each GP, or 0: the factor of their kernel matrix is kept.
-        has_trees: Whether boosted trees have a part in the mean.
+        trees: Boosted trees that have a part in the mean.
         table_columns: Columns of the table, which go along into the output.
         table_rows: Rows of the table that are read at once.
         reading_bytes: What reading the table takes.
@@ -50,7 +51,7 @@ class PredictionSetting:
     num_parameters: int
     numbers_per_row: int
     landmarks: tuple[int, ...] = ()
-    has_trees: bool = False
+    trees: int = 0
     table_columns: int = 0
     table_rows: int = 0
     reading_bytes: int = 0
@@ -73,7 +74,7 @@ class PredictionSetting:
             num_columns=columns,
             num_features=tuple(fitted.posterior.num_features for fitted, _ in parts),
             num_parameters=trees + sum(t.numel() for fitted, _ in parts for t in fitted.model.state_dict().values()),
-            has_trees=trees > 0,
+            trees=0 if fit.trees is None else len(fit.trees.leaves),
             numbers_per_row=max(_numbers_per_row(fitted, width) for fitted, width in parts),
             landmarks=tuple(
                 each.num_features
@@ -127,9 +128,11 @@ def memory_bill(s: PredictionSetting) -> Iterator[Item]:
     yield Item("prediction", "decoded part of the table", s.reading_bytes)
     yield Item("prediction", "rows of the table and of the output", table)
     yield Item("prediction", "factors of the landmarks", 8 * sum(count**2 for count in s.landmarks))
+    yield Item("prediction", "blocks of each factor", 4 * squares)
     yield Item("prediction", "chunk in the model", 8 * s.chunk_size * (s.numbers_per_row + 8 * s.num_columns))
-    if s.has_trees:
+    if s.trees:
         yield Item("prediction", "rows in the trees", TREE_NUMBERS * 8 * TREES_AT_ONCE)
+        yield Item("prediction", "leaves that columns allow", mask_bytes(s.trees))
     yield Item("prediction", "distances to centres", 2 * 8 * PIECE * MOST_CENTRES)
 
 

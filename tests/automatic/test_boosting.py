@@ -15,7 +15,7 @@ from finitegp.errors import ModelFileError
 from finitegp.lite import load
 from finitegp.lite.program import sum_trees
 from finitegp.persistence import save_fit
-from finitegp.trees import BoostedTrees
+from finitegp.trees import NEVER, BoostedTrees
 
 QUICK = {"small_rows": 100, "most_rows_for_both": 0, "members": 2, "hidden": [16, 16], "steps": 80, "max_steps": 80}
 QUICK |= {"fourier_features": 16, "noise_steps": 30, "trees": 60}
@@ -45,6 +45,31 @@ def test_sum_of_trees_follows_each_row_to_its_leaf():
 
     np.testing.assert_allclose(sum_trees(inputs, columns, thresholds, leaves), [by_hand(row) for row in inputs])
     assert sum_trees(inputs[:0], columns, thresholds, leaves).shape == (0,)
+
+
+@pytest.mark.parametrize("ends", [0.0, 0.4, 1.0])
+def test_many_rows_come_to_the_leaves_that_each_of_them_walks_to(ends):
+    """Complete trees of depth four, and trees whose branches end early; values at thresholds go left."""
+    random = np.random.default_rng(0)
+    columns = random.integers(0, 3, size=(40, 15))
+    thresholds = random.integers(-4, 5, size=(40, 15)).astype(float)
+    thresholds[random.random(thresholds.shape) < ends] = NEVER
+    trees = BoostedTrees(columns, thresholds, random.normal(size=(40, 16)))
+    inputs = random.integers(-6, 7, size=(1000, 3)).astype(float)
+    expected = sum_trees(inputs, columns, thresholds, trees.leaves)
+    assert trees._masks is not None
+    np.testing.assert_array_equal(trees.predict(inputs), expected)
+    np.testing.assert_array_equal(trees.predict(inputs[:5]), expected[:5])
+    inputs[3, 1] = 2.0 * NEVER  # beyond everything that a fit predicts
+    np.testing.assert_array_equal(trees.predict(inputs), sum_trees(inputs, columns, thresholds, trees.leaves))
+
+
+def test_trees_of_many_leaves_are_walked_down():
+    random = np.random.default_rng(0)
+    parts = random.integers(0, 3, size=(7, 31)), random.normal(size=(7, 31)), random.normal(size=(7, 32))
+    trees, inputs = BoostedTrees(*parts), random.normal(size=(300, 3))
+    assert trees._masks is None
+    np.testing.assert_array_equal(trees.predict(inputs), sum_trees(inputs, *parts))
 
 
 def test_trees_are_those_of_scikit_learn():

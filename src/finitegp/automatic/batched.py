@@ -70,47 +70,47 @@ class BatchedNetworks:
         """Features ``(members, rows, width)``, or outputs ``(members, rows, 1)``, of ``(members, rows, columns)``."""
         frequencies, phases, weights, offsets = (self._by_column(parameter) for parameter in self._embedding)
         members, rows, columns = inputs.shape
-        # Each column of each member is one matrix of a batched product.
-        self._inputs = inputs.transpose(1, 2).reshape(members * columns, rows, 1)
-        self._angles = torch.baddbmm(phases, self._inputs, frequencies, alpha=2.0 * math.pi)
+        # Each column of each member is one matrix of a batched product. Rows come last here: products of a few outputs
+        # with many rows take a fifth of the time of those of many rows with a few outputs.
+        self._inputs = inputs.transpose(1, 2).reshape(members * columns, 1, rows)
+        self._angles = torch.addcmul(phases.mT, self._inputs, frequencies.mT, value=2.0 * math.pi)
         self._cosines = self._angles.cos()
-        embedded = torch.cat((self._inputs, torch.baddbmm(offsets, self._cosines, weights)), dim=2)
-        embedded = embedded.view(members, columns, rows, self._width).transpose(1, 2)
-        self._outputs = [embedded.reshape(members, rows, columns * self._width)]
+        embedded = torch.cat((self._inputs, torch.baddbmm(offsets.mT, weights.mT, self._cosines)), dim=1)
+        self._outputs = [embedded.view(members, columns * self._width, rows).mT]
         self._kept = []
         for weight, bias in zip(self._weights, self._biases, strict=True):
             output, kept = self._activate(torch.baddbmm(bias, self._outputs[-1], weight))
             self._outputs.append(output)
             self._kept.append(kept)
         if self._head:
-            return torch.baddbmm(self._head[1], self._outputs[-1], self._head[0])
+            return times_vector(self._outputs[-1], self._head[0]).add_(self._head[1])
         return self._outputs[-1]
 
     @torch.no_grad()
     def backward(self, gradient: Tensor) -> None:
         """Set ``.grad`` of all parameters from the gradient in what the last :meth:`forward` returned."""
         if self._head:
-            self._head[0].grad = torch.bmm(self._outputs[-1].mT, gradient)
+            self._head[0].grad = times_vector(self._outputs[-1].mT, gradient)
             self._head[1].grad = gradient.sum(dim=1, keepdim=True)
             gradient = gradient * self._head[0].mT
         for layer in range(len(self._weights) - 1, -1, -1):
             gradient = self._activation_backward(gradient, self._kept[layer])
             self._weights[layer].grad = torch.bmm(self._outputs[layer].mT, gradient)
             self._biases[layer].grad = gradient.sum(dim=1, keepdim=True)
-            gradient = torch.bmm(gradient, self._weights[layer].mT)
-        self._embedding_backward(gradient)
+            if layer:
+                gradient = torch.bmm(gradient, self._weights[layer].mT)
+        self._embedding_backward(torch.bmm(self._weights[0], gradient.mT))
 
     def _embedding_backward(self, gradient: Tensor) -> None:
-        members, rows, _ = gradient.shape
-        by_column = gradient.view(members, rows, self._columns, self._width).transpose(1, 2)
-        by_output = by_column[..., 1:].reshape(members * self._columns, rows, self._width - 1)
+        """From the gradient in what is embedded, ``(members, columns * width, rows)``."""
+        by_output = gradient.view(self.members * self._columns, self._width, -1)[:, 1:]
         weights = self._by_column(self._embedding[2])
-        by_angle = torch.bmm(by_output, weights.mT).mul_(self._angles.sin_()).neg_()
+        by_angle = torch.bmm(weights, by_output).mul_(self._angles.sin_()).neg_()
         gradients = (
-            torch.bmm(self._inputs.mT, by_angle).mul_(2.0 * math.pi),
-            by_angle.sum(dim=1),
-            torch.bmm(self._cosines.mT, by_output),
-            by_output.sum(dim=1),
+            torch.bmm(by_angle, self._inputs.mT).mul_(2.0 * math.pi),
+            by_angle.sum(dim=2),
+            torch.bmm(self._cosines, by_output.mT),
+            by_output.sum(dim=2),
         )
         for parameter, found in zip(self._embedding, gradients, strict=True):
             parameter.grad = found.view(parameter.shape)
@@ -135,6 +135,11 @@ class BatchedNetworks:
                 linear.weight.copy_(weight[member].t())
                 linear.bias.copy_(bias[member, 0])
         return self._networks
+
+
+def times_vector(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """``(members, n, k)`` times ``(members, k, 1)``; vectors first, this takes a quarter of the time."""
+    return torch.bmm(vectors.mT, matrices.mT).mT
 
 
 def _embedding(network: ComposedFeatures) -> PeriodicEmbedding:

@@ -15,11 +15,11 @@ from ..devices import CPU, exact_device, in_float64
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
 from ..likelihood import optimal_noise
 from ..posterior import WeightPosterior
+from ..processes import in_parallel
 from ..stages import StoredTensors, open_stages
 from ..statistics import RunningSums
 from .batched import BatchedNetworks
 from .lagged_training import train_lagged
-from .processes import in_parallel
 from .settings import AutoSettings
 from .table import Array, Index, Table, with_score
 

@@ -27,12 +27,12 @@ from ..lite.fits import row_hashes
 from ..memory import MemoryPlan, parse_bytes, return_freed_memory
 from ..memory.plan import Described
 from ..prediction_memory import PredictionSetting, plan_prediction
+from ..processes import count_processes
 from ..scaled import ScaledGP
 from ..stages import is_resumable
 from .budget import BudgetedFit, count_columns
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
-from .processes import count_processes
 from .seconds import Work, expected_seconds, within_seconds
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table

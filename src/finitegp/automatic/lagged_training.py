@@ -12,7 +12,7 @@ from ..devices import CPU, exact_device, in_float64
 from ..errors import NumericalError
 from ..linalg import CholeskyFactor, cholesky
 from ..schedules import FlatAdamW, cosine_decay
-from .batched import BatchedNetworks
+from .batched import BatchedNetworks, times_vector
 from .settings import AutoSettings
 from .table import Index
 
@@ -164,14 +164,14 @@ class LaggedHeads:
         """``(members, rows)`` counts times weights by noise, which have a mean of one."""
         if self.log_slopes is None:
             return counts
-        logs = torch.bmm(features, self.log_slopes)[:, :, 0]
+        logs = times_vector(features, self.log_slopes)[:, :, 0]
         weights = logs.mul_(-_WEIGHT_POWER).exp_().clamp_(*_WEIGHT_LIMITS)
         weights = weights.div_(weights.mean(dim=1, keepdim=True))
         return weights if counts is None else weights * counts
 
     def gradient(self, features: Tensor, targets: Tensor, counts: Tensor | None) -> Tensor:
         """Of the mean over the batch of the NLML per row, in the features ``(members, rows, width)``."""
-        residuals = torch.bmm(features, self.weights).sub_(targets[:, :, None])
+        residuals = times_vector(features, self.weights).sub_(targets[:, :, None])
         scale = 1.0 / features.shape[1] if counts is None else counts[:, :, None] / features.shape[1]
         squares = residuals.square() if counts is None else residuals.square() * counts[:, :, None]
         self._pending_squares.append(squares.mean(dim=(1, 2)))
@@ -181,7 +181,7 @@ class LaggedHeads:
         # Errors far beyond the noise pull no harder: one of them would undo what many steps have learned.
         deviations = noise.sqrt()
         slopes = residuals.div_(deviations).clamp_(-_FARTHEST_PULL, _FARTHEST_PULL).div_(deviations)
-        return torch.baddbmm(torch.bmm(features, self.inverse), slopes, self.weights.mT).mul_(scale)
+        return torch.bmm(features, self.inverse).addcmul_(slopes, self.weights.mT).mul_(scale)
 
     def take_up(self, features: Tensor, targets: Tensor, counts: Tensor | None) -> None:
         """Keep a batch for the next refresh."""
@@ -196,7 +196,7 @@ class LaggedHeads:
         self._mean_log.lerp_(mean, 1.0 / min(max(self._refreshes, 1) * BLOCK, _WINDOW))
         logs = (self._logs - self._mean_log)[:, :, None]
         logs = logs if counts is None else logs * root
-        self._pending_logs.append(torch.bmm(features.mT, logs))
+        self._pending_logs.append(times_vector(features.mT, logs))
         self._logs = None
 
     def refresh(self) -> None:
@@ -207,7 +207,7 @@ class LaggedHeads:
         if self._pending_squares:
             self._set_noise(rows, forget)
         self._gram.mul_(forget).add_(torch.bmm(features.mT, features).to(self._exact))
-        self._projection.mul_(forget).add_(torch.bmm(features.mT, targets).to(self._exact))
+        self._projection.mul_(forget).add_(times_vector(features.mT, targets).to(self._exact))
         for product in self._pending_logs:
             self._log_projection.mul_(1.0 - 1.0 / _WINDOW).add_(product.to(self._exact))
         self._tracked_rows = self._tracked_rows * forget + rows
@@ -251,10 +251,16 @@ class LaggedHeads:
 
 def _factor(regularized: Tensor, noise: float) -> CholeskyFactor:
     """A factor for one more step of training: sums of float32 products may lie below zero by more than the noise."""
-    size, identity = float(regularized.diagonal().mean()), torch.eye(len(regularized)).to(regularized)
+    size = float(regularized.diagonal().mean())
     for ridge in _RIDGES:
         try:
-            return cholesky(regularized + ridge * size * identity, noise_variance=noise)
+            return cholesky(regularized if ridge == 0.0 else _raised(regularized, ridge * size), noise_variance=noise)
         except NumericalError:
             continue
-    return cholesky(regularized + size * identity, noise_variance=noise)
+    return cholesky(_raised(regularized, size), noise_variance=noise)
+
+
+def _raised(matrix: Tensor, ridge: float) -> Tensor:
+    raised = matrix.clone()
+    raised.diagonal().add_(ridge)
+    return raised

@@ -16,6 +16,7 @@ from ..error_shape import Shape
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
+from ..processes import count_processes, in_parallel, with_one_thread
 from ..statistics import FeatureStatistics, RunningSums, Share, sum_statistics
 from ..trees import BoostedTrees
 from .boosting import fit_trees
@@ -24,7 +25,6 @@ from .ensemble import Ensemble, train_ensemble
 from .joined import make_joined_model, with_prior
 from .lagged_training import count_steps
 from .noise_networks import fit_noise_networks, log_noise_scale
-from .processes import count_processes, in_parallel, with_one_thread
 from .settings import AutoSettings
 from .table import Array, Table
 

@@ -15,6 +15,7 @@ from ..extrapolation import CHEAP_FREQUENCIES, CLUSTERED_ROWS, MODELS, MOST_CENT
 from ..linalg import GRAM_BLOCK_ROWS
 from ..lite.program import TREE_NUMBERS, TREES_AT_ONCE
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, Part, find_plan
+from ..trees import mask_bytes
 from .boosting import boosting_bytes, tree_bytes
 from .ensemble import LARGEST_GROUP, embedding_shape, fold_size
 from .lagged_training import BLOCK
@@ -214,7 +215,7 @@ def _trees(fit: LargeTableSetting) -> Iterator[Item]:
     yield _folds("trees", fit)
     growing = boosting_bytes(rows, fit.columns, fit.settings.trees) + 16 * held_out
     yield Item("trees", "binned rows, histograms and trees that grow", growing)
-    yield Item("trees", "trees", tree_bytes(fit.settings.trees))
+    yield Item("trees", "trees", tree_bytes(fit.settings.trees) + mask_bytes(fit.settings.trees))
 
 
 def _extrapolation(fit: LargeTableSetting) -> Iterator[Item]:
@@ -300,8 +301,9 @@ def _prediction(fit: LargeTableSetting) -> Iterator[Item]:
     chunk = fit.settings.chunk_size
     yield from _model("prediction", fit, 1)
     if fit.settings.trees:
-        yield Item("prediction", "trees", tree_bytes(fit.settings.trees) + TREE_NUMBERS * 8 * TREES_AT_ONCE)
-    yield Item("prediction", "posterior", 2 * _matrix(fit))
+        walks = TREE_NUMBERS * 8 * TREES_AT_ONCE + mask_bytes(fit.settings.trees)
+        yield Item("prediction", "trees", tree_bytes(fit.settings.trees) + walks)
+    yield Item("prediction", "posterior, and blocks of its factor", 2 * _matrix(fit) + _matrix(fit) // 2)
     numbers = max(_numbers_per_row(fit), 4 * fit.num_features) + 8 * fit.columns
     yield Item("prediction", "chunk in the features", 8 * chunk * numbers)
     yield Item("prediction", "distances to centres", 8 * 2 * PIECE * MOST_CENTRES)

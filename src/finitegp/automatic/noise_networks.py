@@ -14,12 +14,12 @@ from torch.nn import functional
 from ..devices import CPU, in_float64
 from ..features import ComposedFeatures, MLPFeatures, PeriodicEmbedding, SoftClip
 from ..noise import InputNoise, MeanVariance, SmoothFloor
+from ..processes import in_parallel
 from ..schedules import FlatAdamW, cosine_decay
 from ..stages import StoredTensors, open_stages
 from .batched import BatchedNetworks
 from .ensemble import clip_rows, relative_counts
 from .lagged_training import draw_batches
-from .processes import in_parallel
 from .settings import AutoSettings
 from .table import Array, Table
 

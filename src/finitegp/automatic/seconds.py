@@ -11,6 +11,7 @@ import torch
 
 from ..devices import CPU
 from ..kernel_gp import KernelForm, KernelGP, KernelRows
+from ..processes import with_one_thread
 from ..schedules import FlatAdamW
 from ..stages import open_stages
 from .batched import BatchedNetworks
@@ -19,7 +20,6 @@ from .kernels import FORMS
 from .lagged_training import BLOCK, LaggedHeads, count_steps
 from .large_table import count_fourier, count_validation, trains_in_processes
 from .noise_networks import BATCH_SIZE, make_noise_network
-from .processes import with_one_thread
 from .settings import AutoSettings
 from .small_table import ENOUGH_JUDGES
 

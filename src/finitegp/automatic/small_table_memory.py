@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..lite.program import TREE_NUMBERS, TREES_AT_ONCE
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, find_plan
+from ..trees import mask_bytes
 from .boosting import boosting_bytes, tree_bytes
 from .kernels import FORMS
 
@@ -66,10 +67,12 @@ def memory_bill(fit: SmallTableSetting) -> Iterator[Item]:
     if fit.trees:
         growing = threads * boosting_bytes(fit.rows, fit.columns, fit.trees)
         yield Item("trees", "binned rows, histograms and trees that grow", growing)
+        yield Item("trees", "leaves that columns allow", mask_bytes(fit.trees))
         yield Item("trees", "rows as each number of trees predicts them", 2 * 8 * fit.trees * fit.rows)
         for phase in ("trees", "conditioning", "spread and extrapolation", "prediction"):
             yield Item(phase, "trees", tree_bytes(fit.trees))
-        yield Item("prediction", "rows in the trees", TREE_NUMBERS * 8 * TREES_AT_ONCE)
+        walks = TREE_NUMBERS * 8 * TREES_AT_ONCE + mask_bytes(fit.trees)
+        yield Item("prediction", "rows in the trees", walks)
     # That of the spread is one more kernel; then a posterior without outer rows.
     yield Item("spread and extrapolation", "model of the spread, and work space", (3 + 7) * matrix)
     yield Item("prediction", kept, 3 * (stationary + 1) * matrix)

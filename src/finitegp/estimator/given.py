@@ -16,7 +16,6 @@ from torch import nn
 from ..algorithms import BSGD, SCGD, Lagged, Minimax
 from ..algorithms.base import Algorithm
 from ..automatic.fit import fit_target_scaler
-from ..automatic.processes import with_one_thread
 from ..callbacks import Callback, ProgressBar, Validation
 from ..component import Component
 from ..data import ArraySource
@@ -25,6 +24,7 @@ from ..features import ConcatenatedFeatures, ConstantFeatures, FourierFeatures, 
 from ..full_batch import fit_full_batch
 from ..model import FeatureGP
 from ..noise import ConstantNoise, InputNoise, NoiseModel
+from ..processes import with_one_thread
 from ..scaled import ScaledGP
 from ..schedules import cosine_decay, make_optimizer
 from ..training import train

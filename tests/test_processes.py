@@ -3,8 +3,9 @@
 import threading
 
 import pytest
+import torch
 
-from finitegp.automatic.processes import in_parallel
+from finitegp.processes import in_parallel, in_threads
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -21,3 +22,18 @@ def test_results_come_as_jobs_end():
     assert next(results) == 1
     told.set()
     assert next(results) is True
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_have_one_thread_each_and_leave_the_setting(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = in_threads(lambda number: (number, torch.get_num_threads()), [(number,) for number in range(5)])
+        assert found == [(number, 1) for number in range(5)]
+        assert torch.get_num_threads() == threads
+        with pytest.raises(ZeroDivisionError):
+            in_threads(lambda number: 1 // number, [(1,), (0,)])
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

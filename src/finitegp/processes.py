@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import ParamSpec, TypeVar
 
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
@@ -61,3 +62,26 @@ def with_one_thread(
             return function(*job, **options)
     finally:
         torch.set_num_threads(threads)
+
+
+def in_threads(function: Callable[..., _Result], jobs: Sequence[tuple[object, ...]]) -> list[_Result]:
+    """Results of ``function(*job)``, with as many threads as torch may use, each of which has one for its operations.
+
+    So the results do not depend on how many there are.
+    """
+    threads = min(torch.get_num_threads(), len(jobs))
+    if threads < 2:
+        return [function(*job) for job in jobs]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(lambda job: function(*job), jobs))
+    finally:
+        torch.set_num_threads(before)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """Found once: to look for loaded libraries takes as long as the prediction of hundreds of rows."""
+    return ThreadpoolController()

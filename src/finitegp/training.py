@@ -12,12 +12,11 @@ from torch import Tensor
 
 from .algorithms.base import Algorithm
 from .arguments import check_arguments, check_at_least_one
-from .callbacks import Callback
 from .data.sampling import GATHERED_BATCHES, Sampler
 from .data.sources import Data
 from .distributed import ALONE, Ranks
 from .errors import DataError, NumericalError, warn_caller
-from .run import TrainingRun, copy_state, load_checkpoint
+from .run import Callback, TrainingRun, copy_state, load_checkpoint
 from .schedules import Schedule
 
 

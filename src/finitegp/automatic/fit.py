@@ -16,7 +16,7 @@ from ..arguments import check_arguments
 from ..component import student_component
 from ..conformal import ConformalScores
 from ..data import ArraySource, ScaledSource, Scaling, Source, as_source
-from ..data.scaling import Standardizer, check_magnitude, winsorized_standardizer
+from ..data.scaling import Standardizer, check_magnitude, fit_target_scaler, winsorized_standardizer
 from ..data.sources import Data
 from ..data.spool import spool_temporarily
 from ..devices import as_device
@@ -373,15 +373,6 @@ def _fit_large(
         conformal=ConformalScores.of(found.scores, "rows set aside"),
         record=record | found.record,
     )
-
-
-def fit_target_scaler(targets: Array, counts: Array | None = None, *, center: bool = True) -> Standardizer:
-    """Standardises targets, or divides them by their root mean square for a prior mean of zero."""
-    standardizer = Standardizer.fit(targets, counts, label="The target")
-    if center:
-        return standardizer
-    scale = np.sqrt(np.average(np.square(targets), weights=counts))
-    return Standardizer(mean=np.zeros(()), scale=np.where(scale > 0.0, scale, 1.0))
 
 
 def without_constant_columns(scaler: Standardizer, inputs: Array) -> Standardizer:

@@ -242,3 +242,12 @@ class Moments:
         scale = np.sqrt(self.variance)
         constant = (self.smallest == self.largest) | (scale == 0.0)
         return Standardizer(mean=self.mean.copy(), scale=np.where(constant, 1.0, scale))
+
+
+def fit_target_scaler(targets: _Array, counts: _Array | None = None, *, center: bool = True) -> Standardizer:
+    """Standardises targets, or divides them by their root mean square for a prior mean of zero."""
+    standardizer = Standardizer.fit(targets, counts, label="The target")
+    if center:
+        return standardizer
+    scale = np.sqrt(np.average(np.square(targets), weights=counts))
+    return Standardizer(mean=np.zeros(()), scale=np.where(scale > 0.0, scale, 1.0))

@@ -15,11 +15,10 @@ from torch import nn
 
 from ..algorithms import BSGD, SCGD, Lagged, Minimax
 from ..algorithms.base import Algorithm
-from ..automatic.fit import fit_target_scaler
 from ..callbacks import Callback, ProgressBar, Validation
 from ..component import Component
 from ..data import ArraySource
-from ..data.scaling import Standardizer
+from ..data.scaling import Standardizer, fit_target_scaler
 from ..features import ConcatenatedFeatures, ConstantFeatures, FourierFeatures, LinearFeatures, MLPFeatures
 from ..full_batch import fit_full_batch
 from ..model import FeatureGP

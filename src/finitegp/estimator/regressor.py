@@ -35,7 +35,7 @@ from .progress import stage_progress, tell_expected
 from .rows import FEW_ROWS, checked_inputs, checked_rows, is_constant, more_rows, rows_in_place
 
 if TYPE_CHECKING:
-    from ..export import OnnxExport
+    from ..export.onnx_graph import OnnxExport
 
 Array = npt.NDArray[np.float64]
 
@@ -331,7 +331,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
 
     def to_onnx(self, path: str | os.PathLike[str], *, double: bool = False, intervals: bool = True) -> OnnxExport:
         """Write the fitted regressor as an ONNX graph: :func:`finitegp.export.to_onnx`. Needs the extra ``onnx``."""
-        from ..export import to_onnx
+        from ..export.onnx_graph import to_onnx
 
         return to_onnx(self, path, double=double, intervals=intervals)
 

@@ -84,7 +84,7 @@ def described(model: Exportable) -> LiteModel:
             if hasattr(model, "save"):
                 model.save(path)
             else:
-                from ..persistence import save_fit
+                from ..persistence.fits import save_fit
 
                 save_fit(model, path)
             return read_model("it", *read_file(path))

@@ -34,7 +34,8 @@ def mish_with_derivative(inputs: Tensor) -> tuple[Tensor, Tensor]:
     r"""Mish, :math:`x \tanh(\log(1 + e^x))`, and its derivative, from one logistic function.
 
     With :math:`s = 1 / (1 + e^{-x})` and :math:`q = (1 - s)^2` the hyperbolic tangent is
-    :math:`t = s (2 - s) / (1 + q)`, without cancellation, and :math:`dt/dx = 4 s q / (1 + q)^2`. Torch's two kernels together take twice as long.
+    :math:`t = s (2 - s) / (1 + q)`, without cancellation, and :math:`dt/dx = 4 s q / (1 + q)^2`. Torch's two kernels
+    together take twice as long.
 
     Example:
         >>> output, derivative = mish_with_derivative(torch.tensor([-20.0, 0.0, 200.0]))

@@ -36,7 +36,7 @@ Array = npt.NDArray[np.float64]
 Step = Callable[[Array], Array]
 
 #: Rows that pass at once: a layer of them stays in a core's cache.
-PIECE_ROWS = 256
+PIECE_ROWS = 512
 
 
 class UnknownModuleError(Exception):

@@ -54,7 +54,7 @@ def frozen_map(module: nn.Module) -> Step | None:
         >>> frozen_map(nn.Bilinear(2, 2, 2)) is None
         True
     """
-    floating = [tensor for tensor in module.state_dict().values() if tensor.is_floating_point()]
+    floating = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point()]
     if any(tensor.dtype != torch.float64 or tensor.device.type != "cpu" for tensor in floating):
         return None
     try:
@@ -213,12 +213,12 @@ def _line(module: LinearFeatures) -> Step:
     slopes = np.exp(0.5 * _numbers(module.log_magnitude)).reshape(-1, 1)
     if module.log_bias_magnitude is None:
         return lambda x: x * slopes
-    constant = math.exp(0.5 * float(module.log_bias_magnitude.detach()))
+    constant = float(np.exp(0.5 * float(module.log_bias_magnitude.detach())))
     return lambda x: np.concatenate([x * slopes, np.full((1, x.shape[1]), constant)])
 
 
 def _constant(module: ConstantFeatures) -> Step:
-    constant = math.exp(0.5 * float(module.log_magnitude.detach()))
+    constant = float(np.exp(0.5 * float(module.log_magnitude.detach())))
     return lambda x: np.full((1, x.shape[1]), constant)
 
 
@@ -262,7 +262,8 @@ class FrozenModel:
     @classmethod
     def of(cls, feature_map: nn.Module, noise: NoiseModel, output_scale: float) -> FrozenModel | None:
         """Of a model's parts with their present values; None if they hold modules that are not known here."""
-        features, log_scale = frozen_map(feature_map), frozen_noise(noise)
+        with np.errstate(over="ignore"):  # in line searches: infinite features are refused where they are summed
+            features, log_scale = frozen_map(feature_map), frozen_noise(noise)
         return None if features is None or log_scale is None else cls(features, log_scale, output_scale)
 
     def __call__(self, columns: Array) -> tuple[Array, Array | None]:

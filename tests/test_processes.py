@@ -4,8 +4,9 @@ import threading
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from finitegp.processes import in_parallel, in_threads
+from finitegp.processes import in_parallel, in_threads, one_blas_thread
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -37,3 +38,23 @@ def test_threads_have_one_thread_each_and_leave_the_setting(threads):
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+def blas_threads():
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+def test_one_thread_of_blas_inside_and_as_many_as_before_outside():
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        with one_blas_thread() as mine:
+            assert mine
+            assert set(blas_threads()) == {1}
+            with one_blas_thread() as again:  # as by another thread that predicts meanwhile
+                assert not again
+                assert in_threads(lambda number: number, [(1,), (2,)]) == [1, 2]
+            assert set(blas_threads()) == {1}
+        assert blas_threads() == before
+        with pytest.raises(ZeroDivisionError), one_blas_thread():
+            1 / 0  # noqa: B018
+        assert blas_threads() == before

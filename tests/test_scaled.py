@@ -180,3 +180,19 @@ def test_errors_count_rows_over_chunks(stack, verb):
         getattr(stack.with_chunks(4), verb)(inputs)
     with pytest.raises(DataError, match="inputs have no rows"):
         getattr(stack, verb)(np.empty((0, 2)))
+
+
+def test_threads_do_not_change_predictions(gaussian):
+    new = make_rows(5000, seed=2)[0]
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append((gaussian.predict(new), gaussian.predict_mean(new)))
+    finally:
+        torch.set_num_threads(before)
+    (one, mean), (other, same_mean) = found
+    assert len(one.mean) == 5000
+    assert torch.equal(one.mean, other.mean)
+    assert torch.equal(one.variance, other.variance)
+    assert torch.equal(mean, same_mean)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import ParamSpec, TypeVar
 
@@ -69,16 +71,36 @@ def in_threads(function: Callable[..., _Result], jobs: Sequence[tuple[object, ..
 
     So the results do not depend on how many there are.
     """
-    threads = min(torch.get_num_threads(), len(jobs))
-    if threads < 2:
-        return [function(*job) for job in jobs]
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    with one_blas_thread() as mine:
+        before = torch.get_num_threads()
+        threads = min(before, len(jobs))
+        if threads < 2 or not mine:
+            return [function(*job) for job in jobs]
+        torch.set_num_threads(1)
+        try:
+            with ThreadPoolExecutor(threads) as pool:
+                return list(pool.map(lambda job: function(*job), jobs))
+        finally:
+            torch.set_num_threads(before)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[bool]:
+    """One thread for NumPy's products inside: on small ones, its threads wait for each other longer than they work.
+
+    The setting is that of all of the program. Whoever comes while another has changed it leaves it alone: False.
+    """
+    if not _CHANGING.acquire(blocking=False):
+        yield False
+        return
     try:
-        with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(lambda job: function(*job), jobs))
+        with _blas().limit(limits=1, user_api="blas"):
+            yield True
     finally:
-        torch.set_num_threads(before)
+        _CHANGING.release()
+
+
+_CHANGING = threading.Lock()
 
 
 @cache

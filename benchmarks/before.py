@@ -52,7 +52,7 @@ def scores(table: str, split: int, effort: str) -> dict:
     lower, upper = gp.predict_interval(asked, coverage=0.9)
     return {
         "rmse": float(np.sqrt(np.mean(np.square(gp.predict(asked) - held)))) / unit,
-        "nlpd": float(np.log(unit) - np.mean(gp.log_density(asked, held))),
+        "nlpd": -float(np.mean(gp.log_density(asked, held)) + np.log(unit)),
         "crps": 2.0 * float(np.mean(losses)) / unit,
         "held_90": float(np.mean((lower <= held) & (held <= upper))),
         "processor_seconds": seconds,

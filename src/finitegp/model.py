@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Literal, NamedTuple, cast
 
@@ -21,7 +21,7 @@ from .features import count_features
 from .features.base import Pullback, PullbackMap
 from .features.composition import Combining
 from .features.landmarks import landmark_parts, landmarks_of, residual_variance
-from .frozen import FrozenGP, FrozenModel, pieces
+from .frozen import PIECE_ROWS, FrozenGP, FrozenModel, pieces
 from .likelihood import (
     MarginalLikelihood,
     NoiseOptimum,
@@ -232,24 +232,28 @@ class FeatureGP(nn.Module):
 
     def sum_statistics(self, source: Source) -> FeatureStatistics:
         """:meth:`statistics` in the model's own float type."""
-        frozen = self.freeze()
+        few = source.num_data is not None and source.num_data <= PIECE_ROWS
+        frozen = None if few else self.freeze()  # to take a model apart pays for more rows than pass at once
         return source.sums.sum_rows(source, lambda sums, rows: self.add_rows(sums, rows, frozen))
 
     def add_rows(self, sums: RunningSums, rows: Rows, frozen: FrozenModel | None = None) -> None:
         """Add the row sums of one chunk, in the model's own float type."""
         if rows.targets is None:
             raise no_targets()
-        for part, features, log_scale in self._pieces(rows, frozen):
+        parts: Iterable[tuple[Rows, Tensor, Tensor | None]]
+        if frozen is None or rows.weights is not None:
+            parts = [(rows, *self.checked_forward(rows))]
+        else:
+            parts = self._pieces(rows, frozen)
+        for part, features, log_scale in parts:
+            assert part.targets is not None
             try:
-                sums.add(features, part.observed, log_scale, counts=part.counts)
+                sums.add(features, part.targets, log_scale, counts=part.counts)
             except DataError as error:
                 raise FeatureMapError(f"The feature map's output cannot be used: {error}") from error
 
-    def _pieces(self, rows: Rows, frozen: FrozenModel | None) -> Iterator[tuple[Rows, Tensor, Tensor | None]]:
-        """The rows with their features and log noise scales; in pieces, where the model is frozen."""
-        if frozen is None or rows.weights is not None:
-            yield rows, *self.checked_forward(rows)
-            return
+    def _pieces(self, rows: Rows, frozen: FrozenModel) -> Iterator[tuple[Rows, Tensor, Tensor | None]]:
+        """The rows in pieces, with their features and log noise scales."""
         self.check_columns(rows)
         self.feature_rounding = 0.0
         for part, columns in pieces(rows.inputs):

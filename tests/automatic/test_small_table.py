@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from finitegp.automatic import fit_auto
+from finitegp.automatic import fit_auto, small_table
 from finitegp.automatic.copies_and_outliers import are_copies, equal_rows
 from finitegp.automatic.kernels import FORMS, condition_kernel
 from finitegp.automatic.small_table import assign_folds, fit_small_table
@@ -210,3 +210,21 @@ def test_weights_are_no_evidence_of_little_noise():
         noise = min(float(part.fitted.posterior.noise_variance) for part in fit.components)
         assert noise > 0.01, name  # of a variance of about one
     assert max(error.values()) < 1.5 * error["none"]
+
+
+def test_a_kernel_that_was_taken_for_the_noise_is_learned_again_from_all_rows(monkeypatch):
+    """Rows that hyperparameters were not learned from may have near neighbours with other targets."""
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(120, 4))
+    inputs = np.concatenate([inputs, inputs + 1e-3 * random.normal(size=inputs.shape)])
+    targets = random.normal(size=len(inputs))
+
+    def without_noise(form, rows, starts, *, seed):
+        found = form.start(rows.inputs.shape[1])
+        if form.correlation is not None:
+            found[0], found[3:] = -10.0, -1.0  # no noise, and correlations that end before the next row
+        return found
+
+    monkeypatch.setattr(small_table, "fit_from_several_starts", without_noise)
+    fit = fit_auto(inputs, targets, effort="low", settings={"learning_rows": 60, "trees": 0}, seed=0)
+    assert np.median(fit.predict(random.normal(size=(50, 4))).std.numpy()) < 2.0

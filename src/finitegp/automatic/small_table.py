@@ -25,6 +25,8 @@ from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel, landmark_ro
 from .stacking import fit_spread, stack_kernels, stack_with_trees
 from .table import Table, with_score
 
+# Factors on variances from hundreds of rows and from twice as many differ by a tenth or two where both are right.
+_SAME_SCALE = 2.0
 _FEWEST_FOR_FOLDS = 5
 # With at least this number of rows that hyperparameters were not learned from, these alone judge, without refits.
 ENOUGH_JUDGES = 1000
@@ -170,7 +172,9 @@ class _Stack:
         rows = self.dithered.take(self.learning)
 
         def learn(number: int) -> Array:
-            return fit_from_several_starts(FORMS[names[number]], rows, starts, seed=self.seed)
+            form = FORMS[names[number]]
+            found = fit_from_several_starts(form, rows, starts, seed=self.seed)
+            return found if self._hold_for_all(form, found) else KernelGP(form, self.dithered).fit(found, steps=25)[0]
 
         shapes = [FORMS[name].start(num_columns).shape for name in names]
         parameters = {}
@@ -179,6 +183,19 @@ class _Stack:
             if self.progress is not None:
                 self.progress(name)
         return parameters
+
+    def _hold_for_all(self, form: KernelForm, parameters: Array) -> bool:
+        """Whether rows that hyperparameters were not learned from need about the same common factor on variances.
+
+        Without near neighbours, noise and a kernel that falls off at once are the same. Where the other rows bring
+        neighbours with other targets, a kernel that was taken for the noise needs a factor of hundreds.
+        """
+        if len(self.learning) == len(self.inputs):
+            return True
+        learned, all_rows = (
+            KernelPosterior(form, parameters, rows).scale for rows in (self.dithered.take(self.learning), self.dithered)
+        )
+        return all_rows < _SAME_SCALE * learned
 
     def fit(self, parameters: Mapping[str, Array], *, input_noise: bool, keep_rows: bool) -> _Fitted:
         """Weights, shapes, trees and spread by left-out rows, posteriors by all."""

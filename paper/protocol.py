@@ -6,6 +6,7 @@ cells (``paper/choices``, ``results/choices.md``); every other cell is then a pr
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,11 @@ import torch
 from torch import nn
 
 from finitegp.algorithms import Algorithm
+from finitegp.callbacks import ExactNLML
 from finitegp.data.scaling import Standardizer
+from finitegp.likelihood import negative_log_marginal_likelihood
+from finitegp.run import TrainingRun
+from finitegp.statistics import sum_statistics
 
 #: The setting of a cell that is run by the protocol.
 PAPER = {"protocol": "paper"}
@@ -72,3 +77,18 @@ class PaperAdadelta(torch.optim.Adadelta):
         super().step(closure)
         if noise_gradient is not None:
             self.log_variance.copy_(self.variance.clamp_(min=LEAST_NOISE_VARIANCE).log())
+
+
+class Looks(ExactNLML):
+    """The NLML after every epoch, with features in the network's own float type and sums in float64.
+
+    It takes half the time of float64 throughout and only chooses the iterate: what a cell reports is measured again.
+    """
+
+    def on_epoch(self, run: TrainingRun) -> None:
+        """Measure, and keep the best state."""
+        model = run.algorithm.model
+        statistics = sum_statistics(model.partial_statistics(run.sampler.data))
+        found = negative_log_marginal_likelihood(statistics, model.noise_variance, tolerance=math.inf)
+        run.metrics["nlml"] = found.nlml
+        run.record_best("nlml", found.nlml)

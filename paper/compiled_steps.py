@@ -1,0 +1,302 @@
+"""The loops of :mod:`paper.fused`, compiled by Numba on their first call and kept beside this file.
+
+A parameter comes as three arrays: its values and AdaDelta's averages of squared gradients and of squared changes.
+"""
+
+import numpy as np
+from numba import njit
+
+from .protocol import EPSILON, LEAST_NOISE_VARIANCE, RHO
+
+# Sums may be taken in any order, so that they use vector instructions; NaN and infinity keep their meaning.
+_SUMS = {"reassoc", "contract", "nsz"}
+_BLOCK = 16
+
+
+@njit(cache=True, error_model="numpy", fastmath=_SUMS)
+def _factorise_block(matrix, inverse, start, stop):
+    """Cholesky of a diagonal block in place, and the inverse of its factor; False if it is not positive definite."""
+    for i in range(start, stop):
+        for j in range(start, i + 1):
+            total = matrix[i, j]
+            for k in range(start, j):
+                total -= matrix[i, k] * matrix[j, k]
+            if i == j:
+                if not total > 0.0 or total > 1e300:  # NaN is not positive
+                    return False
+                matrix[i, i] = np.sqrt(total)
+            else:
+                matrix[i, j] = total / matrix[j, j]
+    for i in range(start, stop):
+        reciprocal = 1.0 / matrix[i, i]
+        for j in range(start, i):
+            inverse[i, j] = 0.0
+        for k in range(start, i):
+            factor = -matrix[i, k] * reciprocal
+            for j in range(start, k + 1):
+                inverse[i, j] += factor * inverse[k, j]
+        inverse[i, i] = reciprocal
+    return True
+
+
+@njit(cache=True, error_model="numpy")
+def inverse_factor(matrix, inverse):
+    """``L^-1`` into ``inverse`` for ``L L' = matrix``, which is overwritten; False if it is not positive definite."""
+    size = len(matrix)
+    inverse[:] = 0.0
+    for start in range(0, size, _BLOCK):
+        stop = min(start + _BLOCK, size)
+        if start:
+            row = np.ascontiguousarray(matrix[start:stop, :start])
+            below = np.ascontiguousarray(matrix[start:, :start])
+            matrix[start:, start:stop] -= np.dot(below, row.T)
+        if not _factorise_block(matrix, inverse, start, stop):
+            return False
+        corner = np.ascontiguousarray(inverse[start:stop, start:stop])
+        if stop < size:
+            matrix[stop:, start:stop] = np.dot(np.ascontiguousarray(matrix[stop:, start:stop]), corner.T)
+        if start:
+            earlier = np.ascontiguousarray(inverse[:start, :start])
+            inverse[start:stop, :start] = np.dot(corner, np.dot(row, earlier))
+            inverse[start:stop, :start] *= -1.0
+    return True
+
+
+@njit(cache=True, error_model="numpy")
+def _adadelta(values, gradients, squares, changes, factor, learning_rate):
+    """One step of AdaDelta on ``factor`` times the gradients."""
+    kind = values.dtype.type
+    rho, rest, epsilon = kind(RHO), kind(1.0 - RHO), kind(EPSILON)
+    rate, factor = kind(learning_rate), kind(factor)
+    for i in range(len(values)):
+        gradient = factor * gradients[i]
+        square = rho * squares[i] + rest * gradient * gradient
+        change = np.sqrt(changes[i] + epsilon) / np.sqrt(square + epsilon) * gradient
+        squares[i] = square
+        changes[i] = rho * changes[i] + rest * change * change
+        values[i] -= rate * change
+
+
+@njit(cache=True, error_model="numpy")
+def _step_noise(log_noise, squares, changes, gradient, num_data, learning_rate):
+    """AdaDelta on the noise variance itself, given the gradient per row in its logarithm."""
+    kind = log_noise.dtype.type
+    variance = np.exp(log_noise)
+    gradients = np.full(1, kind(gradient)) / variance
+    _adadelta(variance, gradients, squares, changes, num_data, learning_rate)
+    log_noise[0] = np.log(max(variance[0], kind(LEAST_NOISE_VARIANCE)))
+
+
+@njit(cache=True, error_model="numpy")
+def _forward(inputs, weights, bias, rectified):
+    np.dot(inputs, weights.T, rectified)
+    zero = rectified.dtype.type(0.0)
+    for i in range(rectified.shape[0]):
+        for j in range(rectified.shape[1]):
+            rectified[i, j] = max(rectified[i, j] + bias[j], zero)
+
+
+@njit(cache=True, error_model="numpy")
+def _backward(gradient, inputs, rectified, weights_gradient, bias_gradient):
+    """Through the rectifier in place, then into the gradients of a layer."""
+    zero = gradient.dtype.type(0.0)
+    bias_gradient[:] = zero
+    for i in range(gradient.shape[0]):
+        for j in range(gradient.shape[1]):
+            if not rectified[i, j] > zero:
+                gradient[i, j] = zero
+            bias_gradient[j] += gradient[i, j]
+    np.dot(gradient.T, inputs, weights_gradient)
+
+
+@njit(cache=True, error_model="numpy")
+def _step_network(layers, hidden, features, inputs, gradient, learning_rate, num_data):
+    """Push the gradient in the features back through both layers and move them."""
+    weights_1, bias_1, weights_2, bias_2 = layers[0], layers[1], layers[2], layers[3]
+    by_weights_1, by_bias_1 = np.empty_like(weights_1[0]), np.empty_like(bias_1[0])
+    by_weights_2, by_bias_2 = np.empty_like(weights_2[0]), np.empty_like(bias_2[0])
+    _backward(gradient, hidden, features, by_weights_2, by_bias_2)
+    by_hidden = np.dot(gradient, weights_2[0])
+    _backward(by_hidden, inputs, hidden, by_weights_1, by_bias_1)
+    for state, found in ((weights_1, by_weights_1), (weights_2, by_weights_2)):
+        _adadelta(
+            state[0].reshape(-1), found.reshape(-1), state[1].reshape(-1), state[2].reshape(-1), num_data, learning_rate
+        )
+    for state, found in ((bias_1, by_bias_1), (bias_2, by_bias_2)):
+        _adadelta(state[0], found, state[1], state[2], num_data, learning_rate)
+
+
+@njit(cache=True, error_model="numpy")
+def _features(layers, inputs):
+    hidden = np.empty((len(inputs), len(layers[1][0])), inputs.dtype)
+    features = np.empty((len(inputs), len(layers[3][0])), inputs.dtype)
+    _forward(inputs, layers[0][0], layers[1][0], hidden)
+    _forward(hidden, layers[2][0], layers[3][0], features)
+    return hidden, features
+
+
+@njit(cache=True, error_model="numpy")
+def _step_weights(weights, features, residuals, noise, num_data, learning_rate):
+    """AdaDelta on the weights of the features: gradient ``Z'r / (b s) + w / n``."""
+    kind = features.dtype.type
+    gradient = np.dot(features.T, residuals) * kind(1.0 / (len(features) * noise))
+    gradient += weights[0] * kind(1.0 / num_data)
+    _adadelta(weights[0], gradient, weights[1], weights[2], num_data, learning_rate)
+
+
+@njit(cache=True, error_model="numpy")
+def scgd_step(inputs, targets, layers, weights, log_noise, gram, num_data, rate, learning_rate):
+    """One step of SCGD: whether it was made, and its loss."""
+    kind = inputs.dtype.type
+    rows, size = len(inputs), len(gram)
+    work, inverse = gram.copy(), np.empty_like(gram)
+    if not inverse_factor(work, inverse):
+        return False, 0.0
+    noise = np.exp(float(log_noise[0][0]))
+    hidden, features = _features(layers, inputs)
+    root = inverse.astype(inputs.dtype)
+    trace = np.sum(np.square(inverse))
+    whitened = np.dot(np.dot(features, root.T), root)
+    residuals = np.dot(features, weights[0]) - targets
+    squares = float(np.dot(residuals, residuals))
+    loss = squares / (rows * noise)
+    gradient = whitened
+    for i in range(rows):
+        factor = residuals[i] * kind(1.0 / noise)
+        for j in range(size):
+            gradient[i, j] = (gradient[i, j] + factor * weights[0][j]) * kind(1.0 / rows)
+    wide = features.astype(np.float64)
+    _step_weights(weights, features, residuals, noise, num_data, learning_rate)
+    _step_network(layers, hidden, features, inputs, gradient, learning_rate, num_data)
+    by_noise = 0.5 * ((num_data - size + noise * trace) / num_data - loss)
+    _step_noise(log_noise[0], log_noise[1], log_noise[2], by_noise, num_data, learning_rate)
+    gram *= 1.0 - rate
+    gram += np.dot(wide.T, wide) * (rate * num_data / rows)
+    for i in range(size):
+        gram[i, i] += rate * noise
+    return True, loss
+
+
+@njit(cache=True, error_model="numpy")
+def bsgd_step(inputs, targets, layers, log_noise, num_data, learning_rate):
+    """One step of BSGD: whether it was made, and its loss."""
+    rows = len(inputs)
+    noise = np.exp(float(log_noise[0][0]))
+    hidden, features = _features(layers, inputs)
+    wide = features.astype(np.float64)
+    covariance = np.dot(wide, wide.T)
+    for i in range(rows):
+        covariance[i, i] += noise
+    root = np.empty_like(covariance)
+    if not inverse_factor(covariance, root):
+        return False, 0.0
+    inverse = np.dot(root.T, root)
+    solved = np.dot(inverse, targets.astype(np.float64))
+    squares = 0.0
+    trace = 0.0
+    for i in range(rows):
+        squares += solved[i] * solved[i]
+        for j in range(rows):
+            inverse[i, j] -= solved[i] * solved[j]
+        trace += inverse[i, i]
+    gradient = (np.dot(inverse, wide) / rows).astype(inputs.dtype)
+    _step_network(layers, hidden, features, inputs, gradient, learning_rate, num_data)
+    by_noise = 0.5 * noise / rows * trace
+    _step_noise(log_noise[0], log_noise[1], log_noise[2], by_noise, num_data, learning_rate)
+    return True, noise * squares / rows
+
+
+@njit(cache=True, error_model="numpy")
+def minimax_step(
+    inputs, targets, dual_inputs, layers, weights, log_noise, estimate, dual, inverse, num_data, penalty, box,
+    learning_rate,
+):  # fmt: skip
+    """One step of the paper's Minimax, descent and ascent: the loss, and whether eigenvalues had to be raised."""
+    kind = inputs.dtype.type
+    rows, size = len(inputs), len(inverse)
+    noise = np.exp(float(log_noise[0][0]))
+    hidden, features = _features(layers, inputs)
+    norm = np.sqrt(np.sum(np.square(estimate[0])))
+    if not np.isfinite(norm):
+        return np.nan, False
+    ratio = penalty / norm
+    factor = -ratio / num_data
+    multiplier = np.empty((size, size), inputs.dtype)
+    along, trace = 0.0, 0.0
+    for i in range(size):
+        trace += dual[0][i, i]
+        for j in range(size):
+            multiplier[i, j] = kind(dual[0][i, j]) * kind(factor)
+            along += dual[0][i, j] * estimate[0][i, j]
+    gradient = np.dot(features, multiplier)
+    residuals = np.dot(features, weights[0]) - targets
+    loss = float(np.dot(residuals, residuals)) / (rows * noise)
+    leverages = 0.0
+    for i in range(rows):
+        scaled = residuals[i] * kind(1.0 / noise)
+        for j in range(size):
+            leverages += float(gradient[i, j] * features[i, j])
+            gradient[i, j] = (gradient[i, j] + scaled * weights[0][j]) * kind(1.0 / rows)
+    trace *= ratio
+    misfit = (ratio * along - (-num_data / rows * leverages + noise / num_data * trace)) / norm**2
+    half = 0.5 / num_data
+    by_estimate = half * (inverse + ratio * dual[0] - misfit * estimate[0])
+    by_noise = 0.5 * ((num_data - size - noise * trace / num_data) / num_data - loss)
+    _step_weights(weights, features, residuals, noise, num_data, learning_rate)
+    _step_network(layers, hidden, features, inputs, gradient, learning_rate, num_data)
+    _step_noise(log_noise[0], log_noise[1], log_noise[2], by_noise, num_data, learning_rate)
+    _adadelta(
+        estimate[0].reshape(-1), by_estimate.reshape(-1), estimate[1].reshape(-1), estimate[2].reshape(-1), num_data,
+        learning_rate,
+    )  # fmt: skip
+    noise = np.exp(float(log_noise[0][0]))
+    limit = kind(box)
+    for values in (layers[0][0].reshape(-1), layers[1][0], layers[2][0].reshape(-1), layers[3][0], weights[0]):
+        for i in range(len(values)):
+            values[i] = min(max(values[i], -limit), limit)
+    raised = _project(estimate[0], inverse, noise / num_data, box)
+    # Ascent, with the second batch.
+    features = _features(layers, dual_inputs)[1].astype(np.float64)
+    norm = np.sqrt(np.sum(np.square(estimate[0])))
+    factor = -half * penalty / norm
+    by_dual = factor * estimate[0] - (factor / len(features)) * np.dot(features.T, features)
+    for i in range(size):
+        by_dual[i, i] -= factor * noise / num_data
+    _adadelta(
+        dual[0].reshape(-1), by_dual.reshape(-1), dual[1].reshape(-1), dual[2].reshape(-1), num_data, learning_rate
+    )
+    norm = np.sqrt(np.sum(np.square(dual[0])))
+    if norm > 1.0:
+        dual[0][:] = dual[0] / norm
+    return loss, raised
+
+
+@njit(cache=True, error_model="numpy")
+def _project(estimate, inverse, floor, box):
+    """The Gram estimate into its box and above the floor, and its inverse; True if eigenvalues were raised."""
+    size = len(estimate)
+    shrink = np.ones(size)
+    for i in range(size):
+        if estimate[i, i] > box:
+            shrink[i] = np.sqrt(box / estimate[i, i])
+    for i in range(size):
+        for j in range(size):
+            estimate[i, j] *= shrink[i] * shrink[j]
+    work, root = estimate.copy(), np.empty_like(estimate)
+    for i in range(size):
+        work[i, i] -= floor
+    if inverse_factor(work, root):
+        work = estimate.copy()
+        inverse_factor(work, root)
+        inverse[:] = np.dot(root.T, root)
+        return False
+    eigenvalues, eigenvectors = np.linalg.eigh(estimate)
+    bound = floor * (1.0 + 1e-6) + 1e-14 * eigenvalues[-1]
+    low = 0
+    while low < size and eigenvalues[low] < bound:
+        low += 1
+    few = np.ascontiguousarray(eigenvectors[:, :low])
+    estimate += np.dot(few * (bound - eigenvalues[:low]), few.T)
+    scaled = np.ascontiguousarray(eigenvectors) / np.sqrt(np.maximum(eigenvalues, bound))
+    inverse[:] = np.dot(scaled, scaled.T)
+    return True

@@ -78,6 +78,13 @@ def _adadelta(values, gradients, squares, changes, factor, learning_rate):
 
 
 @njit(cache=True, error_model="numpy")
+def _step(state, gradient, factor, learning_rate):
+    """The same for a parameter of any shape."""
+    values, squares, changes = state
+    _adadelta(values.reshape(-1), gradient.reshape(-1), squares.reshape(-1), changes.reshape(-1), factor, learning_rate)
+
+
+@njit(cache=True, error_model="numpy")
 def _step_noise(log_noise, squares, changes, gradient, num_data, learning_rate):
     """AdaDelta on the noise variance itself, given the gradient per row in its logarithm."""
     kind = log_noise.dtype.type
@@ -111,19 +118,18 @@ def _backward(gradient, inputs, rectified, weights_gradient, bias_gradient):
 
 @njit(cache=True, error_model="numpy")
 def _step_network(layers, hidden, features, inputs, gradient, learning_rate, num_data):
-    """Push the gradient in the features back through both layers and move them."""
+    """Push the gradient in the features back through both layers and move them; the gradient in the first layer."""
     weights_1, bias_1, weights_2, bias_2 = layers[0], layers[1], layers[2], layers[3]
     by_weights_1, by_bias_1 = np.empty_like(weights_1[0]), np.empty_like(bias_1[0])
     by_weights_2, by_bias_2 = np.empty_like(weights_2[0]), np.empty_like(bias_2[0])
     _backward(gradient, hidden, features, by_weights_2, by_bias_2)
     by_hidden = np.dot(gradient, weights_2[0])
     _backward(by_hidden, inputs, hidden, by_weights_1, by_bias_1)
-    for state, found in ((weights_1, by_weights_1), (weights_2, by_weights_2)):
-        _adadelta(
-            state[0].reshape(-1), found.reshape(-1), state[1].reshape(-1), state[2].reshape(-1), num_data, learning_rate
-        )
-    for state, found in ((bias_1, by_bias_1), (bias_2, by_bias_2)):
-        _adadelta(state[0], found, state[1], state[2], num_data, learning_rate)
+    _step(weights_1, by_weights_1, num_data, learning_rate)
+    _step(weights_2, by_weights_2, num_data, learning_rate)
+    _step(bias_1, by_bias_1, num_data, learning_rate)
+    _step(bias_2, by_bias_2, num_data, learning_rate)
+    return by_hidden
 
 
 @njit(cache=True, error_model="numpy")
@@ -141,7 +147,7 @@ def _step_weights(weights, features, residuals, noise, num_data, learning_rate):
     kind = features.dtype.type
     gradient = np.dot(features.T, residuals) * kind(1.0 / (len(features) * noise))
     gradient += weights[0] * kind(1.0 / num_data)
-    _adadelta(weights[0], gradient, weights[1], weights[2], num_data, learning_rate)
+    _step(weights, gradient, num_data, learning_rate)
 
 
 @njit(cache=True, error_model="numpy")
@@ -207,6 +213,78 @@ def bsgd_step(inputs, targets, layers, log_noise, num_data, learning_rate):
 
 
 @njit(cache=True, error_model="numpy")
+def svgp_step(
+    inputs, targets, layers, inducing, mean, root, log_noise, jitter, least_variance, num_data, learning_rate
+):  # fmt: skip
+    """One step of SVGP with the linear kernel: whether it was made, and its loss.
+
+    With ``R`` the inverse factor of ``K_uu`` and ``A = R K_uf``, row i has mean ``A_i'm`` and variance
+    ``k_ii - |A_i|^2 + |T'A_i|^2`` for ``q = N(m, TT')``. The gradient ``G`` in ``A`` gives ``R'G`` in ``K_uf`` and
+    ``R' P(-GA') R`` in ``K_uu``, where ``P`` keeps the lower triangle and half of the diagonal.
+    """
+    kind = inputs.dtype.type
+    rows, count = len(inputs), len(inducing[0])
+    noise = np.exp(float(log_noise[0][0]))
+    everything = np.concatenate((inducing[0], inputs))
+    hidden, features = _features(layers, everything)
+    at_points, at_rows = features[:count], features[count:]
+    covariance = np.dot(at_points, at_points.T).astype(np.float64)
+    for i in range(count):
+        covariance[i, i] += jitter
+    inverse = np.empty_like(covariance)
+    if not inverse_factor(covariance, inverse):
+        return False, 0.0
+    whitened = np.dot(inverse, np.dot(at_points, at_rows.T).astype(np.float64))
+    narrow = whitened.astype(inputs.dtype)
+    lower = np.tril(root[0])
+    spread = np.dot(lower.T, narrow)
+    residuals = np.dot(narrow.T, mean[0]) - targets
+    by_whitened = np.dot(lower, spread) - narrow
+    scale = kind(1.0 / (rows * noise))
+    squares, variances = 0.0, 0.0
+    counted = np.empty(rows, inputs.dtype)  # zero for rows whose variance is at its least value
+    for i in range(rows):
+        variance = kind(jitter)
+        for j in range(features.shape[1]):
+            variance += at_rows[i, j] * at_rows[i, j]
+        for j in range(count):
+            variance += spread[j, i] * spread[j, i] - narrow[j, i] * narrow[j, i]
+        counted[i] = kind(1.0) if variance >= kind(least_variance) else kind(0.0)
+        variances += max(float(variance), least_variance)
+        squares += float(residuals[i]) ** 2
+        for j in range(count):
+            by_whitened[j, i] = scale * (mean[0][j] * residuals[i] + by_whitened[j, i] * counted[i])
+            narrow[j, i] *= counted[i] * scale
+    wide = by_whitened.astype(np.float64)
+    by_covariance = -np.dot(wide, whitened.T)
+    for i in range(count):
+        by_covariance[i, i] *= 0.5
+        by_covariance[i, i + 1 :] = 0.0
+    by_covariance = np.dot(inverse.T, np.dot(by_covariance, inverse))
+    across = np.dot(inverse.T, wide).astype(inputs.dtype)
+    gradient = np.empty_like(features)
+    gradient[:count] = np.dot((by_covariance + by_covariance.T).astype(inputs.dtype), at_points)
+    gradient[:count] += np.dot(across, at_rows)
+    gradient[count:] = np.dot(across.T, at_points)
+    for i in range(rows):
+        for j in range(features.shape[1]):
+            gradient[count + i, j] += scale * counted[i] * at_rows[i, j]
+    share = kind(1.0 / num_data)
+    by_mean = np.dot(whitened.astype(inputs.dtype), residuals) * scale + mean[0] * share
+    by_root = np.tril(np.dot(narrow, spread.T) + lower * share)
+    for i in range(count):
+        by_root[i, i] -= share / lower[i, i]
+    weights_1 = layers[0][0].copy()
+    by_hidden = _step_network(layers, hidden, features, everything, gradient, learning_rate, num_data)
+    _step(inducing, np.dot(by_hidden[:count], weights_1), num_data, learning_rate)
+    _step(mean, by_mean, num_data, learning_rate)
+    _step(root, by_root, num_data, learning_rate)
+    by_noise = 0.5 * (1.0 - (squares + variances) / (rows * noise))
+    _step_noise(log_noise[0], log_noise[1], log_noise[2], by_noise, num_data, learning_rate)
+    return True, squares / (rows * noise)
+
+
+@njit(cache=True, error_model="numpy")
 def minimax_step(
     inputs, targets, dual_inputs, layers, weights, log_noise, estimate, dual, inverse, num_data, penalty, box,
     learning_rate,
@@ -245,10 +323,7 @@ def minimax_step(
     _step_weights(weights, features, residuals, noise, num_data, learning_rate)
     _step_network(layers, hidden, features, inputs, gradient, learning_rate, num_data)
     _step_noise(log_noise[0], log_noise[1], log_noise[2], by_noise, num_data, learning_rate)
-    _adadelta(
-        estimate[0].reshape(-1), by_estimate.reshape(-1), estimate[1].reshape(-1), estimate[2].reshape(-1), num_data,
-        learning_rate,
-    )  # fmt: skip
+    _step(estimate, by_estimate, num_data, learning_rate)
     noise = np.exp(float(log_noise[0][0]))
     limit = kind(box)
     for values in (layers[0][0].reshape(-1), layers[1][0], layers[2][0].reshape(-1), layers[3][0], weights[0]):
@@ -262,9 +337,7 @@ def minimax_step(
     by_dual = factor * estimate[0] - (factor / len(features)) * np.dot(features.T, features)
     for i in range(size):
         by_dual[i, i] -= factor * noise / num_data
-    _adadelta(
-        dual[0].reshape(-1), by_dual.reshape(-1), dual[1].reshape(-1), dual[2].reshape(-1), num_data, learning_rate
-    )
+    _step(dual, by_dual, num_data, learning_rate)
     norm = np.sqrt(np.sum(np.square(dual[0])))
     if norm > 1.0:
         dual[0][:] = dual[0] / norm

@@ -13,11 +13,12 @@ from finitegp.features import MLPFeatures
 from finitegp.model import FeatureGP
 from finitegp.training import train
 from paper.protocol import PaperAdadelta
+from paper.svgp import SVGP
 
 pytest.importorskip("numba", reason="numba is not installed: pip install numba")
 from paper import compiled_steps, fused
 
-KINDS = [SCGD, BSGD, PaperMinimax]
+KINDS = [SCGD, BSGD, PaperMinimax, SVGP]
 
 
 def _rows():
@@ -27,7 +28,9 @@ def _rows():
 
 
 def _start(kind, *, dtype=torch.float64, noise=0.1):
-    algorithm = kind(FeatureGP(MLPFeatures(3, hidden=(24, 40), seed=0), noise_variance=noise).to(dtype), 150)
+    model = FeatureGP(MLPFeatures(3, hidden=(24, 40), seed=0), noise_variance=noise).to(dtype)
+    options = {"inducing_inputs": _rows()[0][:20]} if issubclass(kind, SVGP) else {}
+    algorithm = kind(model, 150, **options)
     return algorithm, PaperAdadelta(algorithm, 0.3)
 
 
@@ -69,7 +72,7 @@ def test_a_run_in_single_precision_is_the_same_to_its_rounding(kind):
     assert abs(histories[0][0] - histories[0][1]) > 1e-3
 
 
-@pytest.mark.parametrize("kind", [SCGD, BSGD])
+@pytest.mark.parametrize("kind", [SCGD, BSGD, SVGP])
 def test_a_matrix_that_cannot_be_factorised_is_left_to_the_library(kind, monkeypatch):
     monkeypatch.setattr(fused, f"{kind.__name__.lower()}_step", lambda *arguments: (False, 0.0))
     (plain, optimizer), (compiled, other) = _start(kind), _start(fused.FUSED[kind])

@@ -373,7 +373,7 @@ class FittedGP:
         return self._with_residual_variance(found, features)
 
     def _freeze(self, rows: Rows) -> FrozenGP | None:
-        """What predicts in less time than the modules, or None if these are not known or rows have weights."""
+        """A faster form of the posterior; None if the modules are not known to it or rows have weights."""
         if self._frozen == "not made":
             frozen = self.model.freeze()
             self._frozen = None if frozen is None else FrozenGP(frozen, self.posterior)

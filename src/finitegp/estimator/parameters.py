@@ -177,7 +177,7 @@ def given_settings(regressor: Parameters, rows: int, seed: int) -> GivenSettings
 
 
 def automatic_options(regressor: Parameters, rows: int, seed: int) -> dict[str, Any]:
-    """What the parameters ask of the automatic fit of this number of rows: arguments of ``fit_source``."""
+    """Arguments of ``fit_source`` from the parameters, for this number of rows."""
     return {
         "effort": regressor.effort,
         "noise": regressor.noise,

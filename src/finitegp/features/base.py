@@ -1,4 +1,4 @@
-"""What feature maps share: checks of their arguments, and the interface of backward passes that are written out.
+"""Common to feature maps: checks of their arguments, and the interface of backward passes that are written out.
 
 For small batches most of the time of a backward pass is the overhead of autograd's engine. A feature map that knows its
 own derivative may have an attribute ``has_pullback`` and a method ``forward_with_pullback``; training uses them where

@@ -1,4 +1,4 @@
-"""What held-out rows show: residuals by input, unexpected rows, calibration of error bars, importance of inputs."""
+"""Held-out rows: residuals by input, unexpected rows, calibration of error bars, importance of inputs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpytorch.settings import min_variance
 from torch import nn
 
 from finitegp.algorithms import BSGD, SCGD, Algorithm, PaperMinimax
@@ -111,6 +110,8 @@ class FusedSVGP(_Fused, SVGP):
         arrays, batch = self.prepare(optimizer), batches[0]
         if "root" not in arrays:
             assert isinstance(optimizer, PaperAdadelta)
+            from gpytorch.settings import min_variance
+
             distribution = self.strategy._variational_distribution
             arrays["inducing"] = _state(optimizer, self.strategy.inducing_points)
             arrays["mean"] = _state(optimizer, distribution.variational_mean)

@@ -1,6 +1,8 @@
 """Compiled steps against those of the library."""
 
 import copy
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,10 +17,17 @@ from finitegp.training import train
 from paper.protocol import PaperAdadelta
 from paper.svgp import SVGP
 
-pytest.importorskip("numba", reason="numba is not installed: pip install numba")
-from paper import compiled_steps, fused
-
+pytestmark = [
+    pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed: pip install numba"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),  # GPyTorch uses it
+]
 KINDS = [SCGD, BSGD, PaperMinimax, SVGP]
+
+
+@pytest.fixture
+def fused():
+    """Imported by those who need it: Numba takes seconds to load."""
+    return import_module("paper.fused")
 
 
 def _rows():
@@ -36,7 +45,7 @@ def _start(kind, *, dtype=torch.float64, noise=0.1):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch_size", [32, 48])
-def test_a_compiled_step_is_that_of_the_library(kind, batch_size):
+def test_a_compiled_step_is_that_of_the_library(fused, kind, batch_size):
     plain, optimizer = _start(kind)
     compiled, other = _start(fused.FUSED[kind])
     initial = copy.deepcopy(plain.state_dict())
@@ -61,8 +70,9 @@ def test_a_compiled_step_is_that_of_the_library(kind, batch_size):
         assert compiled.projections == plain.projections - 1 > 0  # initialize made one
 
 
+@pytest.mark.slow  # everything is compiled once more for float32
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_in_single_precision_is_the_same_to_its_rounding(kind):
+def test_a_run_in_single_precision_is_the_same_to_its_rounding(fused, kind):
     histories = []
     for each in (kind, fused.FUSED[kind]):
         algorithm, optimizer = _start(each, dtype=torch.float32)
@@ -73,7 +83,7 @@ def test_a_run_in_single_precision_is_the_same_to_its_rounding(kind):
 
 
 @pytest.mark.parametrize("kind", [SCGD, BSGD, SVGP])
-def test_a_matrix_that_cannot_be_factorised_is_left_to_the_library(kind, monkeypatch):
+def test_a_matrix_that_cannot_be_factorised_is_left_to_the_library(fused, kind, monkeypatch):
     monkeypatch.setattr(fused, f"{kind.__name__.lower()}_step", lambda *arguments: (False, 0.0))
     (plain, optimizer), (compiled, other) = _start(kind), _start(fused.FUSED[kind])
     for batch in Sampler(_rows(), 32, dtype=torch.float64).epoch(0):
@@ -83,7 +93,7 @@ def test_a_matrix_that_cannot_be_factorised_is_left_to_the_library(kind, monkeyp
         assert torch.equal(value, found)
 
 
-def test_numbers_that_are_not_finite_end_a_run_of_minimax():
+def test_numbers_that_are_not_finite_end_a_run_of_minimax(fused):
     algorithm, optimizer = _start(fused.FusedPaperMinimax)
     algorithm.gram_estimate.data[0, 0] = float("nan")
     batch = next(Sampler(_rows(), 32, dtype=torch.float64).epoch(0))
@@ -95,8 +105,8 @@ def test_the_inverse_factor_is_that_of_numpy_and_refuses_what_is_not_definite(si
     root = np.random.default_rng(0).standard_normal((size, size + 5))
     matrix = root @ root.T
     found = np.empty_like(matrix)
-    assert compiled_steps.inverse_factor(matrix.copy(), found)
+    assert import_module("paper.compiled_steps").inverse_factor(matrix.copy(), found)
     np.testing.assert_allclose(found, np.linalg.inv(np.linalg.cholesky(matrix)), rtol=1e-7, atol=1e-9)
     for wrong in (-1.0, np.nan, np.inf):
         matrix[-1, -1] = wrong
-        assert not compiled_steps.inverse_factor(matrix.copy(), found)
+        assert not import_module("paper.compiled_steps").inverse_factor(matrix.copy(), found)

@@ -257,7 +257,7 @@ def _check_same(what: str, live: Mapping[str, Tensor], found: Mapping[str, Tenso
 
 
 def _optimizer_state(optimizer: Any, stored: Any, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What ``optimizer.load_state_dict`` takes, if it has the form of this optimizer's own state."""
+    """The argument of ``optimizer.load_state_dict``, if it has the form of this optimizer's own state."""
     numbers = stored["optimizer_numbers"]
     names = [name.partition(".") for name in (*tensors, *numbers)]
     try:

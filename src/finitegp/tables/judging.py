@@ -290,7 +290,7 @@ class _Judge:
         return report_on(self.model, judged, known, page, *told, seed=self.seed, force=self.force, shell=self.shell)
 
     def _result(self, how: str, seconds: float, take_in: bool, **found: Any) -> JudgedFit:
-        """What was found; nothing if no rows judged, or another process judges."""
+        """The findings; nothing if no rows judged, or another process judges."""
         nothing: dict[str, Any] = {"scores": [], "held_out_rows": 0, "width": None, "contents": None}
         return JudgedFit(
             model=self.model,

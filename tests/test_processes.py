@@ -6,7 +6,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from finitegp.processes import in_parallel, in_threads, one_blas_thread
+from finitegp.processes import beside, in_parallel, in_threads, one_blas_thread
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -23,6 +23,18 @@ def test_results_come_as_jobs_end():
     assert next(results) == 1
     told.set()
     assert next(results) is True
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_job_beside_a_block_has_its_result_and_its_error(allowed):
+    begun = threading.Event()
+    with beside(lambda: (begun.set(), threading.current_thread())[1], allowed=allowed) as result:
+        assert begun.wait(timeout=20.0 if allowed else 0.0) is allowed
+    assert (result() is threading.current_thread()) is not allowed
+    with beside(lambda: 1 // 0, allowed=allowed) as result:
+        pass
+    with pytest.raises(ZeroDivisionError):
+        result()
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -53,6 +53,25 @@ def in_parallel(
             yield from pool.map(lambda job: function(*job), jobs)
 
 
+@contextmanager
+def beside(function: Callable[[], _Result], *, allowed: bool) -> Iterator[Callable[[], _Result]]:
+    """Call ``function`` in another thread while the block runs; what is yielded waits for its result.
+
+    If that is not allowed, the function is called when its result is asked for.
+
+    Example:
+        >>> with beside(lambda: 2 + 3, allowed=True) as result:
+        ...     product = 2 * 3
+        >>> result(), product
+        (5, 6)
+    """
+    if not allowed:
+        yield function
+        return
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(function).result
+
+
 def with_one_thread(
     function: Callable[_Arguments, _Result], *job: _Arguments.args, **options: _Arguments.kwargs
 ) -> _Result:

@@ -124,6 +124,7 @@ class FlatAdamW:
         self._mean = torch.zeros_like(self._values)
         self._mean_square = torch.zeros_like(self._values)
         self._steps = 0
+        self._count = torch.zeros((), device=self._values.device)
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -138,12 +139,12 @@ class FlatAdamW:
             gradient.mul_((self.max_gradient_norm / (gradient.norm() + 1e-6)).clamp_(max=1.0))
         self._steps += 1
         rate, (first, second) = float(self.param_groups[0]["lr"]), _BETAS
-        self._mean.lerp_(gradient, 1.0 - first)
-        self._mean_square.mul_(second).addcmul_(gradient, gradient, value=1.0 - second)
-        root = self._mean_square.sqrt().div_(math.sqrt(1.0 - second**self._steps)).add_(_EPSILON)
-        if self.weight_decay != 0.0:
-            self._values.mul_(1.0 - rate * self.weight_decay)
-        self._values.addcdiv_(self._mean, root, value=-rate / (1.0 - first**self._steps))
+        self._count.fill_(float(self._steps))
+        # What torch.optim.AdamW(fused=True) calls: one pass over memory instead of eight.
+        torch.ops.aten._fused_adamw_(
+            [self._values], [gradient], [self._mean], [self._mean_square], [], [self._count], lr=rate, beta1=first,
+            beta2=second, weight_decay=self.weight_decay, eps=_EPSILON, amsgrad=False, maximize=False,
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """The state of a checkpoint, in the form of torch's optimizers."""

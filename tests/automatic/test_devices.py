@@ -85,7 +85,7 @@ def test_no_process_is_started_for_a_device(rows, monkeypatch):
         raise AssertionError("a process was started")
 
     monkeypatch.setattr("joblib.Parallel", refuse)
-    monkeypatch.setattr("finitegp.automatic.large_table._MANY_STEPS", 0)
+    monkeypatch.setattr("finitegp.automatic.ensemble._MANY_STEPS", 0)
     with pytest.raises(AssertionError, match="a process was started"):
         fit_auto(*rows, settings=QUICK, threads=2)
     with shadow_device():

@@ -22,7 +22,8 @@ def make_table(rows, seed=0):
 @pytest.fixture(scope="module")
 def fit():
     table = make_table(1500)
-    return fit_large_table(table, table.source(), QUICK, seed=0, threads=2)
+    # With parts side by side: the test of threads below has them one after the other.
+    return fit_large_table(table, table.source(), QUICK, seed=0, threads=2, may_start_processes=True)
 
 
 def test_the_posterior_is_that_of_every_row(fit):
@@ -37,6 +38,10 @@ def test_the_number_of_threads_changes_nothing(fit):
     table = make_table(1500)
     other = fit_large_table(table, table.source(), QUICK, seed=0, threads=1)
     assert torch.equal(fit.fitted.posterior.weight_mean, other.fitted.posterior.weight_mean)
+    new = make_table(50, seed=1).inputs * 3.0
+    assert torch.equal(fit.excess.variance(new), other.excess.variance(new))
+    assert (fit.trees is None) == (other.trees is None)
+    assert fit.trees is None or np.array_equal(fit.trees.predict(new), other.trees.predict(new))
 
 
 def test_rows_beyond_the_sample_are_in_the_posterior():

@@ -15,7 +15,9 @@ DEPTH, LEAVES = 6, 16
 _RATE, _FEWEST_PER_LEAF, _PENALTY = 0.1, 5, 5.0
 
 
-def fit_trees(training: Table, held_out: Table, trees: int, *, seed: int) -> BoostedTrees | None:
+def fit_trees(
+    training: Table, held_out: Table, trees: int, *, seed: int, one_thread: bool = False
+) -> BoostedTrees | None:
     """Trees on squared error, as many of them as rows set aside are predicted best by.
 
     Args:
@@ -23,11 +25,13 @@ def fit_trees(training: Table, held_out: Table, trees: int, *, seed: int) -> Boo
         held_out: Rows that decide how many trees are kept.
         trees: The most.
         seed: Which of many rows the bins of columns are made from.
+        one_thread: Whether other threads have the other cores: the trees are the same.
 
     Returns:
         The trees; None if scikit-learn keeps its trees in a form that is not known here.
     """
-    model = _boost(training, trees, seed)
+    with threadpool_limits(1 if one_thread else None, user_api="openmp"):
+        model = _boost(training, trees, seed)
     stages = enumerate(model.staged_predict(held_out.inputs), 1)
     best, expected = min(stages, key=lambda stage: held_out.mean((stage[1] - held_out.targets) ** 2))
     return _complete(model, best, held_out.inputs, expected)

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..error_shape import GAUSSIAN, ErrorShape, Shape, TailedShape
 from ..posterior import WeightPosterior
 from ..predictive import Prediction
+from ..processes import in_parallel
 from ..statistics import FeatureStatistics
 from .fitted_shapes import choose_shape, fit_scale, mean_nlpd
 from .joined import Blocks, Prior, rescale
@@ -157,6 +158,7 @@ def calibrate(
     *,
     noise_variance: float,
     heavy_tails: bool = True,
+    threads: int = 1,
 ) -> Calibration:
     r"""Choose the prior variances of both blocks, the noise and the shape of errors.
 
@@ -179,6 +181,7 @@ def calibrate(
         left_out: Residuals of single networks, or None.
         noise_variance: Where the search begins.
         heavy_tails: Whether another shape than the Gaussian may be chosen.
+        threads: Pairs judged at once, which does not change the result.
     """
     few = held_out.first(_SEARCH_ROWS)
     # Networks' features come in a size of their own; priors are searched relative to it.
@@ -187,14 +190,17 @@ def calibrate(
     judged: dict[tuple[float, float], _Judged] = {}
     noise = noise_variance
 
-    def judge(place: tuple[float, float]) -> float:
+    def judge(places: Sequence[tuple[float, float]]) -> list[float]:
         nonlocal noise
-        if place not in judged:
-            prior = Prior(10.0 ** place[0] / size, 10.0 ** place[1], noise)
-            judged[place] = _judge(statistics, blocks, few, prior, shapes)
-            # The next one begins where this one would end.
-            noise *= min(max(judged[place].fit.factor, 0.1), 10.0)
-        return judged[place].fit.density
+        new = [place for place in dict.fromkeys(places) if place not in judged]
+        priors = [Prior(10.0 ** place[0] / size, 10.0 ** place[1], noise) for place in new]
+        found = in_parallel(_judge, [(statistics, blocks, few, prior, shapes) for prior in priors], threads)
+        judged.update(zip(new, found, strict=True))
+        if new:
+            # The next ones begin where the best of these would end.
+            best = min((judged[place].fit for place in new), key=lambda fit: fit.density)
+            noise *= min(max(best.factor, 0.1), 10.0)
+        return [judged[place].fit.density for place in places]
 
     best = _climb(judge)
     prior, factor = judged[best].prior, judged[best].fit.factor
@@ -318,9 +324,10 @@ def _compare(left_out: LeftOut, held: Table, shape: Shape) -> tuple[float, Array
     return scales[0] / max(scales[1], 1e-12), left
 
 
-def _climb(judge: Callable[[tuple[float, float]], float]) -> tuple[float, float]:
+def _climb(judge: Callable[[Sequence[tuple[float, float]]], list[float]]) -> tuple[float, float]:
     """Down the density from the usual place: in decades along both axes, then in half decades."""
     place = _START
+    (lowest,) = judge([place])
     for step in (1.0, 0.5):
         while True:
             around = [
@@ -329,10 +336,11 @@ def _climb(judge: Callable[[tuple[float, float]], float]) -> tuple[float, float]
             around += [
                 (place[0], min(max(place[1] + step * up, _FOURIER_RANGE[0]), _FOURIER_RANGE[1])) for up in (-1, 1)
             ]
-            best = min(around, key=judge)
-            if judge(best) >= judge(place):
+            densities = judge(around)
+            if min(densities) >= lowest:
                 break
-            place = best
+            lowest = min(densities)
+            place = around[densities.index(lowest)]
     return place
 
 

@@ -19,12 +19,14 @@ from ..processes import in_parallel
 from ..stages import StoredTensors, open_stages
 from ..statistics import RunningSums
 from .batched import BatchedNetworks
-from .lagged_training import train_lagged
+from .lagged_training import count_steps, train_lagged
 from .settings import AutoSettings
 from .table import Array, Index, Table, with_score
 
 # Most members of one group, which share each product; and members that are trained with every weight decay.
 LARGEST_GROUP, RACERS = 2, 2
+# Steps of all members together from which it is worth to start processes for them.
+_MANY_STEPS = 6000
 # A member whose error is this multiple of that of the others is trained again, at a third of the rate.
 _ASTRAY = 2.5
 # Cosines, and outputs, of the embedding of all columns together: many columns have to do with few each.
@@ -182,7 +184,7 @@ def train_ensemble(
         raced = train([everyone[:RACERS]] * len(decays), decays)
         errors = [_ensemble_error(pair, clip, validation, settings, device) for pair in raced]
     best = int(np.argmin(errors)) if errors else 0
-    others = split_evenly(everyone[len(raced[best]) :])
+    others = split_members(everyone[len(raced[best]) :], apart=trains_long(len(training), settings))
     members = [*raced[best], *(member for group in train(others, [decays[best]] * len(others)) for member in group)]
     failed = _failed(members, clip, validation, settings, device)
     if failed:
@@ -280,14 +282,24 @@ def embedding_shape(input_dim: int, settings: AutoSettings) -> tuple[int, int]:
     return width, max(4, min(max(settings.num_frequencies, 2 * width), _COSINES // input_dim))
 
 
-def split_evenly(members: Sequence[int]) -> list[list[int]]:
-    """Groups of at most two, and at least two groups for two cores: the same whatever the number of threads.
+def trains_long(rows: int, settings: AutoSettings) -> bool:
+    """Whether training on this many rows takes so long that it is worth to start processes."""
+    return settings.members * count_steps(rows, settings) > _MANY_STEPS
+
+
+def split_members(members: Sequence[int], *, apart: bool) -> list[list[int]]:
+    """Groups of at most two, the same whatever the number of threads.
+
+    Args:
+        members: Numbers of members.
+        apart: Whether there are at least two groups, for two processes. Two threads would wait for each other: they
+            take longer than one thread that trains two members as one.
 
     Example:
-        >>> split_evenly([2, 3]), split_evenly([0, 1, 2, 3, 4])
-        ([[2], [3]], [[0, 1], [2, 3], [4]])
+        >>> split_members([2, 3], apart=True), split_members([2, 3], apart=False)
+        ([[2], [3]], [[2, 3]])
     """
-    size = min(LARGEST_GROUP, max(1, len(members) // 2))
+    size = min(LARGEST_GROUP, max(1, len(members) // 2)) if apart else LARGEST_GROUP
     return [list(members[first : first + size]) for first in range(0, len(members), size)]
 
 

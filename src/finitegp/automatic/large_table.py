@@ -16,14 +16,13 @@ from ..error_shape import Shape
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
-from ..processes import count_processes, in_parallel, with_one_thread
+from ..processes import beside, count_processes, in_parallel, with_one_thread
 from ..statistics import FeatureStatistics, RunningSums, Share, sum_statistics
 from ..trees import BoostedTrees
 from .boosting import fit_trees
 from .calibration import HeldOut, LeftOut, calibrate
-from .ensemble import Ensemble, train_ensemble
+from .ensemble import Ensemble, train_ensemble, trains_long
 from .joined import make_joined_model, with_prior
-from .lagged_training import count_steps
 from .noise_networks import fit_noise_networks, log_noise_scale
 from .settings import AutoSettings
 from .table import Array, Table
@@ -32,8 +31,6 @@ from .table import Array, Table
 SHARES = 2
 # Features of the kernel beside the networks: with many columns, fewer, and there is less to gain from them.
 _MANY_COLUMNS = 64
-# Steps of all networks together from which it is worth to start processes for them.
-_MANY_STEPS = 6000
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +80,8 @@ def fit_large_table(
         settings: See :class:`~finitegp.automatic.settings.AutoSettings`.
         seed: Determines everything.
         threads: How many, which does not change the result; None means one per core, two at most.
-        may_start_processes: Whether networks whose training takes long may be trained by other processes.
+        may_start_processes: Whether networks whose training takes long may be trained by other processes, and parts
+            that do not need each other run side by side: more memory, the same result.
         progress: Called with a word on each finished part.
         ranks: Processes that share the pass over everything; each of them trains the same networks.
         device: Where networks are trained, rows are summed and priors are searched, by one thread unless it is the
@@ -119,28 +117,40 @@ def _fit(
     used = min(len(sample), settings.max_sample)
     count = count_validation(used, settings)
     validation, training = sample.between(0, count), sample.between(count, used)
-    ensemble = train_ensemble(
-        training,
-        validation,
-        settings,
-        seed=seed,
-        threads=threads,
-        processes=may_start_processes and threads > 1 and trains_in_processes(len(training), settings),
-        progress=progress,
-        device=device,
-    )
+    side_by_side = may_start_processes and threads > 1
+    processes = side_by_side and trains_long(len(training), settings)
+
+    def grow() -> BoostedTrees | None:
+        return fit_trees(training, validation, settings.trees, seed=seed, one_thread=side_by_side)
+
+    def extrapolate() -> tuple[Array, Array, ExcessVariance]:
+        effects = total_effects(lambda rows: ensemble.predict(rows).mean(axis=0), training.inputs, rng)
+        factors = left_out_factors(training.inputs, training.targets, effects, seed=seed)
+        excess = ExcessVariance.fit(training.inputs, effects, validation.inputs, factors=factors, seed=seed)
+        return effects, factors, excess
+
+    with beside(grow, allowed=side_by_side and settings.trees > 0) as grown:
+        ensemble = train_ensemble(
+            training,
+            validation,
+            settings,
+            seed=seed,
+            threads=threads,
+            processes=processes,
+            progress=progress,
+            device=device,
+        )
     for network in ensemble.networks:
         ranks.copy_from_first(network.state_dict().values())
     stages.finish("networks", tell=False)
-    trees = fit_trees(training, validation, settings.trees, seed=seed) if settings.trees else None
+    trees = grown() if settings.trees else None
     stages.finish("trees")
-    effects = total_effects(lambda rows: ensemble.predict(rows).mean(axis=0), training.inputs, rng)
-    factors = left_out_factors(training.inputs, training.targets, effects, seed=seed)
-    excess = ExcessVariance.fit(training.inputs, effects, validation.inputs, factors=factors, seed=seed)
-    stages.finish("effects")
-    noise, evidence = _find_noise(ensemble, training, validation, settings, seed, threads, record)
+    with beside(extrapolate, allowed=side_by_side) as extrapolated:
+        noise, evidence = _find_noise(ensemble, training, validation, settings, seed, threads, processes, record)
     ranks.copy_from_first(noise.state_dict().values())
     stages.finish("noise")
+    effects, factors, excess = extrapolated()
+    stages.finish("effects")
     num_fourier = count_fourier(training.inputs.shape[1], settings)
     model, blocks = make_joined_model(ensemble.feature_maps(), effects, num_fourier, noise, seed=seed)
     model.to(exact_device(device))
@@ -156,6 +166,7 @@ def _fit(
         evidence,
         noise_variance=noise.variance,
         heavy_tails=settings.heavy_tails,
+        threads=threads if side_by_side else 1,
     )
     del others, held_out
     fitted = with_prior(model.cpu(), sums.to(CPU), blocks, calibration.prior, chunk_size=settings.chunk_size)
@@ -170,11 +181,6 @@ def _fit(
     excess = replace(excess, nearness=calibration.nearness)
     trees = replace(trees, weight=calibration.tree_weight) if trees is not None and calibration.tree_weight else None
     return LargeTableFit(fitted, excess, calibration.error_shape, trees, calibration.scores, record)
-
-
-def trains_in_processes(rows: int, settings: AutoSettings) -> bool:
-    """Whether training on this many rows takes so long that it is worth to start processes."""
-    return settings.members * count_steps(rows, settings) > _MANY_STEPS
 
 
 def count_fourier(columns: int, settings: AutoSettings) -> int:
@@ -211,6 +217,7 @@ def _find_noise(
     settings: AutoSettings,
     seed: int,
     threads: int,
+    processes: bool,
     record: dict[str, object],
 ) -> tuple[NoiseModel, LeftOut | None]:
     left_out = training.take(ensemble.left_out)
@@ -222,7 +229,14 @@ def _find_noise(
         held_out = np.full(len(validation), np.log(mean_square))
         return ConstantNoise(mean_square), LeftOut(residuals**2, log_variance, held_out_squares, held_out, left_out)
     found = fit_noise_networks(
-        left_out, residuals, ensemble.clip, settings, seed=seed, threads=threads, device=ensemble.device
+        left_out,
+        residuals,
+        ensemble.clip,
+        settings,
+        seed=seed,
+        threads=threads,
+        processes=processes,
+        device=ensemble.device,
     )
     record |= {"noise_looks": found.looks, "noise_floor": found.floor}
     held_out = log_noise_scale(found.noise, validation.inputs, settings.chunk_size) + np.log(found.noise.variance)

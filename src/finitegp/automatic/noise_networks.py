@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +59,7 @@ def fit_noise_networks(
     *,
     seed: int,
     threads: int = 1,
+    processes: bool = False,
     device: torch.device = CPU,
 ) -> ResidualNoise:
     r"""Networks for :math:`\log v(x)` that maximise the Gaussian density of left-out residuals.
@@ -75,6 +77,7 @@ def fit_noise_networks(
         settings: Networks and steps.
         seed: Determines everything.
         threads: Networks trained at once, which does not change the result.
+        processes: Whether by processes, where there are some already.
         device: Where they are trained; the result is on the CPU.
     """
     count = settings.noise_networks
@@ -87,9 +90,12 @@ def fit_noise_networks(
     # Made here: the seeds of initial values are set in a generator that threads share.
     networks = [make_noise_network(inputs.shape[1], seed * 100 + number) for number in range(count)]
 
-    def train(number: int) -> _Trained:
-        left_out = folds == number
-        return _train(networks[number], inputs, squares, counts, left_out, settings, seed * 100 + number)
+    def train(missing: list[int]) -> Iterator[_Trained]:
+        jobs = [
+            (networks[number], inputs, squares, counts, folds == number, settings, seed * 100 + number)
+            for number in missing
+        ]
+        return in_parallel(_train, jobs, threads, processes=processes)
 
     def decode(number: int, stored: StoredTensors) -> _Trained:
         return _decode(networks[number], int((folds == number).sum()), stored)
@@ -102,11 +108,7 @@ def fit_noise_networks(
         rows.counts,
     )
     names = [f"network {number}" for number in range(count)]
-    found = list(
-        stages.collect(
-            names, lambda missing: in_parallel(train, [(number,) for number in missing], threads), _encode, decode
-        )
-    )
+    found = list(stages.collect(names, train, _encode, decode))
     log_variance = np.empty(len(residuals))
     for number, each in enumerate(found):
         log_variance[folds == number] = each.log_variance

@@ -15,10 +15,10 @@ from ..processes import with_one_thread
 from ..schedules import FlatAdamW
 from ..stages import open_stages
 from .batched import BatchedNetworks
-from .ensemble import RACERS, fold_size, make_network, split_evenly
+from .ensemble import RACERS, fold_size, make_network, split_members, trains_long
 from .kernels import FORMS
 from .lagged_training import BLOCK, LaggedHeads, count_steps
-from .large_table import count_fourier, count_validation, trains_in_processes
+from .large_table import count_fourier, count_validation
 from .noise_networks import BATCH_SIZE, make_noise_network
 from .settings import AutoSettings
 from .small_table import ENOUGH_JUDGES
@@ -144,20 +144,25 @@ def _of_networks(work: Work, speed: float) -> float:
     aside = count_validation(sample, settings)
     training = sample - aside
     steps = count_steps(int(training - fold_size(training, settings.members)), settings)
-    processes = work.may_start_processes and threads > 1 and trains_in_processes(training, settings)
+    long = trains_long(training, settings)
+    processes = work.may_start_processes and threads > 1 and long
     lose = 1.0 if threads == 1 else _PROCESSES_LOSE if processes else _THREADS_LOSE
     timed = {size: _timed_step(work.columns, settings, size, work.device) for size in (1, 2)}
     racing = len(settings.weight_decays) > 1
     groups = [RACERS] * len(settings.weight_decays) if racing else []
-    others = [len(part) for part in split_evenly(range(RACERS if racing else 0, settings.members))]
+    single = range(RACERS if racing else 0, settings.members)
+    others = [len(part) for part in split_members(single, apart=long)]
     networks = sum(_in_rounds([timed[size] for size in part], threads) for part in (groups, others)) * steps * lose
     noise_step = _timed_noise_step(work.columns, work.device)
     noise = _in_rounds([noise_step] * settings.noise_networks, threads) * settings.noise_steps
     # At the processor's speed, also where a device does these parts.
     features = settings.members * settings.hidden[-1] + count_fourier(work.columns, settings) + work.columns + 1
     row = timed[1] / settings.batch_size * settings.members + 0.7 * features**2 / speed
-    calibration = _PLACES * (0.7 * features**3 + aside * features**2) / speed
-    calibration += _of_trees(settings.trees, training, work.columns)
+    side_by_side = work.may_start_processes and threads > 1
+    calibration = _PLACES * (0.7 * features**3 + aside * features**2) / speed / (1.6 if side_by_side else 1.0)
+    # Beside networks, trees take what these leave: half of a core at best.
+    trees = 0.0 if side_by_side and not processes else 0.5 if side_by_side else 1.0
+    calibration += trees * _of_trees(settings.trees, training, work.columns)
     start = _START if processes else 0.0
     return start + networks + 1.3 * lose * noise + work.rows * row / (threads / 1.2) + calibration + 1.0
 

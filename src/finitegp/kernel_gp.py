@@ -41,18 +41,29 @@ def correlation(squared_distances: Array, kind: str) -> tuple[Array, Array]:
     if kind == "rbf":
         values = np.exp(-0.5 * squared_distances)
         return values, values
+    # In place where it can be: the arrays are larger than caches, and every new one has to be fetched.
     distances = np.sqrt(squared_distances)
+    distances *= _ROOT3 if kind == "matern32" else _ROOT5
+    decay = np.negative(distances)
+    np.exp(decay, out=decay)
+    distances += 1.0
     if kind == "matern32":
-        decay = np.exp(-_ROOT3 * distances)
-        return (1.0 + _ROOT3 * distances) * decay, 3.0 * decay
-    decay = np.exp(-_ROOT5 * distances)
-    linear = 1.0 + _ROOT5 * distances
-    return (linear + (5.0 / 3.0) * squared_distances) * decay, (5.0 / 3.0) * linear * decay
+        distances *= decay
+        decay *= 3.0
+        return distances, decay
+    values = squared_distances * (5.0 / 3.0)
+    values += distances
+    values *= decay
+    decay *= distances
+    decay *= 5.0 / 3.0
+    return values, decay
 
 
 def squared_distances(one: Array, other: Array) -> Array:
     """``(rows of one, rows of other)``, never negative."""
-    found = np.square(one).sum(1)[:, None] + np.square(other).sum(1) - 2.0 * (one @ other.T)
+    found = (-2.0 * one) @ other.T
+    found += np.square(one).sum(1)[:, None]
+    found += np.square(other).sum(1)
     np.maximum(found, 0.0, out=found)
     return np.asarray(found)
 
@@ -212,7 +223,8 @@ class KernelGP:
         noise = noise_of(parameters)
         covariance, stationary, slope, scaled = self._covariance(parameters)
         covariance[np.diag_indices_from(covariance)] += noise * rows.noise_scales / rows.counts
-        factor, info = lapack.dpotrf(covariance, lower=1, clean=0)
+        # Symmetric, so its transpose is the matrix itself, in LAPACK's order.
+        factor, info = lapack.dpotrf(covariance.T, lower=1, clean=1, overwrite_a=1)
         if info:
             return 1e10, np.zeros_like(parameters)
         solved = lapack.dpotrs(factor, rows.targets, lower=1)[0]
@@ -223,9 +235,11 @@ class KernelGP:
         # Copies of a row have its noise each, of which the mean of them, above, has a part.
         log_volume += float(((rows.counts - 1.0) * np.log(noise * rows.noise_scales)).sum())
         value = 0.5 * (log_volume + freedom * math.log(squares)) - prior
-        inverse = lapack.dpotri(factor, lower=1)[0]
-        inverse = np.tril(inverse) + np.tril(inverse, -1).T
-        weights = (freedom / squares) * np.outer(solved, solved) - inverse  # twice the derivative in the covariance
+        inverse = lapack.dpotri(factor, lower=1, overwrite_c=1)[0]
+        inverse[np.diag_indices_from(inverse)] *= 0.5
+        weights = np.outer((freedom / squares) * solved, solved)  # twice the derivative in the covariance
+        weights -= inverse.T
+        weights -= inverse
         gradient = -prior_gradient
         noise_slope = weights.diagonal() @ (rows.noise_scales / rows.counts) - float((rows.counts - 1.0).sum()) / noise
         gradient[0] -= 0.5 * math.exp(parameters[0]) * noise_slope
@@ -264,7 +278,8 @@ class KernelGP:
 
     def _covariance(self, parameters: Array) -> tuple[Array, Array | None, Array | None, Array]:
         """Without noise; the correlation and its slope; the inputs in length scales."""
-        covariance = self.form.prior.intercept + math.exp(parameters[1]) * self._linear
+        covariance = math.exp(parameters[1]) * self._linear
+        covariance += self.form.prior.intercept
         inputs = self.rows.inputs
         if self.form.correlation is None:
             return covariance, None, None, inputs

@@ -25,7 +25,7 @@ from .extrapolation import ExcessVariance
 from .lite.fits import row_hashes
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage
-from .processes import in_threads
+from .processes import in_threads, one_blas_thread
 from .spread import SpreadModel
 from .trees import BoostedTrees
 
@@ -303,11 +303,12 @@ class ScaledGP:
             raise DataError("inputs and targets must be given together, or neither.")
         rows = None if inputs is None or targets is None else (inputs, targets)
         data = None if rows is None else self._scaled_source(*rows, counts, seen=True)
-        parts = [
-            math.log(component.weight)
-            + component.log_evidence(None if data is None else component.fitted.model.likelihood(data))
-            for component in self.components
-        ]
+        with one_blas_thread():
+            parts = [
+                math.log(component.weight)
+                + component.log_evidence(None if data is None else component.fitted.model.likelihood(data))
+                for component in self.components
+            ]
         scaled = float(torch.logsumexp(torch.tensor(parts, dtype=torch.float64), dim=0))
         return scaled - self.num_data * math.log(float(self.target_scaler.scale))
 

@@ -27,7 +27,7 @@ from ..lite.fits import row_hashes
 from ..memory import MemoryPlan, parse_bytes, return_freed_memory
 from ..memory.plan import Described
 from ..prediction_memory import PredictionSetting, plan_prediction
-from ..processes import count_processes
+from ..processes import count_processes, with_one_thread
 from ..scaled import ScaledGP
 from ..stages import is_resumable
 from .budget import BudgetedFit, count_columns
@@ -194,7 +194,8 @@ def fit_source(
                 options: dict[str, Any] = {"seed": seed, "threads": small.threads, "progress": progress}
                 options |= {"may_be_copies": may_be_copies, "keep_rows": keep_rows, "trees": small.trees}
                 why = {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
-                kernels = _fit_small(sample, chosen, record | why, center=center, **options)
+                # Threads of BLAS wait by spinning: beside another program a fit would take ten times as long.
+                kernels = with_one_thread(_fit_small, sample, chosen, record | why, center=center, **options)
                 if budget is not None:
                     size = plan_prediction(budget, PredictionSetting.of(kernels)).setting.chunk_size
                     kernels = kernels.with_chunks(size)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from finitegp.processes import beside, in_parallel, in_threads, one_blas_thread
+from finitegp.processes import beside, in_parallel, in_threads, in_turn, one_blas_thread
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -70,3 +70,20 @@ def test_one_thread_of_blas_inside_and_as_many_as_before_outside():
         with pytest.raises(ZeroDivisionError), one_blas_thread():
             1 / 0  # noqa: B018
         assert blas_threads() == before
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_jobs_in_turn_go_to_the_same_workers_and_are_read_one_ahead(threads):
+    seen, read, most = [[], []], [], [0]
+
+    def jobs():
+        for number in range(7):
+            read.append(number)
+            most[0] = max(most[0], len(read) - sum(map(len, seen)))
+            yield number
+
+    in_turn(lambda job, worker: seen[worker].append(job), jobs(), 2, threads=threads)
+    assert seen == [[0, 2, 4, 6], [1, 3, 5]]
+    assert most[0] <= (3 if threads else 1)  # two with the workers, and one ahead
+    with pytest.raises(ZeroDivisionError):
+        in_turn(lambda job, worker: 1 // job, [1, 1, 0, 1, 1], 2, threads=threads)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import ParamSpec, TypeVar
 
@@ -14,6 +15,7 @@ import torch
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 _Result = TypeVar("_Result")
+_Job = TypeVar("_Job")
 _Arguments = ParamSpec("_Arguments")
 
 
@@ -51,6 +53,39 @@ def in_parallel(
     else:
         with ThreadPoolExecutor(workers) as pool:
             yield from pool.map(lambda job: function(*job), jobs)
+
+
+def in_turn(function: Callable[[_Job, int], None], jobs: Iterable[_Job], workers: int, *, threads: bool) -> None:
+    """``function(job, worker)`` for each job: these go to the workers in turn, the same ones with threads or without.
+
+    Args:
+        function: What to call; the calls of one worker come one after the other.
+        jobs: Read by the calling thread, one at most ahead of the workers.
+        workers: How many.
+        threads: Whether each worker has a thread of its own.
+
+    Example:
+        >>> sums = [0, 0]
+        >>> def add(number, worker):
+        ...     sums[worker] += number
+        >>> in_turn(add, range(5), 2, threads=True)
+        >>> sums
+        [6, 4]
+    """
+    if not threads:
+        for number, job in enumerate(jobs):
+            function(job, number % workers)
+        return
+    with ExitStack() as stack:
+        pools = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(workers)]
+        pending: deque[Future[None]] = deque()
+        for number, job in enumerate(jobs):
+            if len(pending) == workers:
+                pending.popleft().result()
+            pending.append(pools[number % workers].submit(function, job, number % workers))
+            del job  # not kept while the next one is read
+        for each in pending:
+            each.result()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ..error_shape import Shape
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
-from ..processes import beside, count_processes, in_parallel, with_one_thread
+from ..processes import beside, count_processes, in_parallel, in_turn, with_one_thread
 from ..statistics import FeatureStatistics, RunningSums, Share, sum_statistics
 from ..trees import BoostedTrees
 from .boosting import fit_trees
@@ -266,15 +266,21 @@ def _look_at(
 
 @torch.no_grad()
 def _sum_rows(model: FeatureGP, everything: Source, threads: int, ranks: Ranks) -> FeatureStatistics:
-    """One pass over everything; rows in memory are read in shares by several threads."""
-    # Shares of what is read in order would each read all rows; and one thread reports progress to the ranks.
-    if not everything.can_take or ranks.world_size > 1:
+    """One pass over everything by several threads: rows in memory in shares, what is read in order chunk by chunk."""
+    if ranks.world_size > 1:  # one thread reports progress to the ranks
         return model.statistics(ranks.shard(everything))
     exact = model.exact_copy()
-
-    def read(number: int) -> RunningSums:
-        return exact.sum_rows(everything, share=Share(number, SHARES))
-
-    shares = in_parallel(read, [(number,) for number in range(SHARES)], threads)
+    if everything.can_take:
+        jobs = [(everything, Share(number, SHARES)) for number in range(SHARES)]
+        shares = list(in_parallel(lambda source, share: exact.sum_rows(source, share=share), jobs, threads))
+    else:
+        shares, frozen = [RunningSums() for _ in range(SHARES)], [exact.freeze() for _ in range(SHARES)]
+        in_turn(
+            lambda rows, number: exact.add_rows(shares[number], rows, frozen[number]),
+            everything,
+            SHARES,
+            threads=threads > 1,
+        )
     found = [sums for sums in shares if not sums.is_empty]
+    shares.clear()
     return sum_statistics(found.pop(0).total() for _ in range(len(found)))

@@ -49,7 +49,7 @@ class LargeTableSetting:
         counted: Whether rows stand for several.
         reading_bytes: Memory that reading takes besides the chunks.
         kept_bytes: What the caller keeps.
-        in_order: Whether rows can only be read in order, by one thread.
+        in_order: Whether rows can only be read in order, by one thread, which is a chunk ahead of the others.
     """
 
     settings: AutoSettings
@@ -277,15 +277,15 @@ def _held_out(phase: str, fit: LargeTableSetting) -> Iterator[Item]:
 
 
 def _exact_pass(fit: LargeTableSetting) -> Iterator[Item]:
-    shares, chunk = 1 if fit.in_order else SHARES, fit.settings.chunk_size
-    at_once = min(fit.threads, shares)
+    chunk, at_once = fit.settings.chunk_size, min(fit.threads, SHARES)
     yield from _held_out("exact pass", fit)
     yield from _model("exact pass", fit, 2)
     # Of rows set aside; of each share; and the first of these with its mirror image.
-    yield Item("exact pass", "sums", (3 if fit.in_order else 2 + SHARES) * _matrix(fit))
+    yield Item("exact pass", "sums", (2 + SHARES) * _matrix(fit))
     block = 8 * min(GRAM_BLOCK_ROWS, chunk) * fit.num_features
     yield Item("exact pass", "chunk in the features", at_once * (8 * chunk * _numbers_per_row(fit) + block))
-    yield Item("exact pass", "rows of the chunk", at_once * _chunk_of_rows(fit))
+    ahead = 1 if fit.in_order and fit.threads > 1 else 0
+    yield Item("exact pass", "rows of the chunk", (at_once + ahead) * _chunk_of_rows(fit))
 
 
 def _calibration(fit: LargeTableSetting) -> Iterator[Item]:

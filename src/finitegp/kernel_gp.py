@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import NumericalError
+from .lapack import factorise, invert
 
 Array = npt.NDArray[np.float64]
 
@@ -217,17 +218,17 @@ class KernelGP:
 
     def loss(self, parameters: Array) -> tuple[float, Array]:
         """Minus the log of evidence times prior, up to a constant, and its gradient in the logarithms."""
-        from scipy.linalg import lapack
+        from scipy.linalg.lapack import dpotrs
 
         rows, total = self.rows, self.rows.total
         noise = noise_of(parameters)
         covariance, stationary, slope, scaled = self._covariance(parameters)
         covariance[np.diag_indices_from(covariance)] += noise * rows.noise_scales / rows.counts
         # Symmetric, so its transpose is the matrix itself, in LAPACK's order.
-        factor, info = lapack.dpotrf(covariance.T, lower=1, clean=1, overwrite_a=1)
-        if info:
+        factor = covariance.T
+        if factorise(factor):
             return 1e10, np.zeros_like(parameters)
-        solved = lapack.dpotrs(factor, rows.targets, lower=1)[0]
+        solved = dpotrs(factor, rows.targets, lower=1)[0]
         prior_degrees = self.form.prior.scale_degrees
         freedom, squares = prior_degrees + total, prior_degrees + float(rows.targets @ solved)
         prior, prior_gradient = log_prior(self.form, parameters, self.columns)
@@ -235,7 +236,8 @@ class KernelGP:
         # Copies of a row have its noise each, of which the mean of them, above, has a part.
         log_volume += float(((rows.counts - 1.0) * np.log(noise * rows.noise_scales)).sum())
         value = 0.5 * (log_volume + freedom * math.log(squares)) - prior
-        inverse = lapack.dpotri(factor, lower=1, overwrite_c=1)[0]
+        inverse = factor
+        invert(inverse)
         inverse[np.diag_indices_from(inverse)] *= 0.5
         weights = np.outer((freedom / squares) * solved, solved)  # twice the derivative in the covariance
         weights -= inverse.T
@@ -309,20 +311,19 @@ class KernelPosterior:
     """
 
     def __init__(self, form: KernelForm, parameters: Array, rows: KernelRows) -> None:
-        from scipy.linalg import lapack
+        from scipy.linalg.lapack import dpotrs
 
         self.form, self.parameters, self.rows = form, parameters, rows
         covariance = self._kernel(rows.inputs, rows.inputs)
         noise = self.noise * rows.noise_scales / rows.counts
         for jitter in (0.0, 1e-8, 1e-6):
-            shifted = covariance.copy()
-            shifted[np.diag_indices_from(shifted)] += noise + jitter
-            self._factor, info = lapack.dpotrf(shifted, lower=1, clean=1)
-            if info == 0:
+            self._factor = covariance.copy().T
+            self._factor[np.diag_indices_from(self._factor)] += noise + jitter
+            if factorise(self._factor) == 0:
                 break
         else:
             raise NumericalError("The covariance of the rows is not positive definite.")
-        self._solved = lapack.dpotrs(self._factor, rows.targets, lower=1)[0]
+        self._solved = dpotrs(self._factor, rows.targets, lower=1)[0]
         prior_degrees = form.prior.scale_degrees
         self.degrees_of_freedom = prior_degrees + rows.total
         self.scale = (prior_degrees + float(rows.targets @ self._solved)) / self.degrees_of_freedom
@@ -338,32 +339,32 @@ class KernelPosterior:
 
     def predict(self, inputs: Array) -> tuple[Array, Array]:
         """Mean and variance of the function at new rows; the noise variance is ``scale * noise`` everywhere."""
-        from scipy.linalg import lapack
+        from scipy.linalg.lapack import dtrtrs
 
         cross = self._kernel(self.rows.inputs, inputs)
         prior = self.form.prior.intercept + math.exp(self.parameters[1]) * np.square(inputs).sum(1) / inputs.shape[1]
         if self.form.correlation is not None:
             prior = prior + math.exp(self.parameters[2])
-        half = lapack.dtrtrs(self._factor, cross, lower=1)[0]
+        half = dtrtrs(self._factor, cross, lower=1)[0]
         variance = np.maximum(prior - np.square(half).sum(0), 0.0)
         return np.asarray(cross.T @ self._solved), np.asarray(self.scale * variance)
 
     def leave_one_out(self) -> tuple[Array, Array]:
         """Mean and variance, noise included, of each row given all others, at the same parameters and scale."""
-        from scipy.linalg import lapack
-
-        inverse = lapack.dpotri(self._factor, lower=1)[0]
+        inverse = self._factor.copy("F")
+        invert(inverse)
         precision = inverse.diagonal()
         return np.asarray(self.rows.targets - self._solved / precision), np.asarray(self.scale / precision)
 
     def leave_groups_out(self, groups: npt.NDArray[np.intp]) -> tuple[Array, Array]:
         """Mean and variance of one observation of each row given the rows of all other groups, at these parameters."""
-        from scipy.linalg import lapack
-
-        inverse = lapack.dpotri(self._factor, lower=1)[0]
+        inverse = self._factor.copy("F")
+        invert(inverse)
         variances = 1.0 / inverse.diagonal()
         means = self.rows.targets - self._solved * variances
-        inverse = np.tril(inverse) + np.tril(inverse, -1).T
+        diagonal = inverse.diagonal().copy()
+        inverse += inverse.T
+        inverse[np.diag_indices_from(inverse)] = diagonal
         for group in np.flatnonzero(np.bincount(groups) > 1):
             index = np.flatnonzero(groups == group)
             block = np.linalg.inv(inverse[np.ix_(index, index)])

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .errors import NumericalError
+from .lapack import add_products
 
 Array = npt.NDArray[np.float64]
 
@@ -290,7 +291,7 @@ def add_gram(total: Tensor, *columns: Tensor, row_scale: Tensor | None = None) -
             offset += tensor.shape[1]
         if row_scale is not None:
             part *= row_scale[start : start + len(part), None]
-        _blas().dsyrk(1.0, part.numpy().T, beta=1.0, c=fortran_total, overwrite_c=1)
+        add_products(fortran_total, part.numpy().T)
 
 
 def _side_by_side(columns: Sequence[Tensor], row_scale: Tensor | None) -> Tensor:

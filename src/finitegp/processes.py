@@ -111,6 +111,8 @@ def with_one_thread(
     function: Callable[_Arguments, _Result], *job: _Arguments.args, **options: _Arguments.kwargs
 ) -> _Result:
     """``function(*job, **options)`` with one thread of torch and one of BLAS, whose threads wait by spinning."""
+    import scipy.linalg.blas  # noqa: F401 - has a BLAS of its own, which is limited only once it is loaded
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -160,4 +162,6 @@ _CHANGING = threading.Lock()
 @cache
 def _blas() -> ThreadpoolController:
     """Found once: to look for loaded libraries takes as long as the prediction of hundreds of rows."""
+    import scipy.linalg.blas  # noqa: F401 - has a BLAS of its own, which is found only once it is loaded
+
     return ThreadpoolController()

@@ -10,7 +10,7 @@ from .protocol import EPSILON, LEAST_NOISE_VARIANCE, RHO
 
 # Sums may be taken in any order, so that they use vector instructions; NaN and infinity keep their meaning.
 _SUMS = {"reassoc", "contract", "nsz"}
-_BLOCK = 16
+_BLOCK, _WIDE_BLOCK = 16, 128
 
 
 @njit(cache=True, error_model="numpy", fastmath=_SUMS)
@@ -43,15 +43,22 @@ def _factorise_block(matrix, inverse, start, stop):
 def inverse_factor(matrix, inverse):
     """``L^-1`` into ``inverse`` for ``L L' = matrix``, which is overwritten; False if it is not positive definite."""
     size = len(matrix)
+    block = _BLOCK if size <= _WIDE_BLOCK else _WIDE_BLOCK
     inverse[:] = 0.0
-    for start in range(0, size, _BLOCK):
-        stop = min(start + _BLOCK, size)
+    for start in range(0, size, block):
+        stop = min(start + block, size)
         if start:
             row = np.ascontiguousarray(matrix[start:stop, :start])
             below = np.ascontiguousarray(matrix[start:, :start])
             matrix[start:, start:stop] -= np.dot(below, row.T)
-        if not _factorise_block(matrix, inverse, start, stop):
-            return False
+        if block == _BLOCK:
+            if not _factorise_block(matrix, inverse, start, stop):
+                return False
+        else:
+            work, found = matrix[start:stop, start:stop].copy(), np.empty((stop - start, stop - start), matrix.dtype)
+            if not inverse_factor(work, found):
+                return False
+            inverse[start:stop, start:stop] = found
         corner = np.ascontiguousarray(inverse[start:stop, start:stop])
         if stop < size:
             matrix[stop:, start:stop] = np.dot(np.ascontiguousarray(matrix[stop:, start:stop]), corner.T)
@@ -142,6 +149,50 @@ def _features(layers, inputs):
 
 
 @njit(cache=True, error_model="numpy")
+def _kernel_features(spectrum, outputs):
+    """The features of the kernel on the network's outputs: these themselves, or cosines and sines; and the angles."""
+    if spectrum is None:
+        return outputs, outputs
+    kind = outputs.dtype.type
+    frequencies, log_length, log_magnitude = spectrum[0], spectrum[1][0], spectrum[2][0]
+    count = len(frequencies)
+    amplitude = kind(np.sqrt(np.exp(log_magnitude[0]) / count))
+    angles = np.dot(outputs, frequencies.T)
+    angles *= kind(np.exp(-log_length[0]))
+    features = np.empty((len(outputs), 2 * count), outputs.dtype)
+    for i in range(len(outputs)):
+        for j in range(count):
+            features[i, j] = amplitude * np.cos(angles[i, j])
+            features[i, count + j] = amplitude * np.sin(angles[i, j])
+    return features, angles
+
+
+@njit(cache=True, error_model="numpy")
+def _step_features(layers, spectrum, hidden, outputs, features, angles, inputs, gradient, learning_rate, num_data):
+    """Push the gradient in the kernel's features back to all parameters of the feature map and move them."""
+    if spectrum is None:
+        _step_network(layers, hidden, outputs, inputs, gradient, learning_rate, num_data)
+        return
+    kind = inputs.dtype.type
+    frequencies, log_length, log_magnitude = spectrum
+    count = len(frequencies)
+    by_angles = np.empty_like(angles)
+    by_length, by_magnitude = 0.0, 0.0
+    for i in range(len(inputs)):
+        for j in range(count):
+            cosine, sine = features[i, j], features[i, count + j]
+            by_cosine, by_sine = gradient[i, j], gradient[i, count + j]
+            by_angles[i, j] = by_sine * cosine - by_cosine * sine
+            by_length -= float(by_angles[i, j] * angles[i, j])
+            by_magnitude += 0.5 * float(by_cosine * cosine + by_sine * sine)
+    by_outputs = np.dot(by_angles, frequencies)
+    by_outputs *= kind(np.exp(-log_length[0][0]))
+    _step_network(layers, hidden, outputs, inputs, by_outputs, learning_rate, num_data)
+    _step(log_length, np.full(1, kind(by_length)), num_data, learning_rate)
+    _step(log_magnitude, np.full(1, kind(by_magnitude)), num_data, learning_rate)
+
+
+@njit(cache=True, error_model="numpy")
 def _step_weights(weights, features, residuals, noise, num_data, learning_rate):
     """AdaDelta on the weights of the features: gradient ``Z'r / (b s) + w / n``."""
     kind = features.dtype.type
@@ -151,31 +202,46 @@ def _step_weights(weights, features, residuals, noise, num_data, learning_rate):
 
 
 @njit(cache=True, error_model="numpy")
-def scgd_step(inputs, targets, layers, weights, log_noise, gram, num_data, rate, learning_rate):
-    """One step of SCGD: whether it was made, and its loss."""
+def _descend(
+    inputs, targets, layers, spectrum, hidden, outputs, features, angles, weights, log_noise, whitened, trace, num_data,
+    learning_rate,
+):  # fmt: skip
+    """Move all parameters by the gradient of SCGD, given the features times the inverse and its trace; the loss."""
     kind = inputs.dtype.type
-    rows, size = len(inputs), len(gram)
-    work, inverse = gram.copy(), np.empty_like(gram)
-    if not inverse_factor(work, inverse):
-        return False, 0.0
+    rows, size = features.shape
     noise = np.exp(float(log_noise[0][0]))
-    hidden, features = _features(layers, inputs)
-    root = inverse.astype(inputs.dtype)
-    trace = np.sum(np.square(inverse))
-    whitened = np.dot(np.dot(features, root.T), root)
     residuals = np.dot(features, weights[0]) - targets
-    squares = float(np.dot(residuals, residuals))
-    loss = squares / (rows * noise)
+    loss = float(np.dot(residuals, residuals)) / (rows * noise)
     gradient = whitened
     for i in range(rows):
         factor = residuals[i] * kind(1.0 / noise)
         for j in range(size):
             gradient[i, j] = (gradient[i, j] + factor * weights[0][j]) * kind(1.0 / rows)
-    wide = features.astype(np.float64)
     _step_weights(weights, features, residuals, noise, num_data, learning_rate)
-    _step_network(layers, hidden, features, inputs, gradient, learning_rate, num_data)
+    _step_features(layers, spectrum, hidden, outputs, features, angles, inputs, gradient, learning_rate, num_data)
     by_noise = 0.5 * ((num_data - size + noise * trace) / num_data - loss)
     _step_noise(log_noise[0], log_noise[1], log_noise[2], by_noise, num_data, learning_rate)
+    return loss
+
+
+@njit(cache=True, error_model="numpy")
+def scgd_step(inputs, targets, layers, spectrum, weights, log_noise, gram, num_data, rate, learning_rate):
+    """One step of SCGD: whether it was made, and its loss."""
+    rows, size = len(inputs), len(gram)
+    work, inverse = gram.copy(), np.empty_like(gram)
+    if not inverse_factor(work, inverse):
+        return False, 0.0
+    noise = np.exp(float(log_noise[0][0]))
+    hidden, outputs = _features(layers, inputs)
+    features, angles = _kernel_features(spectrum, outputs)
+    root = inverse.astype(inputs.dtype)
+    trace = np.sum(np.square(inverse))
+    whitened = np.dot(np.dot(features, root.T), root)
+    wide = features.astype(np.float64)
+    loss = _descend(
+        inputs, targets, layers, spectrum, hidden, outputs, features, angles, weights, log_noise, whitened, trace,
+        num_data, learning_rate,
+    )  # fmt: skip
     gram *= 1.0 - rate
     gram += np.dot(wide.T, wide) * (rate * num_data / rows)
     for i in range(size):
@@ -184,11 +250,58 @@ def scgd_step(inputs, targets, layers, weights, log_noise, gram, num_data, rate,
 
 
 @njit(cache=True, error_model="numpy")
-def bsgd_step(inputs, targets, layers, log_noise, num_data, learning_rate):
+def scgd_window_step(
+    inputs, targets, layers, spectrum, weights, log_noise, remembered, row_weights, products, tracked_noise, first,
+    num_data, rate, learning_rate,
+):  # fmt: skip
+    """One step of SCGD by the rows that the tracked matrix remembers: whether it was made, and its loss.
+
+    The matrix is ``s I + sum_j w_j u_j u_j'``; ``products`` holds the ``u_j'u_k``. Rows that were not filled yet are
+    zero and have no weight. The batch takes the places from ``first`` on, of a batch that is forgotten.
+    """
+    rows, size = len(inputs), remembered.shape[1]
+    noise, spread = np.exp(float(log_noise[0][0])), tracked_noise[0]
+    hidden, outputs = _features(layers, inputs)
+    features, angles = _kernel_features(spectrum, outputs)
+    wide = features.astype(np.float64)
+    count = len(remembered)
+    diagonal = np.empty(count)
+    work, root = products.copy(), np.empty_like(products)
+    for i in range(count):
+        diagonal[i] = spread / row_weights[i] if row_weights[i] > 0.0 else 1.0
+        work[i, i] += diagonal[i]
+    if not inverse_factor(work, root):
+        return False, 0.0
+    trace = float(size - count)
+    for i in range(count):
+        for j in range(i + 1):
+            trace += root[i, j] * root[i, j] * diagonal[j]
+    trace /= spread
+    cross = np.dot(remembered, wide.T)
+    solved = np.dot(root.T, np.dot(root, cross))
+    whitened = ((wide - np.dot(solved.T, remembered)) / spread).astype(inputs.dtype)
+    loss = _descend(
+        inputs, targets, layers, spectrum, hidden, outputs, features, angles, weights, log_noise, whitened, trace,
+        num_data, learning_rate,
+    )  # fmt: skip
+    tracked_noise[0] = (1.0 - rate) * spread + rate * noise
+    row_weights *= 1.0 - rate
+    last = first + rows
+    remembered[first:last] = wide
+    row_weights[first:last] = rate * num_data / rows
+    products[:, first:last] = cross
+    products[first:last, :] = cross.T
+    products[first:last, first:last] = np.dot(wide, wide.T)
+    return True, loss
+
+
+@njit(cache=True, error_model="numpy")
+def bsgd_step(inputs, targets, layers, spectrum, log_noise, num_data, learning_rate):
     """One step of BSGD: whether it was made, and its loss."""
     rows = len(inputs)
     noise = np.exp(float(log_noise[0][0]))
-    hidden, features = _features(layers, inputs)
+    hidden, outputs = _features(layers, inputs)
+    features, angles = _kernel_features(spectrum, outputs)
     wide = features.astype(np.float64)
     covariance = np.dot(wide, wide.T)
     for i in range(rows):
@@ -206,7 +319,7 @@ def bsgd_step(inputs, targets, layers, log_noise, num_data, learning_rate):
             inverse[i, j] -= solved[i] * solved[j]
         trace += inverse[i, i]
     gradient = (np.dot(inverse, wide) / rows).astype(inputs.dtype)
-    _step_network(layers, hidden, features, inputs, gradient, learning_rate, num_data)
+    _step_features(layers, spectrum, hidden, outputs, features, angles, inputs, gradient, learning_rate, num_data)
     by_noise = 0.5 * noise / rows * trace
     _step_noise(log_noise[0], log_noise[1], log_noise[2], by_noise, num_data, learning_rate)
     return True, noise * squares / rows

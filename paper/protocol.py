@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from finitegp.algorithms import Algorithm
-from finitegp.callbacks import ExactNLML
+from finitegp.callbacks import ExactNLML, is_time
 from finitegp.data.scaling import Standardizer
 from finitegp.likelihood import negative_log_marginal_likelihood
 from finitegp.run import TrainingRun
@@ -80,13 +80,15 @@ class PaperAdadelta(torch.optim.Adadelta):
 
 
 class Looks(ExactNLML):
-    """The NLML after every epoch, with features in the network's own float type and sums in float64.
+    """The NLML every few epochs, with features in the network's own float type and sums in float64.
 
     It takes half the time of float64 throughout and only chooses the iterate: what a cell reports is measured again.
     """
 
     def on_epoch(self, run: TrainingRun) -> None:
         """Measure, and keep the best state."""
+        if not is_time(run, self.every, "nlml"):
+            return
         model = run.algorithm.model
         statistics = sum_statistics(model.partial_statistics(run.sampler.data))
         found = negative_log_marginal_likelihood(statistics, model.noise_variance, tolerance=math.inf)

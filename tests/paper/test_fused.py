@@ -1,6 +1,7 @@
 """Compiled steps against those of the library."""
 
 import copy
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -11,7 +12,7 @@ import torch
 from finitegp.algorithms import BSGD, SCGD, PaperMinimax
 from finitegp.callbacks import ExactNLML
 from finitegp.data.sampling import Sampler
-from finitegp.features import MLPFeatures
+from finitegp.features import ComposedFeatures, FourierFeatures, MLPFeatures
 from finitegp.model import FeatureGP
 from finitegp.training import train
 from paper.protocol import PaperAdadelta
@@ -21,12 +22,19 @@ pytestmark = [
     pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed: pip install numba"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),  # GPyTorch uses it
 ]
-KINDS = [SCGD, BSGD, PaperMinimax, SVGP]
+KINDS = [("linear", SCGD), ("linear", BSGD), ("linear", PaperMinimax), ("linear", SVGP), ("gaussian", SCGD),
+         ("gaussian", BSGD)]  # fmt: skip
 
 
 @pytest.fixture
-def fused():
-    """Imported by those who need it: Numba takes seconds to load."""
+def fused(request, monkeypatch):
+    """The module as Python runs it: compiling takes a minute; the slow tests do it."""
+    if request.node.get_closest_marker("slow") is None:
+        monkeypatch.setattr(import_module("numba").config, "DISABLE_JIT", True)
+        for name in ("paper.compiled_steps", "paper.fused"):
+            # To its old state afterwards, also if that is absent.
+            monkeypatch.setitem(sys.modules, name, sys.modules.get(name))
+            del sys.modules[name]
     return import_module("paper.fused")
 
 
@@ -36,21 +44,27 @@ def _rows():
     return inputs, torch.sin(2 * inputs[:, 0]) + inputs[:, 1] + 0.1 * torch.randn(150, generator=generator).double()
 
 
-def _start(kind, *, dtype=torch.float64, noise=0.1):
-    model = FeatureGP(MLPFeatures(3, hidden=(24, 40), seed=0), noise_variance=noise).to(dtype)
+def _start(kind, *, kernel="linear", dtype=torch.float64, noise=0.1):
+    feature_map = MLPFeatures(3, hidden=(24, 40), seed=0)
+    if kernel == "gaussian":
+        feature_map = ComposedFeatures(feature_map, FourierFeatures(40, 600, ard=False, length_scales=2.0, seed=0))
+    model = FeatureGP(feature_map, noise_variance=noise).to(dtype)
     options = {"inducing_inputs": _rows()[0][:20]} if issubclass(kind, SVGP) else {}
     algorithm = kind(model, 150, **options)
     return algorithm, PaperAdadelta(algorithm, 0.3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kernel", "kind"), KINDS)
 @pytest.mark.parametrize("batch_size", [32, 48])
-def test_a_compiled_step_is_that_of_the_library(fused, kind, batch_size):
-    plain, optimizer = _start(kind)
-    compiled, other = _start(fused.FUSED[kind])
+def test_a_compiled_step_is_that_of_the_library(fused, kernel, kind, batch_size):
+    plain, optimizer = _start(kind, kernel=kernel)
+    compiled, other = _start(fused.FUSED[kernel][kind], kernel=kernel)
+    if kernel == "gaussian":
+        compiled.forgotten = 1e-13
     initial = copy.deepcopy(plain.state_dict())
     sampler = Sampler(_rows(), batch_size, dtype=torch.float64)
-    plain.initialize(list(sampler.epoch(0, stream=-1, stop=3)))
+    for algorithm in (plain, compiled):
+        algorithm.initialize(list(sampler.epoch(0, stream=-1, stop=3)))
     for epoch in range(3):  # the last batch of each is smaller
         streams = [sampler.epoch(epoch, stream=stream) for stream in range(plain.batches_per_step)]
         for batches in zip(*streams, strict=True):
@@ -62,20 +76,20 @@ def test_a_compiled_step_is_that_of_the_library(fused, kind, batch_size):
             assert losses[1] == pytest.approx(losses[0], rel=1e-10)
             found = compiled.state_dict()
             for name, value in plain.state_dict().items():
-                if name != "steps":
+                if name not in ("steps", "tracked_gram" if kernel == "gaussian" else ""):
                     torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-10)
     for name, value in plain.named_parameters():
         assert not value.requires_grad or not torch.allclose(value, initial[name]), f"{name} stayed"
     if kind is PaperMinimax:
-        assert compiled.projections == plain.projections - 1 > 0  # initialize made one
+        assert compiled.projections == plain.projections > 1  # initialize made one
 
 
 @pytest.mark.slow  # everything is compiled once more for float32
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_in_single_precision_is_the_same_to_its_rounding(fused, kind):
+@pytest.mark.parametrize(("kernel", "kind"), KINDS)
+def test_a_run_in_single_precision_is_the_same_to_its_rounding(fused, kernel, kind):
     histories = []
-    for each in (kind, fused.FUSED[kind]):
-        algorithm, optimizer = _start(each, dtype=torch.float32)
+    for each in (kind, fused.FUSED[kernel][kind]):
+        algorithm, optimizer = _start(each, kernel=kernel, dtype=torch.float32)
         run = train(algorithm, optimizer, _rows(), epochs=2, batch_size=32, callbacks=[ExactNLML()])
         histories.append([row["nlml"] for row in run.history])
     assert histories[1] == pytest.approx(histories[0], abs=1e-4)
@@ -85,7 +99,7 @@ def test_a_run_in_single_precision_is_the_same_to_its_rounding(fused, kind):
 @pytest.mark.parametrize("kind", [SCGD, BSGD, SVGP])
 def test_a_matrix_that_cannot_be_factorised_is_left_to_the_library(fused, kind, monkeypatch):
     monkeypatch.setattr(fused, f"{kind.__name__.lower()}_step", lambda *arguments: (False, 0.0))
-    (plain, optimizer), (compiled, other) = _start(kind), _start(fused.FUSED[kind])
+    (plain, optimizer), (compiled, other) = _start(kind), _start(fused.FUSED["linear"][kind])
     for batch in Sampler(_rows(), 32, dtype=torch.float64).epoch(0):
         plain.step([batch], optimizer)
         compiled.step([batch], other)
@@ -100,7 +114,7 @@ def test_numbers_that_are_not_finite_end_a_run_of_minimax(fused):
     assert np.isnan(algorithm.step([batch, batch], optimizer))
 
 
-@pytest.mark.parametrize("size", [1, 31, 32, 33, 100])
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 100, 300])
 def test_the_inverse_factor_is_that_of_numpy_and_refuses_what_is_not_definite(size):
     root = np.random.default_rng(0).standard_normal((size, size + 5))
     matrix = root @ root.T
@@ -110,3 +124,21 @@ def test_the_inverse_factor_is_that_of_numpy_and_refuses_what_is_not_definite(si
     for wrong in (-1.0, np.nan, np.inf):
         matrix[-1, -1] = wrong
         assert not import_module("paper.compiled_steps").inverse_factor(matrix.copy(), found)
+
+
+def test_a_window_of_rows_keeps_the_newest_when_it_is_resized(fused):
+    recent = import_module("finitegp.algorithms.scgd").RecentBatches(5, 0.1, torch.device("cpu"))
+    batches = [torch.randn(2, 5, generator=torch.Generator().manual_seed(seed)).double() for seed in range(7)]
+    recent.take_up(batches[0], 1.0)
+    recent.take_up(batches[1], 1.0)
+    window = fused._Window(recent, 2)
+    for places, batch in zip((3, 3, 4, 4, 2), batches[2:], strict=True):
+        window.resize(places)
+        first = window.free(2)
+        window.rows[first : first + 2], window.weights[first : first + 2] = batch.numpy(), 1.0
+        window.products = window.rows @ window.rows.T
+    expected = sum(batch.T @ batch for batch in batches[5:]).numpy()
+    np.testing.assert_allclose((window.rows.T * window.weights) @ window.rows, expected, rtol=1e-12)
+    window.resize(5)
+    np.testing.assert_allclose((window.rows.T * window.weights) @ window.rows, expected, rtol=1e-12)
+    np.testing.assert_allclose(window.products, window.rows @ window.rows.T, rtol=1e-12)

@@ -292,8 +292,8 @@ def split_members(members: Sequence[int], *, apart: bool) -> list[list[int]]:
 
     Args:
         members: Numbers of members.
-        apart: Whether there are at least two groups, for two processes. Two threads would wait for each other: they
-            take longer than one thread that trains two members as one.
+        apart: Whether there are at least two groups, for two processes. Two threads wait for each other: they take as
+            long as one thread that trains two members as one, and leave it no core for anything else.
 
     Example:
         >>> split_members([2, 3], apart=True), split_members([2, 3], apart=False)

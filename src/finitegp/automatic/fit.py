@@ -194,7 +194,7 @@ def fit_source(
                 options: dict[str, Any] = {"seed": seed, "threads": small.threads, "progress": progress}
                 options |= {"may_be_copies": may_be_copies, "keep_rows": keep_rows, "trees": small.trees}
                 why = {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
-                # Threads of BLAS wait by spinning: beside another program a fit would take ten times as long.
+                # Threads of BLAS wait by spinning: beside another program a fit took three times as long.
                 kernels = with_one_thread(_fit_small, sample, chosen, record | why, center=center, **options)
                 if budget is not None:
                     size = plan_prediction(budget, PredictionSetting.of(kernels)).setting.chunk_size

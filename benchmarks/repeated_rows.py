@@ -70,7 +70,8 @@ def lines_of(rows: Iterable[dict[str, Any]]) -> list[str]:
     lines = [
         f"Test rows, effort {rows[0]['effort']}, means over splits, without / with it ({made_with(rows[0])}):",
         "",
-        "| table | splits | equal to a seen row | same target: claimed, held | CRPS | RMSE | 90 % holds | NLPD | NLPD of new rows |",
+        "| table | splits | equal to a seen row | same target: claimed, held | CRPS | RMSE | 90 % holds | NLPD "
+        "| NLPD of new rows |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for table in dict.fromkeys(row["table"] for row in rows):

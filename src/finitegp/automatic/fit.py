@@ -178,7 +178,7 @@ def fit_source(
     alone = ranks.world_size == 1
     if time_budget is not None or on_expected is not None:
         columns = count_columns(source)
-        may: dict[str, bool] = {"may_fit_both": keep_rows and alone, "may_start_processes": alone}
+        may: dict[str, bool] = {"may_fit_both": keep_rows and alone, "may_use_all_cores": alone}
         work = Work(rows, columns, chosen, threads, **may, device=place)
         if time_budget is not None:
             work = within_seconds(parse_seconds(time_budget), work)
@@ -218,7 +218,7 @@ def fit_source(
     record = {"path": "networks", "why": f"more than {chosen.small_rows} different rows"} | record
     options = {"seed": seed, "threads": large.threads, "progress": progress, "ranks": ranks, "device": place}
     # Memory of other processes is not within the budget, and ranks have the other cores.
-    options["may_start_processes"] = budget is None and alone
+    options["may_use_all_cores"] = budget is None and alone
     options["repeats"] = may_be_copies and keep_rows
     fit = _fit_large(sample, source, large.settings, record, center=center, **options)
     if kernels is not None:

@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from finitegp import GPRegressor, TableRegressor
 from finitegp.automatic import fit_auto
-from finitegp.automatic.copies_and_outliers import find_repeated_rows
+from finitegp.automatic.copies_and_outliers import find_repeated_rows, pairs_by_chance
 from finitegp.errors import ModelFileError
 from finitegp.lite import load
 from finitegp.lite.container import read_file, write_file
@@ -86,6 +86,23 @@ def test_only_rows_that_repeat_by_themselves_with_the_same_target():
     assert find_repeated_rows(inputs[:20], targets[:20], None) is None, "too few"
     assert find_repeated_rows(inputs, targets, np.full(len(targets), 1.5)) is None, "weights"
     assert find_repeated_rows(inputs, np.zeros(len(targets)), None) is None, "nothing to know"
+    cells = np.stack(np.meshgrid(*3 * [np.arange(6.0)]), axis=-1).reshape(-1, 3)
+    measured = random.normal(size=len(cells))
+    pasted = random.choice(len(cells), size=40, replace=False)
+    grid = np.concatenate([cells, cells[pasted]]), np.concatenate([measured, measured[pasted]])
+    assert find_repeated_rows(*grid, None) is None, "a grid of which some rows were pasted twice"
+    assert find_repeated_rows(grid[0] + 1e-3 * np.arange(3) * grid[1][:, None], grid[1], None) is not None, "no grid"
+
+
+def test_pairs_by_chance_are_those_of_shuffled_columns():
+    random = np.random.default_rng(0)
+    inputs = random.integers(0, 4, size=(400, 3)).astype(float) ** 2
+    found = []
+    for _ in range(200):
+        shuffled = np.column_stack([random.permutation(column) for column in inputs.T])
+        sizes = np.unique(shuffled, axis=0, return_counts=True)[1]
+        found.append(float((sizes * (sizes - 1.0)).sum()))
+    assert pairs_by_chance(inputs) == pytest.approx(np.mean(found), rel=0.02)
 
 
 def test_rows_come_and_go_as_in_a_dictionary():

@@ -18,6 +18,8 @@ Groups = npt.NDArray[np.intp]
 # Groups of equal rows that are needed to say anything, how many others of a group make a difference, and how likely
 # targets agree by chance where they are said not to.
 _FEWEST_REPEATED, _MOST_OTHERS, _BY_CHANCE = 10, 3, 1e-6
+# Which share of equal pairs may be so by chance, and how many rows show how coarse columns are.
+_SHARE_BY_CHANCE, _ROWS_FOR_CHANCE = 1e-3, 20_000
 
 
 def equal_rows(inputs: Array) -> Groups:
@@ -77,6 +79,7 @@ def find_repeated_rows(inputs: Array, targets: Array, counts: Array | None) -> R
     """The targets of rows, if rows repeat by themselves and mostly with the same target; otherwise None.
 
     Each row of a group of equal inputs is left out once: where the others agree, it counts whether it agrees with them.
+    None also where values are so coarse that rows may be equal without being the same thing.
 
     Args:
         inputs: ``(rows, columns)`` in the user's units.
@@ -107,6 +110,20 @@ def find_repeated_rows(inputs: Array, targets: Array, counts: Array | None) -> R
     surprise = float(rel_entr(share, chance) + rel_entr(1.0 - share, 1.0 - chance))
     if repeated.sum() * surprise < -math.log(_BY_CHANCE):
         return None
+    # On a grid different things have equal inputs, and what agrees there says nothing of the next one.
+    different_rows = inputs[np.unique(codes, return_index=True)[1]]
+    if pairs_by_chance(different_rows) > _SHARE_BY_CHANCE * float((rows * (rows - 1.0)).sum()):
+        return None
     agreed, tried = (np.bincount(others, each, minlength=_MOST_OTHERS + 1)[1:] for each in (agree, trials))
     kept = agreeing_rows(AgreeingRows(codes, targets, weights), tolerance)
     return RepeatedRows(*kept, (agreed + 1.0) / (tried + 2.0), tolerance)
+
+
+def pairs_by_chance(inputs: Array) -> float:
+    """How many ordered pairs of these rows were equal if the values of columns were drawn independently."""
+    some = inputs[:: -(-len(inputs) // _ROWS_FOR_CHANCE)]
+    expected = len(inputs) * (len(inputs) - 1.0)
+    for column in some.T:
+        sizes = np.unique(column, return_counts=True)[1]
+        expected *= float((sizes * (sizes - 1.0)).sum()) / max(len(some) * (len(some) - 1.0), 1.0)
+    return expected

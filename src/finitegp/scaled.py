@@ -23,7 +23,7 @@ from .data.scaling import Standardizer
 from .errors import DataError, NumericalError
 from .extrapolation import ExcessVariance
 from .lite.hashing import row_hashes
-from .lite.repeated import RepeatedRows, SeenValues
+from .lite.repeated import RepeatedRows, SeenValues, change_of_copies
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage
 from .processes import in_threads, one_blas_thread
@@ -288,26 +288,34 @@ class ScaledGP:
         found = self._in_target_units(self._combine(scaled, blended, np.stack(factors)))
         if self.repeated is None:
             return found
-        return self._with_seen(found, self.repeated.look_up(np.asarray(inputs, dtype=np.float64), fewer=1.0))
+        rows, own, _ = _rows(inputs, targets, None)
+        return self._with_seen(found, self.repeated.look_up(rows, own))
 
     def update(self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None = None) -> ScaledGP:
         """The fit with more rows: exact posteriors of all rows, with features, noise and scaling kept.
 
         Where the fit recognised copies, equal rows with equal targets count once, unless ``counts`` are given.
         """
-        found = self._change(lambda fitted, data: fitted.update(data), self._scaled_source(inputs, targets, counts))
-        if self.repeated is None:
-            return found
-        return replace(found, repeated=self.repeated.added(*_rows(inputs, targets, counts)))
+        return self._with_rows(inputs, targets, counts, forget=False)
 
     def forget(self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None = None) -> ScaledGP:
         """The fit without these rows, as if the posteriors had never seen them; copies as in :meth:`update`."""
-        data = self._scaled_source(inputs, targets, counts, seen=True)
-        found = self._change(lambda fitted, data: fitted.forget(data), data)
-        if self.repeated is None:
-            return found
-        left = self.repeated.without(*_rows(inputs, targets, counts))
-        return replace(found, repeated=left if len(left.codes) else None)
+        return self._with_rows(inputs, targets, counts, forget=True)
+
+    def _with_rows(self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None, *, forget: bool) -> ScaledGP:
+        repeated = self.repeated
+        if repeated is not None:
+            given, observed, times = _rows(inputs, targets, counts)
+            if self.counts_copies_once and counts is None:
+                chosen, repeated = change_of_copies(repeated, given, observed, forget=forget)
+                if not chosen.any():
+                    return replace(self, repeated=repeated)
+                inputs, targets = given[chosen], observed[chosen]
+            else:
+                repeated = (repeated.without if forget else repeated.added)(given, observed, times)
+        data = self._scaled_source(inputs, targets, counts, seen=forget)
+        found = self._change(lambda fitted, data: fitted.forget(data) if forget else fitted.update(data), data)
+        return replace(found, repeated=repeated)
 
     def merge(self, other: ScaledGP) -> ScaledGP:
         """The fit with the rows of both, which must stem from one fit."""

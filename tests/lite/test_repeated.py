@@ -53,10 +53,19 @@ def test_agreement_is_that_of_rows_left_out_one_by_one(counted):
     counts = 1.0 + (np.arange(len(targets)) % 7 == 0) if counted else None
     found = find_repeated_rows(inputs, targets, counts)
     trials = by_hand(inputs, targets, counts)
+    expected = 0.5
     for others in (1, 2, 3):
         agree = [agrees for count, agrees in trials if count == others]
         assert len(agree) > 2
-        assert found.agreement[others - 1] == pytest.approx((sum(agree) + 1) / (len(agree) + 2), abs=1e-12)
+        expected = (sum(agree) + 2.0 * expected) / (len(agree) + 2)
+        assert found.agreement[others - 1] == pytest.approx(expected, abs=1e-12)
+
+
+def test_more_rows_that_agree_are_no_less_than_fewer_where_there_is_no_evidence():
+    inputs = np.random.default_rng(0).normal(size=(100, 2))
+    inputs = np.concatenate([inputs, inputs[:30]])  # pairs, and no more
+    found = find_repeated_rows(inputs, inputs[:, 0], None)
+    assert found.agreement[0] == found.agreement[1] == found.agreement[2] == pytest.approx(61 / 62)
 
 
 def test_what_is_claimed_of_new_rows_holds():
@@ -107,29 +116,41 @@ def test_pairs_by_chance_are_those_of_shuffled_columns():
 
 def test_rows_come_and_go_as_in_a_dictionary():
     random = np.random.default_rng(0)
-    kept = {}
     found = RepeatedRows(input_codes(np.full((1, 2), 9.0)), np.zeros(1), np.ones(1), np.array([0.5, 0.6, 0.7]), 1e-6)
-    kept[(9.0, 9.0)] = [0.0]
-    forgotten = set()
-    for _ in range(40):
-        inputs, targets = random.integers(0, 3, size=(5, 2)).astype(float), random.integers(0, 2, size=5).astype(float)
+    kept = {(9.0, 9.0): [0.0]}
+    every = np.array([[one, two] for one in range(3) for two in range(3)], float)
+    disagreed = 0
+    for _ in range(60):
+        inputs, targets = random.integers(0, 3, size=(5, 2)).astype(float), random.integers(0, 3, size=5).astype(float)
         found = found.added(inputs, targets)
         for row, value in zip(map(tuple, inputs), targets, strict=True):
             kept.setdefault(row, []).append(value)
-        row = tuple(inputs[0])
-        if len(set(kept[row])) == 1:  # of rows that disagreed once, it is not known any more how many there were
-            found = found.without(inputs[:1], targets[:1])
-            kept[row].remove(targets[0])
-        every = np.array([[one, two] for one in range(3) for two in range(3)], float)
+        rows = [(row, value) for row, values in kept.items() for value in values]
+        for number in random.choice(len(rows), size=min(4, len(rows) - 1), replace=False):
+            row, value = rows[number]
+            found = found.without(np.array([row]), np.array([value]))
+            kept[row].remove(value)
         values, chances = found.look_up(every)
         for place, value, chance in zip(map(tuple, every), values, chances, strict=True):
             seen = kept.get(place, [])
-            if len(set(seen)) > 1:
-                forgotten.add(place)
-            expected = 0.0 if not seen or place in forgotten else found.agreement[min(len(seen), 3) - 1]
-            assert chance == expected
+            disagreed += len(set(seen)) > 1
+            assert chance == (0.0 if len(set(seen)) != 1 else found.agreement[min(len(seen), 3) - 1])
             assert chance == 0.0 or value == seen[0]
-    assert forgotten
+    assert disagreed
+    for row, own in rows:
+        if own in kept[row]:
+            left = found.without(np.array([row]), np.array([own])).look_up(np.array([row]))
+            found_without = found.look_up(np.array([row]), np.array([own]))
+            assert left.chances == found_without.chances
+            assert left.values == found_without.values
+    assert found.has(np.array([rows[0][0]]), np.array([0.5])).tolist() == [False]
+
+
+def test_inputs_in_32_bits_are_those_in_64():
+    random = np.random.default_rng(0)
+    inputs = np.concatenate([random.normal(size=(1000, 3)), 1e30 * random.normal(size=(1000, 3)), np.zeros((1, 3))])
+    np.testing.assert_array_equal(input_codes(inputs), input_codes(inputs.astype(np.float32).astype(np.float64)))
+    assert len(np.unique(input_codes(np.concatenate([inputs, 1e200 * inputs[:-1]])))) == 4001
 
 
 def test_merging_is_adding():
@@ -226,14 +247,43 @@ def test_draws_have_the_distribution_that_is_predicted(fit):
 
 def test_a_row_that_is_left_out_is_a_row_that_is_forgotten(fit):
     inputs, targets = repeating()
-    counts = fit.repeated.counts[np.searchsorted(fit.repeated.codes, input_codes(inputs))]
-    left_out = fit.leave_one_out(inputs, targets)
-    for wanted in (0.0, 1.0, 2.0):
-        row = slice(int(np.flatnonzero(counts == wanted)[0]), None)
-        row = slice(row.start, row.start + 1)
-        seen = fit.repeated.without(inputs[row], targets[row]).look_up(inputs[row])
-        place = left_out.mixture.take(row)
-        assert place.weights[-1, 0] == seen.chances[0] == (0.0 if wanted < 2.0 else fit.repeated.agreement[0])
+    left_out = fit.leave_one_out(inputs, targets).mixture.weights[-1]
+    kinds = set()
+    for number, (row, value) in enumerate(zip(inputs, targets, strict=True)):
+        seen = fit.repeated.without(row[None], value[None]).look_up(row[None])
+        assert left_out[number] == seen.chances[0]
+        kinds.add((fit.repeated.look_up(row[None]).chances[0], seen.chances[0]))
+    assert len(kinds) > 3  # single ones, pairs that agree, and pairs that do not
+
+
+def test_what_was_taken_in_by_mistake_can_be_taken_back(fit):
+    inputs, _ = repeating()
+    before = fit.predict(inputs[:5])
+    wrong = fit.update(inputs[:5], before.mean + 1.0)
+    assert bool((wrong.predict(inputs[:5]).std > before.std).any())
+    after = wrong.forget(inputs[:5], before.mean + 1.0).predict(inputs[:5])
+    torch.testing.assert_close(after.mean, before.mean, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(after.std, before.std, rtol=1e-6, atol=1e-8)
+
+
+def test_copies_count_once_however_they_come():
+    inputs, targets = repeating(200, again=0.5, same=1.0)
+    fit = fit_auto(inputs, targets, effort="low", settings={"trees": 0})
+    assert fit.counts_copies_once
+    more = repeating(40, seed=5, again=0.5, same=1.0)
+    together, one_by_one = fit.update(*more), fit
+    for row, value in zip(*more, strict=True):
+        one_by_one = one_by_one.update(row[None], value[None])
+    asked = np.random.default_rng(2).normal(size=(20, 3))
+    torch.testing.assert_close(one_by_one.predict(asked).mean, together.predict(asked).mean, rtol=1e-8, atol=1e-8)
+    assert together.num_data == one_by_one.num_data == fit.num_data + 40
+    for row, value in zip(*more, strict=True):
+        one_by_one = one_by_one.forget(row[None], value[None])
+    assert one_by_one.num_data == fit.num_data
+    torch.testing.assert_close(one_by_one.predict(asked).mean, fit.predict(asked).mean, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(
+        together.forget(*more).predict(asked).mean, fit.predict(asked).mean, rtol=1e-7, atol=1e-7
+    )
 
 
 def test_rows_that_are_taken_in_are_known_then():

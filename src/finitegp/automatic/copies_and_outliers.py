@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy.special import rel_entr
 
 from ..kernel_gp import Array, KernelPosterior, KernelRows, fit_from_several_starts
-from ..lite.repeated import SAME, AgreeingRows, RepeatedRows, agreeing_rows, input_codes
+from ..lite.repeated import SAME, Pairs, RepeatedRows, different_pairs, input_codes
 from .kernels import FORMS, LEARNING_ROWS
 from .table import FEWEST_SINGLE_ROWS
 
@@ -115,8 +115,12 @@ def find_repeated_rows(inputs: Array, targets: Array, counts: Array | None) -> R
     if pairs_by_chance(different_rows) > _SHARE_BY_CHANCE * float((rows * (rows - 1.0)).sum()):
         return None
     agreed, tried = (np.bincount(others, each, minlength=_MOST_OTHERS + 1)[1:] for each in (agree, trials))
-    kept = agreeing_rows(AgreeingRows(codes, targets, weights), tolerance)
-    return RepeatedRows(*kept, (agreed + 1.0) / (tried + 2.0), tolerance)
+    agreement = [0.5]
+    for agreeing, all_of_them in zip(agreed, tried, strict=True):
+        # As if two had been seen that agree as one fewer did: where there is no evidence, more others do no harm.
+        agreement.append((agreeing + 2.0 * agreement[-1]) / (all_of_them + 2.0))
+    kept = different_pairs(Pairs(codes, targets, weights), tolerance)
+    return RepeatedRows(*kept, np.array(agreement[1:]), tolerance)
 
 
 def pairs_by_chance(inputs: Array) -> float:

@@ -33,7 +33,7 @@ from .program import (
     take,
     total,
 )
-from .repeated import REPEATED_ARRAYS, RepeatedRows, read_repeated
+from .repeated import REPEATED_ARRAYS, RepeatedRows, change_of_copies, read_repeated
 from .student import Mixture, variance_factor
 
 # Of scaled inputs, of distances outside of what was seen, and of coordinates that distances to centres are taken in.
@@ -229,11 +229,14 @@ class Fit:
 
     def change(self, inputs: Array, targets: Array, counts: Array | None, sign: float) -> Fit:
         """The fit with rows, or without rows that it has seen."""
-        repeated = self.repeated
-        if repeated is not None:
-            change = repeated.added if sign > 0.0 else repeated.without
-            repeated = change(inputs, targets, counts)
-            repeated = repeated if len(repeated.codes) else None
+        repeated, forget = self.repeated, sign < 0.0
+        if repeated is not None and self.header["counts_copies_once"] and counts is None:
+            chosen, repeated = change_of_copies(repeated, inputs, targets, forget=forget)
+            if not chosen.any():
+                return replace(self, repeated=repeated)
+            inputs, targets = inputs[chosen], targets[chosen]
+        elif repeated is not None:
+            repeated = (repeated.without if forget else repeated.added)(inputs, targets, counts)
         if self.header["counts_copies_once"] and counts is None:
             different = np.unique(np.column_stack([inputs, targets]), axis=0)
             inputs, targets = different[:, :-1], different[:, -1]
@@ -267,7 +270,7 @@ class Fit:
         header, arrays = dict(self.header), dict[str, npt.NDArray[np.generic]](self.arrays)
         header.pop("repeated", None)
         arrays = {name: each for name, each in arrays.items() if not name.startswith("repeated.")}
-        if self.repeated is not None:
+        if self.repeated is not None and len(self.repeated.codes):
             seen = self.repeated
             header["repeated"] = {"agreement": seen.agreement.tolist(), "tolerance": seen.tolerance}
             arrays |= {f"repeated.{name}": getattr(seen, name) for name in REPEATED_ARRAYS}

@@ -14,13 +14,15 @@ from .hashing import row_codes
 from .program import LiteError
 
 Array = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
 
-#: What a file holds of them, one number a row each.
+#: What a file holds of them, one number each for every different pair of inputs and target.
 REPEATED_ARRAYS = ("codes", "targets", "counts")
 #: Targets that differ by less than this part of their standard deviation are the same.
 SAME = 1e-6
-# Rows that are kept: later ones are not recognised.
-_MOST_ROWS = 2**17
+# Pairs that are kept: later ones are not recognised.
+_MOST_PAIRS = 2**17
 # A code is a whole number that a float64 holds exactly, as all arrays in a file can be read.
 _DROPPED_BITS = 11
 # How many others that agree make a difference.
@@ -48,20 +50,22 @@ class RepeatedRows:
     any other row otherwise.
 
     Attributes:
-        codes: ``(rows,)`` hashes of different inputs, ascending.
-        targets: ``(rows,)`` what all rows with these inputs had.
-        counts: ``(rows,)`` how many there were; zero if they disagreed.
+        codes: ``(pairs,)`` hashes of inputs, ascending.
+        targets: ``(pairs,)``, ascending where codes are equal: rows with these inputs disagreed.
+        counts: ``(pairs,)`` how many rows had these inputs and this target.
         agreement: ``(3,)`` the probability that one more row has the same target as one, two, or three and more that
             agree.
         tolerance: Targets that differ by less are the same.
 
     Example:
-        >>> codes = input_codes(np.array([[1.0, 2.0]]))
-        >>> seen = RepeatedRows(codes, np.array([5.0]), np.ones(1), np.array([0.9, 0.95, 0.99]), 1e-6)
+        >>> rows = np.array([[1.0, 2.0]])
+        >>> seen = RepeatedRows(input_codes(rows), np.array([5.0]), np.ones(1), np.array([0.9, 0.95, 0.99]), 1e-6)
         >>> seen.look_up(np.array([[1.0, 2.0], [1.0, 3.0]])).chances.tolist()
         [0.9, 0.0]
-        >>> seen.added(np.array([[1.0, 2.0]]), np.array([5.0])).look_up(np.array([[1.0, 2.0]])).chances.tolist()
+        >>> seen.added(rows, np.array([5.0])).look_up(rows).chances.tolist()
         [0.95]
+        >>> seen.added(rows, np.array([6.0])).look_up(rows).chances.tolist()
+        [0.0]
     """
 
     codes: Array
@@ -70,12 +74,25 @@ class RepeatedRows:
     agreement: Array
     tolerance: float
 
-    def look_up(self, inputs: Array, *, fewer: float = 0.0) -> SeenValues:
-        """What equal rows say of these; ``fewer`` are left out of each count, as for rows that are in it themselves."""
-        places, found = self._find(inputs)
-        counts = np.where(found, np.maximum(self.counts[places] - fewer, 0.0), 0.0)
-        chances = np.append(0.0, self.agreement)[np.minimum(counts, len(self.agreement)).astype(np.int64)]
-        return SeenValues(np.where(chances > 0.0, self.targets[places], 0.0), chances)
+    def look_up(self, inputs: Array, without: Array | None = None) -> SeenValues:
+        """What equal rows say of these; ``without`` are the targets of rows that are not to speak for themselves."""
+        codes = input_codes(inputs)
+        first, end = (np.searchsorted(self.codes, codes, side) for side in ("left", "right"))
+        spoken, other = end - first, np.minimum(first, max(len(self.codes) - 1, 0))
+        if not len(self.codes):
+            return SeenValues(np.zeros(len(codes)), np.zeros(len(codes)))
+        counts = self.counts[other]
+        if without is not None:
+            own, found = self._find(codes, without)
+            left = np.where(found, self.counts[own] - 1.0, self.counts[own])
+            gone = found & (left <= 0.0)
+            # Of two targets, one of which is gone, the other is left.
+            other = np.where(gone & (own == first), np.minimum(first + 1, len(self.codes) - 1), other)
+            counts = np.where(found & ~gone & (own == other), left, self.counts[other])
+            spoken = spoken - gone
+        known = np.where(spoken == 1, np.minimum(counts, _OTHERS), 0.0).astype(np.int64)
+        chances = np.append(0.0, self.agreement)[known]
+        return SeenValues(np.where(chances > 0.0, self.targets[other], 0.0), chances)
 
     def added(self, inputs: Array, targets: Array, counts: Array | None = None) -> RepeatedRows:
         """With these rows, too."""
@@ -86,30 +103,43 @@ class RepeatedRows:
         return self._joined(other.codes, other.targets, other.counts)
 
     def without(self, inputs: Array, targets: Array, counts: Array | None = None) -> RepeatedRows:
-        """Without these rows; where equal ones disagreed, they are taken to do so still."""
-        places, found = self._find(inputs)
-        found &= np.abs(self.targets[places] - targets) <= self.tolerance
+        """Without these rows, as if they had never been there."""
+        places, found = self._find(input_codes(inputs), targets)
         left = self.counts.copy()
         np.subtract.at(left, places[found], 1.0 if counts is None else counts[found])
-        kept = (left > 0.0) | (self.counts == 0.0)
-        return replace(self, codes=self.codes[kept], targets=self.targets[kept], counts=np.maximum(left, 0.0)[kept])
+        kept = left > 0.0
+        return replace(self, codes=self.codes[kept], targets=self.targets[kept], counts=left[kept])
 
-    def _find(self, inputs: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-        """``(rows,)`` places of equal inputs, and whether there are any."""
-        codes = input_codes(inputs)
-        places = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
-        return places, self.codes[places] == codes
+    def has(self, inputs: Array, targets: Array) -> Mask:
+        """``(rows,)`` whether there are rows with these inputs and this target."""
+        return self._find(input_codes(inputs), targets)[1]
+
+    def _find(self, codes: Array, targets: Array) -> tuple[Places, Mask]:
+        """``(rows,)`` places of pairs, and whether they are there."""
+        if not len(self.codes):
+            return np.zeros(len(codes), np.intp), np.zeros(len(codes), bool)
+        # Few targets belong to a code: they are passed one by one.
+        place = np.searchsorted(self.codes, codes)
+        last = len(self.codes) - 1
+        while True:
+            here = np.minimum(place, last)
+            short = (place <= last) & (self.codes[here] == codes) & (self.targets[here] < targets - self.tolerance)
+            if not short.any():
+                break
+            place = place + short
+        found = (place <= last) & (self.codes[here] == codes) & (np.abs(self.targets[here] - targets) <= self.tolerance)
+        return here, found
 
     def _joined(self, codes: Array, targets: Array, counts: Array) -> RepeatedRows:
         known = np.isin(codes, self.codes)
-        room = max(_MOST_ROWS - len(self.codes), 0)
+        room = max(_MOST_PAIRS - len(self.codes), 0)
         taken = known | np.isin(codes, np.unique(codes[~known])[:room])
         mine, theirs = (self.codes, self.targets, self.counts), (codes[taken], targets[taken], counts[taken])
-        together = AgreeingRows(*(np.concatenate(pair) for pair in zip(mine, theirs, strict=True)))
-        return replace(self, **agreeing_rows(together, self.tolerance)._asdict())
+        together = Pairs(*(np.concatenate(both) for both in zip(mine, theirs, strict=True)))
+        return replace(self, **different_pairs(together, self.tolerance)._asdict())
 
 
-class AgreeingRows(NamedTuple):
+class Pairs(NamedTuple):
     """Codes, targets and counts of :class:`RepeatedRows`."""
 
     codes: Array
@@ -117,20 +147,21 @@ class AgreeingRows(NamedTuple):
     counts: Array
 
 
-def agreeing_rows(rows: AgreeingRows, tolerance: float) -> AgreeingRows:
-    """Rows with equal codes as one, with how many there are; zero if they disagree, or did so before."""
-    codes, targets, counts = rows
-    different, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    low, high = np.full(len(different), np.inf), np.full(len(different), -np.inf)
-    np.minimum.at(low, inverse, np.where(counts > 0.0, targets, -np.inf))
-    np.maximum.at(high, inverse, targets)
-    summed = np.bincount(inverse, counts, minlength=len(different))
-    return AgreeingRows(different, targets[first], np.where(high - low <= tolerance, summed, 0.0))
+def different_pairs(pairs: Pairs, tolerance: float) -> Pairs:
+    """Each pair of code and target once, in order, with how many there are."""
+    order = np.lexsort((pairs.targets, pairs.codes))
+    codes, targets, counts = (each[order] for each in pairs)
+    first = np.append(True, (np.diff(codes) != 0.0) | (np.diff(targets) > tolerance))[: len(codes)]
+    starts = np.flatnonzero(first)
+    summed = np.add.reduceat(counts, starts) if len(starts) else counts
+    return Pairs(codes[starts], targets[starts], summed)
 
 
 def input_codes(inputs: Array) -> Array:
-    """``(rows,)`` whole numbers of 53 bits that rows with equal inputs share."""
-    return np.asarray(row_codes(inputs.T) >> np.uint64(_DROPPED_BITS), dtype=np.float64)
+    """``(rows,)`` whole numbers of 53 bits that rows with equal inputs share; inputs in 32 bits are those in 64."""
+    # Half of what a float32 does not hold is added, then the rest is cut off: both are then the same number.
+    rounded = ((inputs + 0.0).view(np.uint64) + np.uint64(1 << 28)) & ~np.uint64((1 << 29) - 1)
+    return np.asarray(row_codes(rounded.view(np.float64).T) >> np.uint64(_DROPPED_BITS), dtype=np.float64)
 
 
 def read_repeated(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[np.generic]]) -> RepeatedRows:
@@ -140,8 +171,8 @@ def read_repeated(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[np
     makes_sense = (
         codes.ndim == 1
         and 0 < len(codes) == len(targets) == len(counts)
-        and bool(np.all(codes[1:] > codes[:-1]))
-        and bool(np.all(np.isfinite(targets)) and np.all((counts >= 0.0) & np.isfinite(counts)))
+        and bool(np.all((codes[1:] > codes[:-1]) | ((codes[1:] == codes[:-1]) & (targets[1:] > targets[:-1]))))
+        and bool(np.all(np.isfinite(targets)) and np.all((counts > 0.0) & np.isfinite(counts)))
         and agreement.shape == (_OTHERS,)
         and bool(np.all((agreement > 0.0) & (agreement < 1.0)))
         and tolerance > 0.0
@@ -150,3 +181,24 @@ def read_repeated(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[np
     if not makes_sense:
         raise LiteError("what it holds of rows that repeat makes no sense")
     return RepeatedRows(codes, targets, counts, agreement, tolerance)
+
+
+class Change(NamedTuple):
+    """Rows that change posteriors in which copies count once, and what is known of repeated rows then.
+
+    Attributes:
+        rows: ``(rows,)`` which of the given ones.
+        repeated: Afterwards.
+    """
+
+    rows: Mask
+    repeated: RepeatedRows
+
+
+def change_of_copies(repeated: RepeatedRows, inputs: Array, targets: Array, *, forget: bool) -> Change:
+    """Of rows that come or go, those of which the posteriors have none yet, or then none any more."""
+    after = repeated.without(inputs, targets) if forget else repeated.added(inputs, targets)
+    different = np.unique(np.column_stack([inputs, targets]), axis=0, return_index=True)[1]
+    chosen = np.zeros(len(targets), bool)
+    chosen[different] = True
+    return Change(chosen & ~(after if forget else repeated).has(inputs, targets), after)

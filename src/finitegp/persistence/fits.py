@@ -165,7 +165,7 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
             tensors[f"{role}.{name}"] = torch.tensor(np.asarray(getattr(scaler, name), np.float64))
     if fit.conformal is not None:
         header["conformal"] = fit.conformal.to_json()
-    if fit.repeated is not None:
+    if fit.repeated is not None and len(fit.repeated.codes):
         seen = fit.repeated
         header["repeated"] = {"agreement": seen.agreement.tolist(), "tolerance": seen.tolerance}
         tensors |= {f"repeated.{name}": torch.from_numpy(getattr(seen, name)) for name in REPEATED_ARRAYS}

@@ -91,6 +91,10 @@ def test_copies_are_recognised_and_repeated_measurements_are_not():
     # Targets with two values agree by chance.
     coins = KernelRows.of(inputs[:8], np.array([0.0, 0, 1, 1, 0, 0, 1, 1]))
     assert not are_copies(coins, equal_rows(inputs[:8]))
+    # Three pairs are enough where no two other rows agree.
+    few = np.append(np.arange(0, 18, 2), [1, 3, 5])
+    tiny = KernelRows.of(inputs[few], targets[few])
+    assert are_copies(tiny, equal_rows(tiny.inputs))
     merged = merge_equal_rows(inputs, targets, None)
     copies = fit_small_table(*merged)
     assert copies.notes == {"copies": 40}
@@ -228,3 +232,12 @@ def test_a_kernel_that_was_taken_for_the_noise_is_learned_again_from_all_rows(mo
     monkeypatch.setattr(small_table, "fit_from_several_starts", without_noise)
     fit = fit_auto(inputs, targets, effort="low", settings={"learning_rows": 60, "trees": 0}, seed=0)
     assert np.median(fit.predict(random.normal(size=(50, 4))).std.numpy()) < 2.0
+
+
+def test_trees_take_part_in_tables_of_few_rows():
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(40, 3))
+    targets = (inputs[:, 0] > 0.3) + 2.0 * (inputs[:, 1] > -0.2) + 0.02 * random.normal(size=40)
+    with_trees, without = (fit_auto(inputs, targets, effort="low", settings={"trees": trees}) for trees in (300, 0))
+    assert len(with_trees.trees.leaves) <= 120
+    assert with_trees.record["left_out_nlpd"] < without.record["left_out_nlpd"] - 0.1

@@ -196,11 +196,38 @@ def test_copies_are_counted_and_stay_on_one_side_of_a_split(frame):
     twice = pd.concat([frame, frame.iloc[:10]], ignore_index=True)
     model = linear(target_scale="identity").fit(twice, target="price")
     assert any(
-        note.startswith("10 rows are copies of another in all columns (row 80 of row 0") for note in model.notes_
+        note.startswith("10 of 90 training rows are copies of another in all columns (row 80 of row 0")
+        for note in model.notes_
     )
     fit = fit_and_judge(linear(target_scale="identity"), pd.concat([frame] * 2, ignore_index=True), "price")
     assert fit.held_out_rows == 32
     assert fit.model.rows_ == 160
+
+
+def test_copies_are_encoded_alike_where_categories_learn_from_targets():
+    """In different folds they got different mean targets: neighbours with equal targets were taken as no noise."""
+    random = np.random.default_rng(0)
+    towns = random.normal(size=40)
+    town, size = random.integers(0, 40, size=400), random.normal(size=400)
+    table = pd.DataFrame({"town": [f"t{each}" for each in town], "size": size})
+    table["price"] = towns[town] + size + 0.7 * random.normal(size=400)
+    new, table = table.iloc[300:], table.iloc[:300]
+    table = pd.concat([table, table.sample(90, random_state=0)], ignore_index=True)
+    model = TableRegressor(effort="low", random_state=0).fit(table, target="price")
+    fit = model.regressor_.fits_[0]
+    assert fit.record["copies"] == 90
+    assert fit.num_data == 300
+    lower, upper = model.predict_interval(new)
+    assert 0.8 < np.mean((lower <= new["price"]) & (new["price"] <= upper)) < 0.98
+    assert float(np.median(upper - lower)) < 4.5
+    # New rows are encoded by means over all folds: as such they are known again.
+    assert fit.repeated.has(model.encoder_.transform(table), table["price"].to_numpy()).all()
+    assert any("predicted by what that row had" in note for note in model.notes_)
+    assert model.notes_on_known(table) == [
+        "390 of 390 rows are equal to training rows and predicted by what these had: scores, NLPD above all, say less "
+        "of rows that are new."
+    ]
+    assert not model.notes_on_known(new)
 
 
 def test_scikit_learn_tools_take_it(frame):

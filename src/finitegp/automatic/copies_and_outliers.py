@@ -18,6 +18,8 @@ Groups = npt.NDArray[np.intp]
 # Groups of equal rows that are needed to say anything, how many others of a group make a difference, and how likely
 # targets agree by chance where they are said not to.
 _FEWEST_REPEATED, _MOST_OTHERS, _BY_CHANCE = 10, 3, 1e-6
+# The same of copies of rows: a few are told from chance also in the smallest tables.
+_COPIES_BY_CHANCE = 1e-4
 # Which share of equal pairs may be so by chance, and how many rows show how coarse columns are.
 _SHARE_BY_CHANCE, _ROWS_FOR_CHANCE = 1e-3, 20_000
 
@@ -40,9 +42,20 @@ def are_copies(rows: KernelRows, groups: Groups) -> bool:
     centres = np.bincount(groups, targets * rows.counts) / sizes
     same = np.abs(targets - centres[groups]) <= 1e-9 * (np.abs(targets) + targets.std())
     agree = np.bincount(groups, ~same)[repeated] == 0
-    shares = np.bincount(np.unique(targets, return_inverse=True)[1].ravel(), rows.counts) / rows.total
-    chance = float(np.square(shares).sum())
-    return bool(agree.mean() > 0.95 and int(repeated.sum()) * math.log(chance) < math.log(_BY_CHANCE))
+    chance = _chance_of_agreement(targets, groups)
+    return bool(agree.mean() > 0.95 and int(repeated.sum()) * math.log(chance) < math.log(_COPIES_BY_CHANCE))
+
+
+def _chance_of_agreement(targets: Array, groups: Groups) -> float:
+    """How often two rows with different inputs have the same target, one more pair taken to have it."""
+    pairs = agreeing = 1.0
+    for sign, members in ((1.0, None), (-1.0, groups)):
+        inside = np.zeros(len(targets), np.intp) if members is None else members
+        sizes = np.bincount(inside)
+        alike = np.unique(np.column_stack([inside, targets]), axis=0, return_counts=True)[1]
+        pairs += sign * float((sizes * (sizes - 1.0)).sum()) / 2.0
+        agreeing += sign * float((alike * (alike - 1.0)).sum()) / 2.0
+    return agreeing / pairs
 
 
 def gross_outliers(rows: KernelRows, seed: int) -> tuple[float, float, Array]:

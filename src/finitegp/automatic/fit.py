@@ -24,6 +24,7 @@ from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..formatting import parse_seconds
 from ..lite.hashing import row_hashes
+from ..lite.repeated import RepeatedRows
 from ..memory import MemoryPlan, parse_bytes, return_freed_memory
 from ..memory.plan import Described
 from ..prediction_memory import PredictionSetting, plan_prediction
@@ -219,7 +220,7 @@ def fit_source(
     options = {"seed": seed, "threads": large.threads, "progress": progress, "ranks": ranks, "device": place}
     # Memory of other processes is not within the budget, and ranks have the other cores.
     options["may_use_all_cores"] = budget is None and alone
-    options["repeats"] = may_be_copies and keep_rows
+    options["repeats"] = may_be_copies and keep_rows and large.settings.repeated_rows
     fit = _fit_large(sample, source, large.settings, record, center=center, **options)
     if kernels is not None:
         fit = _better_of(kernels, fit)
@@ -310,6 +311,8 @@ def _fit_small(
     threads: int,
     progress: Callable[[str], None] | None,
 ) -> ScaledGP:
+    repeats = may_be_copies and keep_rows and settings.repeated_rows
+    repeated = find_repeated_rows(table.inputs, table.targets, table.counts) if repeats else None
     inputs_scaler = without_constant_columns(Standardizer.fit(table.inputs, table.counts), table.inputs)
     target_scaler = fit_target_scaler(table.targets, table.counts, center=center)
     scaled = inputs_scaler.transform(table.inputs)
@@ -330,7 +333,7 @@ def _fit_small(
     tree_weight = 0.0 if found.trees is None else found.trees.weight
     record |= found.notes | {"left_out_nlpd": found.left_out_nlpd}
     record |= {"kernels": {component.name: component.weight for component in found.components}}
-    record |= {"tree_weight": tree_weight}
+    record |= {"tree_weight": tree_weight, "repeated_rows": _described(repeated)}
     unit = found.target_unit * target_scaler.scale
     doubted = np.flatnonzero(found.rows.noise_scales > 1.0)
     hashes = row_hashes(table.inputs[doubted], table.targets[doubted])
@@ -354,7 +357,7 @@ def _fit_small(
         keeps_rows=found.spread is not None or any(each.landmark_weights is not None for each in found.components),
         counts_copies_once="copies" in found.notes,
         outliers=dict(zip(hashes, found.rows.noise_scales[doubted].tolist(), strict=True)),
-        repeated=find_repeated_rows(table.inputs, table.targets, table.counts) if may_be_copies and keep_rows else None,
+        repeated=repeated,
     )
 
 
@@ -384,9 +387,14 @@ def _fit_large(
         trees=found.trees,
         excess=found.excess,
         conformal=ConformalScores.of(found.scores, "rows set aside"),
-        record=record | found.record,
+        record=record | found.record | {"repeated_rows": _described(repeated)},
         repeated=repeated,
     )
+
+
+def _described(repeated: RepeatedRows | None) -> dict[str, Any] | None:
+    """What the record says of rows that come again."""
+    return None if repeated is None else {"agreement": repeated.agreement.tolist(), "rows": len(repeated.codes)}
 
 
 def without_constant_columns(scaler: Standardizer, inputs: Array) -> Standardizer:

@@ -35,6 +35,8 @@ class AutoSettings:
         validation_fraction: Rows that nothing is trained on: they choose priors, noise and the shape of errors ...
         max_validation_rows: ... no more than these.
         heavy_tails: Whether the predictive distribution may be Student's t.
+        repeated_rows: Whether a new row may be predicted by the targets of equal rows, where rows repeat by themselves
+            (:class:`~finitegp.lite.repeated.RepeatedRows`). Wrong where equal inputs are measured anew.
         chunk_size: Rows that pass through all features at once where nothing is trained: memory grows with it, results
             differ by rounding.
     """
@@ -60,6 +62,7 @@ class AutoSettings:
     validation_fraction: float = 0.1
     max_validation_rows: int = 4000
     heavy_tails: bool = True
+    repeated_rows: bool = True
     chunk_size: int = 4096
 
     def __post_init__(self) -> None:

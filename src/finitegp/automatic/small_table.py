@@ -31,7 +31,9 @@ _FEWEST_FOR_FOLDS = 5
 # With at least this number of rows that hyperparameters were not learned from, these alone judge, without refits.
 ENOUGH_JUDGES = 1000
 _FEWEST_FOR_OUTLIERS = 8
-_FEWEST_FOR_SPREAD, _FEWEST_FOR_TREES = 40, 100
+_FEWEST_FOR_SPREAD, _FEWEST_FOR_TREES = 40, 25
+# Trees for each row: with few rows none of the later ones is taken, and folds are many.
+_TREES_PER_ROW = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +251,8 @@ class _Stack:
         if not self.trees or len(self.inputs) < _FEWEST_FOR_TREES:
             return None
         rows = Table(self.inputs, self.rows.targets, self.rows.counts / self.rows.noise_scales)
-        return cross_fit_trees(rows, self._folds(folds), self.trees, seed=self.seed)
+        trees = min(self.trees, _TREES_PER_ROW * len(self.inputs))
+        return cross_fit_trees(rows, self._folds(folds), trees, seed=self.seed)
 
     def _condition(
         self, name: str, parameters: Mapping[str, Array], factor: float, degrees: float, weight: float

@@ -49,6 +49,7 @@ def export(
     """
     console = Console(as_json)
     with console.guard():
+        told = _note_on_repeated(model)
         if (output is None) == (c is None):
             raise DataError("Give one of --c FILE (a C header) and --output FILE (an ONNX graph).")
         if c is not None:
@@ -60,6 +61,7 @@ def export(
             limits: dict[str, Any] = {"max_bytes": max_bytes, "rows": given, "targets": targets}
             result = export_c(model, c, name=name, real=real, overwrite=force, **limits)
             _show(console, c, result, real, measured=rows is not None)
+            console.note(*told)
             console.result({"header": str(c)} | result._asdict())
         else:
             from ..export import to_onnx
@@ -72,7 +74,19 @@ def export(
             console.print(f"{made.nodes} operators, {made.bytes} bytes, inputs and outputs {made.real}: ", output)
             columns = (f"{name} ({', '.join(each)})" if each else name for name, each in made.inputs.items())
             console.print(f"Inputs: {', '.join(columns)}. Outputs: {', '.join(made.outputs)}.")
+            console.note(*told)
             console.result({"graph": str(output)} | made._asdict())
+
+
+def _note_on_repeated(model: Path) -> list[str]:
+    from ..export.formulas import described
+
+    if all(fit.repeated is None for fit in described(model).fits):
+        return []
+    return [
+        "The model knows rows that come again; what is exported does not, and predicts them as any other row. "
+        "finitegp-lite does."
+    ]
 
 
 def _read(model: Path, rows: Path | None) -> tuple[Any, Any]:

@@ -54,7 +54,7 @@ def evaluate(
         predicted = loaded.predict_scored(table, report=found)
         baseline = loaded.baseline(predicted.targets)
         scores = [each.to_dict() for each in (predicted.scores(), baseline) if each is not None]
-        console.note(*table.notes, *loaded.unusual(found))
+        console.note(*table.notes, *loaded.unusual(found), *loaded.notes_on_known(table))
         console.table(scores_table(f"{len(predicted.targets)} rows", scores))
         console.print(verdict(scores, predicted.width))
         console.result(
@@ -83,19 +83,20 @@ def report(
 ) -> None:
     """Write a report on a model from a table that has the truth: whether to trust it, and what may be wrong.
 
-    A model file holds no rows, so a table is needed; use rows that the model has not seen.
+    A table is needed, because a model file does not hold the truth; use rows that the model has not seen.
     """
     console = Console(as_json)
     if not tables:
         raise typer.BadParameter(
-            "a model file holds no rows to report on: give a table that has the truth, best one that the model has not "
-            "seen. (finitegp fit writes a report on its held-out rows; finitegp info shows their scores.)",
+            "a model file does not hold the truth to report on: give a table that has it, best one that the model has "
+            "not seen. (finitegp fit writes a report on its held-out rows; finitegp info shows their scores.)",
             param_hint="TABLE",
         )
     with console.guard():
         place = check_output(output or model.with_suffix(".html"), force=force, inputs=[model, *tables])
         loaded, table = load_with_table(model, tables, delimiter, encoding, target)
         contents = loaded.report(table, place, seed=seed, force=force, shell=True)
+        console.note(*loaded.notes_on_known(table))
         findings = [finding.to_dict() for finding in contents.checkup.findings]
         console.note(*table.notes)
         console.print(f"report on {table.num_rows} rows: ", place)

@@ -128,6 +128,7 @@ class TableEncoder:
         options: EncodingOptions,
         *,
         source: Locator | None = None,
+        numbers: npt.NDArray[np.int64] | None = None,
     ) -> TableEncoder:
         """`fit` for record batches, each with the targets of its rows, that come one by one.
 
@@ -135,8 +136,10 @@ class TableEncoder:
             chunks: The batches.
             options: What is known about columns.
             source: What finds a row in its file, for error messages.
+            numbers: ``(rows,)`` those by which rows are put into folds; None for their own. Copies of a row in other
+                folds would show it its own target.
         """
-        verdicts = settle_columns(chunks, options)
+        verdicts = settle_columns(chunks, options, numbers)
         if options.missing == "error":
             refuse_gaps({verdict.column.name: verdict.gaps for verdict in verdicts}, source, "missing_values")
         encoder = cls([verdict.column for verdict in verdicts], missing=options.missing, excluded=options.exclude)

@@ -389,4 +389,4 @@ class _Judge:
 
 def _known_rows(model: TableRegressor, training: TrainingRows, positions: Positions) -> KnownRows:
     rows, targets = training.take(positions)
-    return KnownRows(model.encoder_.transform_training(rows, numbers=positions), targets, rows.numbers)
+    return KnownRows(training.training_inputs(model.encoder_, positions), targets, rows.numbers)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..automatic.copies_and_outliers import find_repeated_rows
 from ..automatic.fit import fit_source
 from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
@@ -77,13 +79,23 @@ def learn(
         regressor = _fit_within_budget(training, source, regressor, seed=seed, ranks=ranks, on_plan=on_plan)
     else:
         regressor.fit(*source.arrays())
+    if encoder.learns_effects:
+        regressor.fits_ = [_recognised(fit, training, encoder, scale) for fit in regressor.fits_]
     regressor.verbose = False
     effects = {}
     if ranks.is_first:
         positions = random_positions(training.num_rows, _MOST_EFFECT_ROWS, seed)
-        inputs = encoder.transform_training(training.take(positions).rows, numbers=positions)
+        inputs = training.training_inputs(encoder, positions)
         effects = total_effects(regressor.fits_[0], encoder, inputs, seed=seed)
     return Learned(regressor, encoder, scale, densities, effects)
+
+
+def _recognised(fit: ScaledGP, training: TrainingRows, encoder: TableEncoder, scale: TargetScale) -> ScaledGP:
+    """The fit with rows that may come again as they will be encoded then, with mean targets over all folds."""
+    if fit.repeated is None or training.on_disk:
+        return replace(fit, repeated=None)
+    rows, targets = training.all_rows()
+    return replace(fit, repeated=find_repeated_rows(encoder.transform(rows), scale.forward(targets), None))
 
 
 def _encode(
@@ -95,8 +107,8 @@ def _encode(
         return _with_magnitudes(training.encoder(options, scale)), scale, {}
     encoder = _with_magnitudes(training.encoder(options, TargetScale()))
     positions = random_positions(training.num_rows, ROWS_TO_CHOOSE_BY, seed)
-    rows, targets = training.take(positions)
-    inputs = encoder.transform_training(rows, numbers=positions)
+    targets = training.take(positions).targets
+    inputs = training.training_inputs(encoder, positions)
     scale, densities = choose_scale(inputs, targets, typical=typical, seed=seed)
     if scale.name != "identity" and encoder.learns_effects:
         encoder = training.encoder(options, scale)

@@ -194,6 +194,12 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         notes = list(self.encoder_.notes)
         if self.scale_.name != "identity":
             notes.insert(0, f"The target is modelled on the scale {self.scale_.name!r}.")
+        repeated = self.regressor_.fits_[0].repeated
+        if repeated is not None:
+            notes.append(
+                f"Rows repeat, {100.0 * repeated.agreement[0]:.0f} % of them with the same target: a new row that is "
+                "equal to a training row is predicted by what that row had."
+            )
         gaps = [f"{line.column} ({line.gaps})" for line in self.encoder_.summary() if line.gaps and line.outputs]
         if gaps:
             notes.append(f"Gaps were filled with the usual value, and a column marks where they were: {listed(gaps)}.")

@@ -128,6 +128,24 @@ class TablePredictions(TableParameters):
         self._warn(report)
         return encoded
 
+    def notes_on_known(self, X: TableLike) -> list[str]:
+        """A sentence if rows are equal to training rows and predicted by these: scores say less of new rows then."""
+        repeated = self.predictor_.fit.repeated
+        if repeated is None:
+            return []
+        found = [
+            repeated.look_up(self.encode(rows, TransformReport()).inputs).chances
+            for rows in record_batches(self._readable(X))
+        ]
+        chances = np.concatenate([np.empty(0), *found])
+        known = int((chances > 0.0).sum())
+        if not known:
+            return []
+        return [
+            f"{known} of {len(chances)} rows are equal to training rows and predicted by what these had: scores, NLPD "
+            "above all, say less of rows that are new."
+        ]
+
     def _warn(self, report: TransformReport) -> None:
         """One warning for all that is unusual about rows."""
         report.extra_columns = []
@@ -204,7 +222,9 @@ class TablePredictions(TableParameters):
         if training is not None:
             rows = self.read(training[0])
             known = KnownRows(
-                self.encoder_.transform_training(rows), np.asarray(training[1], dtype=np.float64), rows.numbers
+                self.encoder_.transform_training(rows, numbers=rows.copies()),
+                np.asarray(training[1], dtype=np.float64),
+                rows.numbers,
             )
         return report_on(self, judged, known, path, seed=seed, force=force, shell=shell)
 

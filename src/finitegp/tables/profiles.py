@@ -95,8 +95,17 @@ class ColumnProfile:
         styles = STYLES if self.options.kind == "date" else FOUND_STYLES
         return [style for style in styles if style != excluded]
 
-    def add(self, array: pa.Array, first_row: int, targets: npt.NDArray[np.float64] | None = None) -> None:
-        """The column in one chunk, and the targets of its rows, if categories are to learn from them."""
+    def add(
+        self,
+        array: pa.Array,
+        first_row: int,
+        targets: npt.NDArray[np.float64] | None = None,
+        numbers: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        """The column in one chunk, and the targets of its rows, if categories are to learn from them.
+
+        ``numbers`` are those by which rows are put into folds; None for their own.
+        """
         array = plain(array)
         found = family(array.type)
         if self.family == "empty" and found != "empty":
@@ -121,7 +130,7 @@ class ColumnProfile:
         elif self.family == "text":
             as_categories = True
         if as_categories:
-            self._add_text(array if found == "text" else text_values(array), first_row, targets)
+            self._add_text(array if found == "text" else text_values(array), first_row, targets, numbers)
 
     def _count_missing_rows(self) -> None:
         if self.rows:
@@ -143,7 +152,13 @@ class ColumnProfile:
         else:
             self._compact.add(moments, first_row)
 
-    def _add_text(self, texts: pa.Array, first_row: int, targets: npt.NDArray[np.float64] | None) -> None:
+    def _add_text(
+        self,
+        texts: pa.Array,
+        first_row: int,
+        targets: npt.NDArray[np.float64] | None,
+        row_numbers: npt.NDArray[np.int64] | None,
+    ) -> None:
         self._blank.add(is_blank(texts), None, first_row)
         chunk = DistinctTexts(texts)
         if self.family == "text":
@@ -158,7 +173,8 @@ class ColumnProfile:
             present = np.append(chunk.filled, False)[chunk.indices] & np.isfinite(targets)
             rows = np.flatnonzero(present)
             self._means = self._means or CategoryMeans()
-            self._means.add(chunk.spelled, chunk.indices[rows], targets[rows], rows + first_row)
+            folded_by = rows + first_row if row_numbers is None else row_numbers[rows]
+            self._means.add(chunk.spelled, chunk.indices[rows], targets[rows], folded_by)
 
     def verdict(self, max_one_hot: int, *, row_numbers: bool = False) -> Verdict:
         """The encoding, once all rows have been seen; with ``row_numbers``, numbers of rows are used too."""

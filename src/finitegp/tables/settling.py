@@ -51,9 +51,14 @@ class EncodingOptions:
 
 
 def settle_columns(
-    chunks: Iterable[tuple[pa.RecordBatch, npt.NDArray[np.float64] | None]], options: EncodingOptions
+    chunks: Iterable[tuple[pa.RecordBatch, npt.NDArray[np.float64] | None]],
+    options: EncodingOptions,
+    numbers: npt.NDArray[np.int64] | None = None,
 ) -> list[Verdict]:
-    """The encoding of each column of record batches, which come with the targets of their rows."""
+    """The encoding of each column of record batches, which come with the targets of their rows.
+
+    ``numbers``, ``(rows,)``, are those by which rows are put into folds; None for their own.
+    """
     profiles: dict[str, ColumnProfile] = {}
     names: list[str] = []
     rows = 0
@@ -66,7 +71,8 @@ def settle_columns(
             raise DataError(f"The chunk from row {rows} on has other columns than those before: {listed(different)}.")
         for name, profile in profiles.items():
             try:
-                profile.add(batch.column(name), rows, targets)
+                folded_by = None if numbers is None else numbers[rows : rows + batch.num_rows]
+                profile.add(batch.column(name), rows, targets, folded_by)
             except DataError as error:
                 raise DataError(f"Column {name!r}, in the chunk from row {rows} on: {error}.") from None
         rows += batch.num_rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -207,8 +208,30 @@ class TrainingRows:
 
     def encoder(self, options: EncodingOptions, scale: TargetScale) -> TableEncoder:
         """The encoding of the columns, with effects of categories on the scaled target."""
-        pairs = ((chunk.rows, scale.forward(chunk.targets)) for chunk in self.chunks())
-        return TableEncoder.fit_chunks(pairs, options, source=self)
+
+        def fit(numbers: Numbers | None) -> TableEncoder:
+            pairs = ((chunk.rows, scale.forward(chunk.targets)) for chunk in self.chunks())
+            return TableEncoder.fit_chunks(pairs, options, source=self, numbers=numbers)
+
+        found = fit(None)
+        return found if not found.learns_effects or self.fold_numbers is None else fit(self.fold_numbers)
+
+    @cached_property
+    def first_copies(self) -> Numbers | None:
+        """For each position that of the first row that is equal in all columns; None if the rows are on disk."""
+        return None if self.on_disk else self.all_rows().rows.copies()
+
+    @property
+    def fold_numbers(self) -> Numbers | None:
+        """For each position the number that puts a row into a fold, the same for copies; None if it is the position."""
+        first = self.first_copies
+        return None if first is None or bool((first == np.arange(len(first))).all()) else first
+
+    def training_inputs(self, encoder: TableEncoder, positions: Numbers) -> Array:
+        """Encoded rows at some positions, which are in order, as the fit sees them."""
+        numbers = self.fold_numbers if encoder.learns_effects else None
+        rows = self.take(positions).rows
+        return encoder.transform_training(rows, numbers=positions if numbers is None else numbers[positions])
 
     def locate(self, position: int) -> tuple[Path, int] | None:
         """The file of a row and its number there; None if the rows are in no file."""
@@ -258,12 +281,15 @@ class EncodedSource(Source):
         """One pass over a share of the rows of the table, which are neighbours."""
         own = share.cut(self._training.table.num_rows)
         report = TransformReport(source=self._training)
+        numbers = self._training.fold_numbers if self._encoder.learns_effects else None
         for batch, targets, weights, position in self._training.chunks(own.start, own.stop):
             # Slices keep the memory of a chunk's features small, however many rows the reader gives at once.
             for start in range(0, batch.num_rows, self.chunk_size):
                 cut = slice(start, start + self.chunk_size)
                 first = report.rows = position + start
-                inputs = self._encoder.transform_training(batch.slice(start, self.chunk_size), report, first)
+                few = batch.slice(start, self.chunk_size)
+                own_numbers = None if numbers is None else numbers[first : first + few.num_rows]
+                inputs = self._encoder.transform_training(few, report, first, numbers=own_numbers)
                 yield check_rows(
                     torch.from_numpy(inputs),
                     torch.from_numpy(self._scale.forward(targets[cut])),
@@ -300,17 +326,17 @@ def random_positions(rows: int, most: int, seed: int) -> Numbers:
 
 def note_on_copies(training: TrainingRows) -> list[str]:
     """A sentence on rows that are exact copies of others, if there are any."""
-    if training.on_disk:
+    first = training.first_copies
+    if first is None:
         return ["Copies of rows were not looked for: the rows stay on disk."]
-    rows = training.all_rows().rows
-    first = rows.copies()
     copies = np.flatnonzero(first != np.arange(len(first)))
     if len(copies) == 0:
         return []
+    rows = training.all_rows().rows
     shown = [f"{rows.label(int(copy))} of {rows.label(int(first[copy]))}" for copy in copies[:_SHOWN_COPIES]]
     more = f" and {len(copies) - _SHOWN_COPIES} more" if len(copies) > _SHOWN_COPIES else ""
     verb, noun = ("is a copy", "row") if len(copies) == 1 else ("are copies", "rows")
     return [
-        f"{len(copies)} {noun} {verb} of another in all columns ({', '.join(shown)}{more}): copies are no new "
-        "evidence. Remove them, unless equal rows were observed several times."
+        f"{len(copies)} of {len(first)} training {noun} {verb} of another in all columns ({', '.join(shown)}{more}): "
+        "copies are no new evidence. Remove them if they are a mistake."
     ]

@@ -239,5 +239,5 @@ def test_trees_take_part_in_tables_of_few_rows():
     inputs = random.normal(size=(40, 3))
     targets = (inputs[:, 0] > 0.3) + 2.0 * (inputs[:, 1] > -0.2) + 0.02 * random.normal(size=40)
     with_trees, without = (fit_auto(inputs, targets, effort="low", settings={"trees": trees}) for trees in (300, 0))
-    assert len(with_trees.trees.leaves) <= 120
+    assert len(with_trees.trees.leaves) <= 80
     assert with_trees.record["left_out_nlpd"] < without.record["left_out_nlpd"] - 0.1

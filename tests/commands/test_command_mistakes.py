@@ -341,7 +341,7 @@ def test_model_that_does_not_know_its_target(here):
 
 
 def test_report_without_a_table(here, shop):
-    assert "holds no rows to report on: give a table" in run("report", shop / "price.finitegp", code=2)
+    assert "does not hold the truth to report on: give a table" in run("report", shop / "price.finitegp", code=2)
 
 
 def test_unknown_command_and_option(here):

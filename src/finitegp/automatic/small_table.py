@@ -32,8 +32,8 @@ _FEWEST_FOR_FOLDS = 5
 ENOUGH_JUDGES = 1000
 _FEWEST_FOR_OUTLIERS = 8
 _FEWEST_FOR_SPREAD, _FEWEST_FOR_TREES = 40, 25
-# Trees for each row: with few rows none of the later ones is taken, and folds are many.
-_TREES_PER_ROW = 3
+# With fewer rows than these the later trees are not taken, and folds are many.
+_FEW_FOR_TREES, _TREES_OF_FEW = 100, 80
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +251,7 @@ class _Stack:
         if not self.trees or len(self.inputs) < _FEWEST_FOR_TREES:
             return None
         rows = Table(self.inputs, self.rows.targets, self.rows.counts / self.rows.noise_scales)
-        trees = min(self.trees, _TREES_PER_ROW * len(self.inputs))
+        trees = self.trees if len(self.inputs) >= _FEW_FOR_TREES else min(self.trees, _TREES_OF_FEW)
         return cross_fit_trees(rows, self._folds(folds), trees, seed=self.seed)
 
     def _condition(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pandas
@@ -355,3 +357,13 @@ def test_what_is_no_time_is_a_usage_error(tmp_path):
     done = runner.invoke(app, ["fit", str(path), "--target", "y", "--time", "soon"])
     assert done.exit_code == 2
     assert "must be a time such as 60s, 5min or 1h, but is 'soon'" in " ".join(done.output.replace("│", " ").split())
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(shop):
+    """As with ``| head -1``."""
+    command = [sys.executable, "-m", "finitegp", "predict", shop / "price.finitegp", shop / "new.csv", "-o", "-"]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert "Broken pipe" not in said
+    assert "Traceback" not in said

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,6 +117,10 @@ class Console:
             warnings.showwarning = show
             try:
                 yield
+            except BrokenPipeError:
+                # Whoever reads has seen enough, as head does; what Python would still flush has no reader either.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise typer.Exit(1) from None
             except (FiniteGPError, OSError, MemoryError, pa.ArrowException) as error:
                 if isinstance(error, LostRankError) and error.reported:
                     raise typer.Exit(1) from None  # one message is enough

@@ -175,7 +175,8 @@ class TableEncoder:
             ['colour']
         """
         known = {column.name for column in self.columns} | set(self.excluded)
-        return [name for name in names if name not in known]
+        # Files of pandas hold its index, which was none of the columns.
+        return [name for name in names if name not in known and not name.startswith("__index_level_")]
 
     def transform(self, data: TableLike, report: TransformReport | None = None) -> npt.NDArray[np.float64]:
         """The numbers of a chunk or a whole table, ``(rows, len(feature_names_out))``.

@@ -185,6 +185,8 @@ class _Judge:
             return self._on_disk()
         split = self.hold_out.split()
         targets = self.training.all_rows().targets
+        if np.ptp(targets) == 0.0:
+            raise DataError(f"The target is {targets[0]} in all rows: there is nothing to learn.")
         if np.ptp(targets[split.training]) == 0.0:
             raise DataError(
                 "The target is the same in all rows that are left for training: add rows, or hold fewer out."

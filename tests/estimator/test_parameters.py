@@ -119,6 +119,7 @@ def test_random_state_determines_the_fit(rows):
         ({"algorithm": "exact", "learning_rate": 0.1}, "leave learning_rate at 'auto'"),
         ({"algorithm": "exact", "early_stopping": True}, "runs until it converges"),
         ({"keep_rows": "no"}, "keep_rows must be True or False, but is 'no'"),
+        ({"repeated_rows": 1}, "repeated_rows must be True or False, but is 1"),
     ],
 )
 def test_bad_parameters_are_named(options, message, rows):

@@ -350,6 +350,9 @@ def test_nothing_is_kept_where_no_row_may_be():
     assert fit_auto(inputs, targets, effort="low", settings=quick).repeated is not None
     assert fit_auto(inputs, targets, effort="low", settings=quick, keep_rows=False).repeated is None
     assert fit_auto(inputs, targets, effort="low", settings=quick, may_be_copies=False).repeated is None
+    regressor = GPRegressor(effort="low", repeated_rows=False).fit(inputs, targets)
+    assert regressor.fits_[0].repeated is None
+    assert regressor.fits_[0].keeps_rows
 
 
 def test_a_row_with_a_new_category_is_not_one_that_was_seen():

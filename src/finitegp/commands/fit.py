@@ -102,6 +102,10 @@ def fit(
     no_rows: Annotated[
         bool, typer.Option("--no-rows", help="A model file without rows also of a small table: less accurate.")
     ] = False,
+    measured_anew: Annotated[
+        bool,
+        typer.Option("--measured-anew", help="Rows with equal inputs are new measurements, not the same thing again."),
+    ] = False,
     device: Annotated[
         str, typer.Option("--device", help="Where networks are trained: cpu, cuda or mps, if the machine has it.")
     ] = "cpu",
@@ -173,6 +177,7 @@ def fit(
             memory_budget=memory,
             time_budget=time,
             keep_rows=not no_rows,
+            repeated_rows=not measured_anew,
             device=device,
         )
         reading = model.reading_options if memory is None else model.reading_options | ON_DISK

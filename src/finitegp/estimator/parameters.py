@@ -40,6 +40,7 @@ class Parameters(Protocol):
     early_stopping: bool | str
     normalize_y: bool
     keep_rows: bool
+    repeated_rows: bool
     memory_budget: str | int | None
     time_budget: str | float | None
     device: str | torch.device
@@ -88,8 +89,9 @@ def check_parameters(regressor: Parameters) -> None:
     fraction: Any = regressor.validation_fraction
     if not (isinstance(fraction, numbers.Real) and 0.0 < float(fraction) < 0.5):
         raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {fraction!r}.")
-    if not isinstance(regressor.keep_rows, bool):
-        raise ValueError(f"keep_rows must be True or False, but is {regressor.keep_rows!r}.")
+    for name in ("keep_rows", "repeated_rows"):
+        if not isinstance(getattr(regressor, name), bool):
+            raise ValueError(f"{name} must be True or False, but is {getattr(regressor, name)!r}.")
     if regressor.memory_budget is not None:
         try:
             parse_bytes(regressor.memory_budget)
@@ -194,7 +196,7 @@ def automatic_options(regressor: Parameters, rows: int, seed: int) -> dict[str, 
 def _chosen_settings(regressor: Parameters, rows: int) -> dict[str, Any]:
     """The changes to the automatic fit's settings that the parameters ask for."""
     changes = {name: _chosen(getattr(regressor, name)) for name in ("batch_size", "learning_rate")}
-    changes["validation_fraction"] = regressor.validation_fraction
+    changes |= {"validation_fraction": regressor.validation_fraction, "repeated_rows": regressor.repeated_rows}
     epochs = _chosen(regressor.epochs)
     if epochs is not None:
         # This number of epochs was asked for, whatever an effort's own steps.

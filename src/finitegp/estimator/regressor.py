@@ -81,6 +81,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         keep_rows: Whether the automatic fit of a small table may hold its rows; see
             :func:`~finitegp.automatic.fit_source`. False costs some accuracy, and gives files that can be passed on
             and row sums that can be merged. It has no effect on other fits, which hold none.
+        repeated_rows: Whether the automatic fit may predict a row that is equal to training rows by their targets, if
+            rows of the table repeat with the same target. Set it to False if equal inputs are measured anew.
 
     Attributes:
         fits_: One :class:`~finitegp.scaled.ScaledGP` per target column: posterior, scalers, record.
@@ -126,6 +128,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         memory_budget: str | int | None = None,
         time_budget: str | float | None = None,
         keep_rows: bool = True,
+        repeated_rows: bool = True,
     ) -> None:
         self.feature_map = feature_map
         self.algorithm = algorithm
@@ -144,6 +147,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         self.memory_budget = memory_budget
         self.time_budget = time_budget
         self.keep_rows = keep_rows
+        self.repeated_rows = repeated_rows
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> GPRegressor:
         """Fit to ``X`` ``(rows, columns)`` and ``y`` ``(rows,)`` or ``(rows, targets)``; one model per target.

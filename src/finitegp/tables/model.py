@@ -74,9 +74,11 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         memory_budget: Such as ``"64MB"``, for the fit of the encoded rows; see :class:`GPRegressor`.
         time_budget: Such as ``"60s"``, for the same fit; see :class:`GPRegressor`.
         keep_rows: Whether the fit of a small table may hold its rows; see :class:`GPRegressor`.
+        repeated_rows: Whether a row that is equal to training rows may be predicted by their targets; see
+            :class:`GPRegressor`.
         device: Where networks are trained; see :class:`GPRegressor`.
         regressor: A :class:`GPRegressor` with other settings; ``effort``, ``random_state``, ``verbose``,
-            ``memory_budget``, ``time_budget``, ``keep_rows`` and ``device`` are then its own.
+            ``memory_budget``, ``time_budget``, ``keep_rows``, ``repeated_rows`` and ``device`` are then its own.
 
     Attributes:
         regressor_: The fitted :class:`GPRegressor`; it takes what ``encoder_`` makes of a table.
@@ -123,6 +125,7 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
             memory_budget=self.memory_budget,
             time_budget=self.time_budget,
             keep_rows=self.keep_rows,
+            repeated_rows=self.repeated_rows,
             device=self.device,
         )
 

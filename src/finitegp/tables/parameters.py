@@ -59,6 +59,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         memory_budget: str | int | None = None,
         time_budget: str | float | None = None,
         keep_rows: bool = True,
+        repeated_rows: bool = True,
         device: str | torch.device = "cpu",
         regressor: BaseEstimator | None = None,
     ) -> None:
@@ -80,6 +81,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         self.memory_budget = memory_budget
         self.time_budget = time_budget
         self.keep_rows = keep_rows
+        self.repeated_rows = repeated_rows
         self.device = device
         self.regressor = regressor
 

@@ -25,7 +25,7 @@ from .record import made_with, publish
 
 PAGE = Path(__file__).parents[1] / "docs" / "default.md"
 DATA = Path(__file__).parents[2] / "shared" / "data"
-TABLES = ["uci/concrete", "uci/keggdirected", "uci/keggundirected", "uci/pol", "uci/protein", "uci/wine"]
+TABLES = ["uci/concrete", "uci/keggdirected", "uci/keggundirected", "uci/protein", "uci/wine"]
 TABLES += ["uci20/power", "uci20/wine-red"]
 
 

@@ -201,7 +201,7 @@ def write_page(cells: Mapping[str, Row]) -> None:
         "Methods are compared on the tables and splits that both have.",
         "",
         "In wine, wine-red, concrete, power and protein some test rows are training rows, target included. Since lines "
-        "of commit 179a26c the default [knows such rows](default.md#rows-that-come-again), and so do GPR's kernels that "
+        "of commit 179a26c the default [knows such rows](default.md#rows-that-come-again), as do kernels of GPR that "
         "fall off at once; NLPD of these tables is dominated by them and says little, CRPS says more, and the NLPD of "
         "rows that are new is on that page.",
         "",

@@ -51,7 +51,8 @@ api: $(STAMP)
 
 benchmark: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt lightgbm
-	$(BIN)/python -m benchmarks.default_fit --rows 2000 10000
+	$(BIN)/python -m benchmarks.quick
+	$(BIN)/python -m benchmarks.render
 
 clean:
 	rm -rf $(VENV) $(VENV)-minimum .pytest_cache .mypy_cache .ruff_cache

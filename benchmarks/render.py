@@ -12,6 +12,8 @@ from typing import Any
 from paper.published import load_published
 
 from .default_fit import draw, table
+from .quick import runs
+from .quick import table as table_of_runs
 from .record import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -196,9 +198,24 @@ def predictions() -> list[str]:
     return [*lines, ""]
 
 
+def history() -> list[str]:
+    found = runs()
+    if not found:
+        return []
+    return [
+        "## History",
+        "",
+        "`make benchmark` measures each in turn with what it is compared with, in one run, and adds a column; seconds "
+        f"of both are in `benchmarks/results/history.jsonl`. The last run is of a {found[-1]['processor']}.",
+        "",
+        *table_of_runs(found),
+        "",
+    ]
+
+
 def main() -> None:
     head = ["# Performance", "", "Written by `benchmarks/render.py` from `benchmarks/results/`; do not edit.", ""]
-    PAGE.write_text("\n".join([*head, *default_fit(), *predictions(), *steps(), *quality(), *streaming()]))
+    PAGE.write_text("\n".join([*head, *default_fit(), *predictions(), *steps(), *quality(), *streaming(), *history()]))
     print("written to", PAGE)
 
 

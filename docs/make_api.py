@@ -22,7 +22,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.stages": ["resumable"],
         "finitegp.automatic": ["fit_auto", "fit_source", "fit_within_memory", "AutoSettings"],
         "finitegp.scaled": ["ScaledGP"],
-        "finitegp.lite.fits": ["row_hashes"],
+        "finitegp.lite.hashing": ["row_hashes"],
         "finitegp.component": ["Component", "student_component"],
         "finitegp.spread": ["SpreadModel"],
         "finitegp.extrapolation": ["ExcessVariance"],

@@ -24,13 +24,26 @@ from .predictions import Predictions, save_predictions
 from .runner import ELSEWHERE
 from .store import ResultStore
 
+# Names of errors that say that numbers have got out of hand, ours, of torch and of GPyTorch.
+_BROKEN_OFF = ("NumericalError", "LinAlgError", "NotPSDError", "NanError")
+
 
 def run_cell(cell: Cell, *, data_directory: Path | None) -> tuple[dict[str, Any], Predictions | None]:
     """The complete line of results of one cell; and of the default and the peers what they predicted for each row."""
     split = load_split(cell.dataset, cell.split, data_directory)
     before = resident_memory_bytes()
     if cell.method in PAPER_METHODS + OUR_METHODS:
-        outcome = run_method(split, cell)
+        try:
+            outcome = run_method(split, cell)
+        except Exception as error:
+            if type(error).__name__ not in _BROKEN_OFF:
+                raise
+            # A result, too: this rate is none to be taken, and running it again would end in the same way.
+            why = {"diverged": True, "error": f"{type(error).__name__}: {error}"}
+            return cell.to_row() | {
+                "rows": len(split.inputs),
+                "columns": split.inputs.shape[1],
+            } | why | environment(), None
     elif cell.method == AUTO:
         outcome = run_auto(split, seed=cell.seed, settings=cell.settings)
     else:

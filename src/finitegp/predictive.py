@@ -28,7 +28,7 @@ class StudentMixture:
     r"""For each row a mixture :math:`\sum_k w_k\,t_{\nu_k}(m_k, s_k)`.
 
     Attributes:
-        weights: ``(components,)``, summing to one.
+        weights: ``(components,)``, summing to one; or ``(components, rows)`` where they differ by row.
         means: ``(components, rows)``.
         scales: ``(components, rows)``: not standard deviations, which are :math:`\sqrt{\nu/(\nu - 2)}` times as large.
         degrees_of_freedom: ``(components, rows)`` or ``(components, 1)``, above 2; infinite for a Gaussian.
@@ -47,13 +47,13 @@ class StudentMixture:
     @property
     def mean(self) -> Array:
         """``(rows,)``."""
-        return self.weights @ self.means
+        return self._mixed(self.means)
 
     @property
     def variance(self) -> Array:
         """``(rows,)``."""
         spread = np.square(self.scales) * variance_of_student(self.degrees_of_freedom)
-        return np.asarray(self.weights @ (spread + np.square(self.means - self.mean)))
+        return self._mixed(spread + np.square(self.means - self.mean))
 
     def component_log_densities(self, values: Array) -> Array:
         """``(components, rows)`` log densities of one value per row in each component."""
@@ -64,12 +64,13 @@ class StudentMixture:
         from scipy.special import logsumexp
 
         parts = self.component_log_densities(values)
-        return parts[0] if len(parts) == 1 else np.asarray(logsumexp(parts, axis=0, b=self.weights[:, None]))
+        weights = self.weights if self.weights.ndim == 2 else self.weights[:, None]
+        return parts[0] if len(parts) == 1 else np.asarray(logsumexp(parts, axis=0, b=weights))
 
     def cumulative(self, values: Array) -> Array:
         """``(rows,)`` probabilities of at most these values."""
         parts = student_cumulative((values - self.means) / self.scales, self.degrees_of_freedom)
-        return np.clip(self.weights @ parts, 0.0, 1.0)
+        return np.clip(self._mixed(parts), 0.0, 1.0)
 
     def normal_scores(self, values: Array) -> Array:
         """``(rows,)`` standard normal quantiles of :meth:`cumulative`: errors on the scale of a standard normal."""
@@ -89,10 +90,14 @@ class StudentMixture:
         parts = self.means + self.scales * student_quantile(wanted, self.degrees_of_freedom)
         # The quantile of a mixture lies between those of its components.
         low, high = parts.min(axis=0), parts.max(axis=0)
-        for _ in range(_BISECTIONS if len(self.weights) > 1 else 0):
-            middle = 0.5 * (low + high)
-            below = self.cumulative(middle) < wanted
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        searched = np.flatnonzero(low < high)
+        few, wanted = self.take(searched), wanted[searched] if wanted.ndim else wanted
+        least, most = low[searched], high[searched]
+        for _ in range(_BISECTIONS if len(searched) else 0):
+            middle = 0.5 * (least + most)
+            below = few.cumulative(middle) < wanted
+            least, most = np.where(below, middle, least), np.where(below, most, middle)
+        low[searched], high[searched] = least, most
         return np.asarray(0.5 * (low + high))
 
     def crps(self, values: Array) -> Array:
@@ -118,7 +123,7 @@ class StudentMixture:
         with np.errstate(invalid="ignore"):
             spread = np.where(np.isinf(freedom), 1.0, (freedom + np.square(z)) / (freedom - 1.0))
         found = z * student_cumulative(z, freedom) + spread * np.exp(log_student(z, freedom))
-        return np.asarray(self.weights @ (self.scales * found))
+        return self._mixed(self.scales * found)
 
     def draw(self, normal: Array, chosen: Array) -> Array:
         """One value per row with these distributions, from standard normal values and the components to draw from.
@@ -138,7 +143,8 @@ class StudentMixture:
         """That of some of the rows."""
         freedom = self.degrees_of_freedom
         kept = freedom if freedom.shape[1] == 1 else freedom[:, index]
-        return StudentMixture(self.weights, self.means[:, index], self.scales[:, index], kept)
+        weights = self.weights if self.weights.ndim == 1 else self.weights[:, index]
+        return StudentMixture(weights, self.means[:, index], self.scales[:, index], kept)
 
     def with_component(self, share: float, mean: Array, scale: Array, freedom: float) -> StudentMixture:
         """The mixture with one more component of this share."""
@@ -151,12 +157,31 @@ class StudentMixture:
             np.vstack([freedoms, added]),
         )
 
+    def with_values(self, values: Array, chances: Array, scale: float) -> StudentMixture:
+        """The mixture with a Gaussian of this scale around values that rows have with these probabilities."""
+        # Where the chance is zero the component is another one again, so that nothing has to be searched between them.
+        known, shape = chances > 0.0, self.means.shape
+        freedoms = np.broadcast_to(self.degrees_of_freedom, shape)
+        weights = self.weights if self.weights.ndim == 2 else np.broadcast_to(self.weights[:, None], shape)
+        return StudentMixture(
+            np.vstack([(1.0 - chances) * weights, chances]),
+            np.vstack([self.means, np.where(known, values, self.means[0])]),
+            np.vstack([self.scales, np.where(known, scale, self.scales[0])]),
+            np.vstack([freedoms, np.where(known, math.inf, freedoms[0])]),
+        )
+
+    def _mixed(self, values: Array) -> Array:
+        """``(rows,)`` weighted sums over components."""
+        if self.weights.ndim == 1:
+            return np.asarray(self.weights @ values)
+        return np.asarray(np.einsum("kr,kr->r", self.weights, values))
+
     @classmethod
     def concatenate(cls, parts: list[StudentMixture]) -> StudentMixture:
-        """Of the rows of all parts, one after the other; the weights are those of the first."""
+        """Of the rows of all parts, one after the other; weights that do not differ by row are those of the first."""
         freedoms = [np.broadcast_to(part.degrees_of_freedom, part.means.shape) for part in parts]
         return cls(
-            parts[0].weights,
+            parts[0].weights if parts[0].weights.ndim == 1 else np.hstack([part.weights for part in parts]),
             np.hstack([part.means for part in parts]),
             np.hstack([part.scales for part in parts]),
             np.hstack(freedoms),
@@ -295,6 +320,22 @@ class Prediction:
         density = torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
         central: Tensor = z * (2.0 * torch.special.ndtr(z) - 1.0)
         return std * (central + 2.0 * density - 1.0 / math.sqrt(math.pi))
+
+    def with_values(self, values: Array, chances: Array, scale: float) -> Prediction:
+        """The prediction of rows that have these values, up to an error of this scale, with these probabilities."""
+        mean, std = (each.cpu().numpy()[None] for each in (self.mean, self.std))
+        mixture = self.mixture or StudentMixture(np.ones(1), mean, std, np.full((1, 1), math.inf))
+        mixture = mixture.with_values(values, chances, scale)
+        # What is left of the variance is noise to the same part as before.
+        ratio = torch.where(self.variance > 0.0, torch.from_numpy(mixture.variance).to(self.mean) / self.variance, 1.0)
+        covariance = None if self.covariance is None else ratio.sqrt()[:, None] * self.covariance * ratio.sqrt()
+        return Prediction(
+            mean=torch.from_numpy(mixture.mean).to(self.mean),
+            epistemic_variance=ratio * self.epistemic_variance,
+            noise_variance=ratio * self.noise_variance,
+            covariance=covariance,
+            mixture=mixture,
+        )
 
     def in_units(self, shift: float, factor: float) -> Prediction:
         """The prediction of ``shift + factor`` times what this is a prediction of."""

@@ -22,7 +22,8 @@ from .data.arrays import check_rows
 from .data.scaling import Standardizer
 from .errors import DataError, NumericalError
 from .extrapolation import ExcessVariance
-from .lite.fits import row_hashes
+from .lite.hashing import row_hashes
+from .lite.repeated import RepeatedRows, SeenValues
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage
 from .processes import in_threads, one_blas_thread
@@ -55,7 +56,8 @@ class ScaledGP:
         keeps_rows: Whether the features hold training rows, as landmarks.
         counts_copies_once: Whether equal rows with equal targets were recognised as copies, which count once.
         outliers: Factors on the noise variance of training rows that are not trusted, by the hash of the row
-            (:func:`~finitegp.lite.fits.row_hashes`): such a row is forgotten as it was taken in.
+            (:func:`~finitegp.lite.hashing.row_hashes`): such a row is forgotten as it was taken in.
+        repeated: Targets of rows by a hash of their inputs, where rows of the table repeat by themselves; or None.
     """
 
     components: tuple[Component, ...]
@@ -69,6 +71,7 @@ class ScaledGP:
     keeps_rows: bool = False
     counts_copies_once: bool = False
     outliers: Mapping[str, float] = field(default_factory=dict)
+    repeated: RepeatedRows | None = None
 
     @property
     def fitted(self) -> FittedGP:
@@ -92,7 +95,7 @@ class ScaledGP:
 
     @property
     def distribution(self) -> str:
-        """The name of the predictive distribution."""
+        """The name of the predictive distribution of rows that are equal to none that was seen."""
         if len(self.components) > 1 or self.spread is not None or self.components[0].tail is not None:
             return "a mixture of Student's t"
         freedom = self.components[0].degrees_of_freedom
@@ -105,18 +108,33 @@ class ScaledGP:
         """The rows that the posterior has seen, counts respected."""
         return self.fitted.posterior.statistics.num_data
 
-    def predict(self, inputs: ArrayLike, *, return_covariance: bool = False) -> Prediction:
-        """Predict new observations in the target's units; optionally with the covariance of the noise-free function."""
+    def predict(
+        self, inputs: ArrayLike, *, return_covariance: bool = False, new: npt.NDArray[np.bool_] | None = None
+    ) -> Prediction:
+        """Predict new observations in the target's units.
+
+        Args:
+            inputs: ``(rows, columns)``.
+            return_covariance: Whether to add the covariance of the noise-free function.
+            new: ``(rows,)`` which rows are none that were seen, though their inputs may be equal.
+        """
         size = _row_count(inputs) if return_covariance else self.chunk_size
-        parts = self._predict_parts(inputs, size, return_covariance=return_covariance)
+        parts = self._predict_parts(inputs, size, return_covariance=return_covariance, new=new)
         return Prediction.concatenate(list(parts))
 
     def predict_chunks(self, inputs: ArrayLike) -> Iterator[Prediction]:
         """Predictions chunk by chunk, for more rows than there is room for predictions of."""
-        return self._predict_parts(inputs, self.chunk_size, return_covariance=False)
+        return self._predict_parts(inputs, self.chunk_size)
 
-    def _predict_parts(self, inputs: ArrayLike, size: int, *, return_covariance: bool) -> Iterator[Prediction]:
-        for start, scaled, checked in self._chunks(inputs, size):
+    def _predict_parts(
+        self,
+        inputs: ArrayLike,
+        size: int,
+        *,
+        return_covariance: bool = False,
+        new: npt.NDArray[np.bool_] | None = None,
+    ) -> Iterator[Prediction]:
+        for start, scaled, checked, seen in self._chunks(inputs, size, new):
             if return_covariance:
                 found = self._predict_share(scaled, checked, return_covariance=True)
             else:
@@ -127,7 +145,7 @@ class ScaledGP:
                     f"The prediction for row {start + int(wrong.nonzero()[0])} is no number in floating point: its "
                     "inputs lie too far from those of the training rows, or the targets are too large."
                 )
-            yield found
+            yield found if seen is None else self._with_seen(found, seen)
 
     def _predict_share(self, scaled: Array, checked: Rows, *, return_covariance: bool = False) -> Prediction:
         predicted = [each.fitted.predict_rows(checked, return_covariance=return_covariance) for each in self.components]
@@ -136,10 +154,13 @@ class ScaledGP:
     def predict_mean(self, inputs: ArrayLike) -> Tensor:
         """Only the mean in the target's units, at a fraction of the cost."""
         found = torch.empty(_row_count(inputs), dtype=torch.float64)
-        for start, scaled, checked in self._chunks(inputs, self.chunk_size):
-            shares = in_threads(self._mean_of_share, list(_shares(scaled, checked)))
-            found[start : start + self.chunk_size] = torch.cat(shares)
-        return found * float(self.target_scaler.scale) + float(self.target_scaler.mean)
+        scale, shift = float(self.target_scaler.scale), float(self.target_scaler.mean)
+        for start, scaled, checked, seen in self._chunks(inputs, self.chunk_size):
+            mean = torch.cat(in_threads(self._mean_of_share, list(_shares(scaled, checked)))) * scale + shift
+            if seen is not None:
+                mean += torch.from_numpy(seen.chances) * (torch.from_numpy(seen.values) - mean)
+            found[start : start + self.chunk_size] = mean
+        return found
 
     def _mean_of_share(self, scaled: Array, checked: Rows) -> Tensor:
         means = [component.weight * component.fitted.mean_of_rows(checked) for component in self.components]
@@ -243,8 +264,12 @@ class ScaledGP:
                 if tail is not None:  # each row by itself
                     kinds[random.random(len(scaled)) < tail.share] = len(predicted) + tailed.index(index)
                 draws[row] = mixture.draw(values, kinds)
-        scale, mean = float(self.target_scaler.scale), float(self.target_scaler.mean)
-        return torch.from_numpy(draws * scale + mean)
+        draws = draws * float(self.target_scaler.scale) + float(self.target_scaler.mean)
+        if self.repeated is not None:
+            seen = self.repeated.look_up(np.asarray(inputs, dtype=np.float64))
+            same = random.random(draws.shape) < seen.chances
+            draws = np.where(same, seen.values + self.repeated.tolerance * random.normal(size=draws.shape), draws)
+        return torch.from_numpy(draws)
 
     def leave_one_out(self, inputs: ArrayLike, targets: ArrayLike) -> Prediction:
         """For each training row, the prediction of the fit without it (:meth:`forget`), in closed form.
@@ -260,19 +285,29 @@ class ScaledGP:
             # A row's weight is how far it was trusted; a new observation there has the noise of any other.
             predicted.append(replace(left_out, noise_variance=inside.noise_variance))
         blended = self._with_trees(scaled, predicted)
-        return self._in_target_units(self._combine(scaled, blended, np.stack(factors)))
+        found = self._in_target_units(self._combine(scaled, blended, np.stack(factors)))
+        if self.repeated is None:
+            return found
+        return self._with_seen(found, self.repeated.look_up(np.asarray(inputs, dtype=np.float64), fewer=1.0))
 
     def update(self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None = None) -> ScaledGP:
         """The fit with more rows: exact posteriors of all rows, with features, noise and scaling kept.
 
         Where the fit recognised copies, equal rows with equal targets count once, unless ``counts`` are given.
         """
-        return self._change(lambda fitted, data: fitted.update(data), self._scaled_source(inputs, targets, counts))
+        found = self._change(lambda fitted, data: fitted.update(data), self._scaled_source(inputs, targets, counts))
+        if self.repeated is None:
+            return found
+        return replace(found, repeated=self.repeated.added(*_rows(inputs, targets, counts)))
 
     def forget(self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None = None) -> ScaledGP:
         """The fit without these rows, as if the posteriors had never seen them; copies as in :meth:`update`."""
         data = self._scaled_source(inputs, targets, counts, seen=True)
-        return self._change(lambda fitted, data: fitted.forget(data), data)
+        found = self._change(lambda fitted, data: fitted.forget(data), data)
+        if self.repeated is None:
+            return found
+        left = self.repeated.without(*_rows(inputs, targets, counts))
+        return replace(found, repeated=left if len(left.codes) else None)
 
     def merge(self, other: ScaledGP) -> ScaledGP:
         """The fit with the rows of both, which must stem from one fit."""
@@ -287,7 +322,10 @@ class ScaledGP:
                 "fitted regressor and use partial_fit on the copies."
             )
         pairs = zip(self.components, other.components, strict=True)
-        return self.with_fitted([mine.fitted.merge(theirs.fitted) for mine, theirs in pairs])
+        found = self.with_fitted([mine.fitted.merge(theirs.fitted) for mine, theirs in pairs])
+        if self.repeated is None or other.repeated is None:
+            return replace(found, repeated=self.repeated or other.repeated)
+        return replace(found, repeated=self.repeated.merged(other.repeated))
 
     def evidence(
         self, inputs: ArrayLike | None = None, targets: ArrayLike | None = None, counts: ArrayLike | None = None
@@ -327,14 +365,32 @@ class ScaledGP:
             return predicted
         return [replace(each, mean=self.trees.blend(scaled, each.mean)) for each in predicted]
 
-    def _chunks(self, inputs: ArrayLike, size: int) -> Iterator[tuple[int, Array, Rows]]:
-        """Scaled rows in pieces of this size, as they are and checked, with the number of their first row."""
+    def _with_seen(self, prediction: Prediction, seen: SeenValues) -> Prediction:
+        assert self.repeated is not None
+        return prediction.with_values(*seen, self.repeated.tolerance)
+
+    def _chunks(
+        self, inputs: ArrayLike, size: int, new: npt.NDArray[np.bool_] | None = None
+    ) -> Iterator[tuple[int, Array, Rows, SeenValues | None]]:
+        """Scaled rows in pieces of this size, as they are and checked, with the number of their first row.
+
+        Where rows repeat by themselves, with what equal rows say of them.
+        """
         rows: Any = inputs  # arrays, lists and arrays on disk are cut alike
         if _row_count(inputs) == 0:
             raise DataError("inputs have no rows: the data are empty.")
         for start in range(0, _row_count(inputs), size):
             scaled = self._scaled_inputs(rows[start : start + size])
-            yield start, scaled, check_rows(torch.from_numpy(scaled), None, numbers=start)
+            checked = check_rows(torch.from_numpy(scaled), None, numbers=start)
+            seen = None
+            if self.repeated is not None:
+                seen = self.repeated.look_up(np.asarray(rows[start : start + size], dtype=np.float64))
+                seen = (
+                    seen
+                    if new is None
+                    else seen._replace(chances=np.where(new[start : start + size], 0.0, seen.chances))
+                )
+            yield start, scaled, checked, seen
 
     def _scaled_inputs(self, inputs: ArrayLike) -> Array:
         # Farther out there is nothing more to know, and squares would overflow.
@@ -397,6 +453,11 @@ def _shares(scaled: Array, checked: Rows) -> Iterator[tuple[Array, Rows]]:
     for start in range(0, len(scaled), _SHARE_ROWS):
         rows = slice(start, start + _SHARE_ROWS)
         yield scaled[rows], checked.take(rows)
+
+
+def _rows(inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None) -> tuple[Array, Array, Array | None]:
+    rows, values = np.asarray(inputs, dtype=np.float64), np.asarray(targets, dtype=np.float64).reshape(-1)
+    return rows, values, None if counts is None else np.asarray(counts, dtype=np.float64)
 
 
 def _row_count(inputs: ArrayLike) -> int:

@@ -1,5 +1,7 @@
 """Targets with an atom: it is found, and rows that have it for certain do not spoil what is claimed of the others."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from finitegp import TableRegressor
@@ -43,10 +45,17 @@ def test_rows_that_are_certain_do_not_spoil_what_is_claimed_of_others():
     new = batters(2000, 11)
     fitted = TableRegressor(random_state=0).fit(batters(300, 1), target="batted in")
     assert any("exactly 0 in" in note for note in fitted.notes_)
+    claimed = fitted.predict_scored(new)
+    # Rows without a chance are equal to rows that were seen, of which it is known that all of them have zero.
+    certain = claimed.log_density[new["chances"] == 0.0]
+    assert np.median(certain) > 5.0
+    assert certain.min() > -5.0
+    fitted.regressor_.fits_ = [replace(fit, repeated=None) for fit in fitted.regressor_.fits_]
     scored = fitted.predict_scored(new)
     assert np.exp(scored.log_density.max()) < 50.0
     best = np.std(new["batted in"] - (0.25 * new["hits"] + 1.6 * new["home runs"]))
     assert scored.scores().rmse < 1.1 * best
     place = scored.lower.shape[1] - 2  # of the 90 % intervals
-    inside = (scored.lower[:, place] <= scored.targets) & (scored.targets <= scored.upper[:, place])
-    assert 0.85 < inside[new["chances"] > 0.0].mean() < 0.96
+    for each in (scored, claimed):
+        inside = (each.lower[:, place] <= each.targets) & (each.targets <= each.upper[:, place])
+        assert 0.85 < inside[new["chances"] > 0.0].mean() < 0.96

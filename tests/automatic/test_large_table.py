@@ -23,7 +23,7 @@ def make_table(rows, seed=0):
 def fit():
     table = make_table(1500)
     # With parts side by side: the test of threads below has them one after the other.
-    return fit_large_table(table, table.source(), QUICK, seed=0, threads=2, may_start_processes=True)
+    return fit_large_table(table, table.source(), QUICK, seed=0, threads=2, may_use_all_cores=True)
 
 
 def test_the_posterior_is_that_of_every_row(fit):

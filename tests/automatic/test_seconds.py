@@ -19,7 +19,7 @@ def constant_steps(monkeypatch):
 
 
 def work(rows, **changes):
-    return Work(rows, 20, MEDIUM.with_changes(changes), 2, may_start_processes=True)
+    return Work(rows, 20, MEDIUM.with_changes(changes), 2, may_use_all_cores=True)
 
 
 def test_more_rows_take_longer_but_ever_less_so():

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -212,3 +213,35 @@ def test_command_refuses_what_it_does_not_know(tmp_path):
         result = invoke(app, ["run", *arguments, "--results", str(tmp_path)])
         assert result.exit_code == 2, result.output
         assert word in result.output
+
+
+def test_a_training_that_breaks_off_is_a_result_and_a_mistake_is_not(monkeypatch):
+    """Without it the best of the other rates would never be run on the other splits."""
+    from paper import worker
+    from paper.outcome import DatasetSplit
+    from paper.reproduction import Part
+
+    class NotPSDError(Exception):
+        """As GPyTorch names it."""
+
+    def broken(error):
+        def run(split, cell):
+            raise error
+
+        return run
+
+    rows = np.zeros((4, 2)), np.zeros(4)
+    monkeypatch.setattr(worker, "load_split", lambda *_: DatasetSplit("bike", 0, *rows, *rows))
+    part = Part(("svgp",), "linear", 64, ("bike",), splits=2, rates=(0.1, 1.0))
+    good, bad = part.search()
+    monkeypatch.setattr(worker, "run_method", broken(NotPSDError("jitter")))
+    found, predictions = worker.run_cell(bad, data_directory=None)
+    assert predictions is None
+    assert found["diverged"]
+    assert found["error"] == "NotPSDError: jitter"
+    done = good.to_row() | {"nlml_float64": -1.0}
+    assert not part.others([done])
+    assert [cell.settings["learning_rate"] for cell in part.others([done, json.loads(json.dumps(found))])] == [0.1]
+    monkeypatch.setattr(worker, "run_method", broken(KeyError("mistake")))
+    with pytest.raises(KeyError):
+        worker.run_cell(bad, data_directory=None)

@@ -31,7 +31,7 @@ def fused(request, monkeypatch):
     """The module as Python runs it: compiling takes a minute; the slow tests do it."""
     if request.node.get_closest_marker("slow") is None:
         monkeypatch.setattr(import_module("numba").config, "DISABLE_JIT", True)
-        for name in ("paper.compiled_steps", "paper.fused"):
+        for name in ("paper.compiled_parts", "paper.compiled_steps", "paper.fused"):
             # To its old state afterwards, also if that is absent.
             monkeypatch.setitem(sys.modules, name, sys.modules.get(name))
             del sys.modules[name]
@@ -119,11 +119,11 @@ def test_the_inverse_factor_is_that_of_numpy_and_refuses_what_is_not_definite(si
     root = np.random.default_rng(0).standard_normal((size, size + 5))
     matrix = root @ root.T
     found = np.empty_like(matrix)
-    assert import_module("paper.compiled_steps").inverse_factor(matrix.copy(), found)
+    assert import_module("paper.compiled_parts").inverse_factor(matrix.copy(), found)
     np.testing.assert_allclose(found, np.linalg.inv(np.linalg.cholesky(matrix)), rtol=1e-7, atol=1e-9)
     for wrong in (-1.0, np.nan, np.inf):
         matrix[-1, -1] = wrong
-        assert not import_module("paper.compiled_steps").inverse_factor(matrix.copy(), found)
+        assert not import_module("paper.compiled_parts").inverse_factor(matrix.copy(), found)
 
 
 def test_a_window_of_rows_keeps_the_newest_when_it_is_resized(fused):

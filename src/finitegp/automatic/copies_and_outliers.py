@@ -1,4 +1,4 @@
-"""Rows of small tables that are not what they seem: copies of one row, and targets that no smooth function explains."""
+"""Rows that are not what they seem: copies of one row, and targets that no smooth function explains."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import rel_entr
 
 from ..kernel_gp import Array, KernelPosterior, KernelRows, fit_from_several_starts
+from ..lite.repeated import SAME, AgreeingRows, RepeatedRows, agreeing_rows, input_codes
 from .kernels import FORMS, LEARNING_ROWS
+from .table import FEWEST_SINGLE_ROWS
 
 Groups = npt.NDArray[np.intp]
+
+# Groups of equal rows that are needed to say anything, how many others of a group make a difference, and how likely
+# targets agree by chance where they are said not to.
+_FEWEST_REPEATED, _MOST_OTHERS, _BY_CHANCE = 10, 3, 1e-6
 
 
 def equal_rows(inputs: Array) -> Groups:
@@ -33,7 +40,7 @@ def are_copies(rows: KernelRows, groups: Groups) -> bool:
     agree = np.bincount(groups, ~same)[repeated] == 0
     shares = np.bincount(np.unique(targets, return_inverse=True)[1].ravel(), rows.counts) / rows.total
     chance = float(np.square(shares).sum())
-    return bool(agree.mean() > 0.95 and int(repeated.sum()) * math.log(chance) < math.log(1e-6))
+    return bool(agree.mean() > 0.95 and int(repeated.sum()) * math.log(chance) < math.log(_BY_CHANCE))
 
 
 def gross_outliers(rows: KernelRows, seed: int) -> tuple[float, float, Array]:
@@ -64,3 +71,42 @@ def gross_outliers(rows: KernelRows, seed: int) -> tuple[float, float, Array]:
         found = (4.0 + np.square(standardized - mean) / trusted) / 5.0
         scales = np.where(found > 5.0, found, 1.0)
     return (median, unit, scales) if bool((scales > 1.0).any()) else nothing
+
+
+def find_repeated_rows(inputs: Array, targets: Array, counts: Array | None) -> RepeatedRows | None:
+    """The targets of rows, if rows repeat by themselves and mostly with the same target; otherwise None.
+
+    Each row of a group of equal inputs is left out once: where the others agree, it counts whether it agrees with them.
+
+    Args:
+        inputs: ``(rows, columns)`` in the user's units.
+        targets: ``(rows,)``.
+        counts: How many equal rows each row stands for.
+    """
+    weights = np.ones(len(targets)) if counts is None else counts
+    tolerance = SAME * float(targets.std())
+    if bool((weights != np.round(weights)).any()) or not tolerance > 0.0:
+        return None
+    codes, values = input_codes(inputs), np.round((targets - targets.min()) / tolerance)
+    order = np.lexsort((values, codes))
+    # Of each target in each group how many rows have it; then of each group how many rows, and how many targets.
+    group = np.cumsum(np.diff(codes[order], prepend=-1.0) != 0.0) - 1
+    starts = np.flatnonzero(np.append(True, (np.diff(group) != 0) | (np.diff(values[order]) != 0.0)))
+    sizes, group = np.add.reduceat(weights[order], starts), group[starts]
+    rows, different, alone = np.bincount(group, sizes), np.bincount(group), np.bincount(group, sizes == 1.0)
+    total, repeated = rows.sum(), rows > 1.0
+    if rows[~repeated].sum() < FEWEST_SINGLE_ROWS * total or repeated.sum() < _FEWEST_REPEATED:
+        return None
+    others = np.minimum(rows - 1.0, _MOST_OTHERS).astype(np.int64)
+    agree = np.where(different == 1, rows, 0.0) * repeated
+    trials = agree + np.where(different == 2, alone, 0.0)
+    share = float(agree.sum() / max(trials.sum(), 1.0))
+    chance = float(np.square(np.bincount(np.unique(values, return_inverse=True)[1], weights) / total).sum())
+    if share - chance < 0.5 * (1.0 - chance):
+        return None
+    surprise = float(rel_entr(share, chance) + rel_entr(1.0 - share, 1.0 - chance))
+    if repeated.sum() * surprise < -math.log(_BY_CHANCE):
+        return None
+    agreed, tried = (np.bincount(others, each, minlength=_MOST_OTHERS + 1)[1:] for each in (agree, trials))
+    kept = agreeing_rows(AgreeingRows(codes, targets, weights), tolerance)
+    return RepeatedRows(*kept, (agreed + 1.0) / (tried + 2.0), tolerance)

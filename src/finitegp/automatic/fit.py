@@ -23,7 +23,7 @@ from ..devices import as_device
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..formatting import parse_seconds
-from ..lite.fits import row_hashes
+from ..lite.hashing import row_hashes
 from ..memory import MemoryPlan, parse_bytes, return_freed_memory
 from ..memory.plan import Described
 from ..prediction_memory import PredictionSetting, plan_prediction
@@ -31,6 +31,7 @@ from ..processes import count_processes, with_one_thread
 from ..scaled import ScaledGP
 from ..stages import is_resumable
 from .budget import BudgetedFit, count_columns
+from .copies_and_outliers import find_repeated_rows
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
 from .seconds import Work, expected_seconds, within_seconds
@@ -116,7 +117,8 @@ def fit_source(
         keep_rows: Whether the fit of a small table may hold its rows, on which its kernels stand. If not, it is one
             kernel on means of at least three neighbouring rows each, with a spread of errors that is the same
             everywhere: no row can be read from it, and row sums of other tables can be merged into it. Fits of large
-            tables hold no rows in any case.
+            tables hold no rows in any case, but where rows repeat by themselves, targets of up to 100,000 rows by a
+            hash of their inputs (:class:`~finitegp.lite.repeated.RepeatedRows`); without ``keep_rows`` not even these.
         seed: Determines everything.
         threads: Networks or kernels fitted at once, which does not change the result; None means one per core.
         memory_budget: Such as ``"64MB"``, above the interpreter with its libraries: fewer rows pass at once, features
@@ -176,7 +178,7 @@ def fit_source(
     alone = ranks.world_size == 1
     if time_budget is not None or on_expected is not None:
         columns = count_columns(source)
-        may: dict[str, bool] = {"may_fit_both": keep_rows and alone, "may_start_processes": alone}
+        may: dict[str, bool] = {"may_fit_both": keep_rows and alone, "may_use_all_cores": alone}
         work = Work(rows, columns, chosen, threads, **may, device=place)
         if time_budget is not None:
             work = within_seconds(parse_seconds(time_budget), work)
@@ -216,7 +218,8 @@ def fit_source(
     record = {"path": "networks", "why": f"more than {chosen.small_rows} different rows"} | record
     options = {"seed": seed, "threads": large.threads, "progress": progress, "ranks": ranks, "device": place}
     # Memory of other processes is not within the budget, and ranks have the other cores.
-    options["may_start_processes"] = budget is None and alone
+    options["may_use_all_cores"] = budget is None and alone
+    options["repeats"] = may_be_copies and keep_rows
     fit = _fit_large(sample, source, large.settings, record, center=center, **options)
     if kernels is not None:
         fit = _better_of(kernels, fit)
@@ -351,12 +354,21 @@ def _fit_small(
         keeps_rows=found.spread is not None or any(each.landmark_weights is not None for each in found.components),
         counts_copies_once="copies" in found.notes,
         outliers=dict(zip(hashes, found.rows.noise_scales[doubted].tolist(), strict=True)),
+        repeated=find_repeated_rows(table.inputs, table.targets, table.counts) if may_be_copies and keep_rows else None,
     )
 
 
 def _fit_large(
-    sample: Table, source: Source, settings: AutoSettings, record: dict[str, Any], *, center: bool, **options: Any
+    sample: Table,
+    source: Source,
+    settings: AutoSettings,
+    record: dict[str, Any],
+    *,
+    center: bool,
+    repeats: bool,
+    **options: Any,
 ) -> ScaledGP:
+    repeated = find_repeated_rows(sample.inputs, sample.targets, sample.counts) if repeats else None
     inputs_scaler = without_constant_columns(winsorized_standardizer(sample.inputs, sample.counts), sample.inputs)
     target_scaler = fit_target_scaler(sample.targets, sample.counts, center=center)
     # In place: there may be no room for a second table. Nobody else has the sample.
@@ -373,6 +385,7 @@ def _fit_large(
         excess=found.excess,
         conformal=ConformalScores.of(found.scores, "rows set aside"),
         record=record | found.record,
+        repeated=repeated,
     )
 
 

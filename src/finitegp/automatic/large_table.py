@@ -61,7 +61,7 @@ def fit_large_table(
     *,
     seed: int = 0,
     threads: int | None = None,
-    may_start_processes: bool = False,
+    may_use_all_cores: bool = False,
     progress: Callable[[str], None] | None = None,
     ranks: Ranks = ALONE,
     device: torch.device = CPU,
@@ -80,7 +80,7 @@ def fit_large_table(
         settings: See :class:`~finitegp.automatic.settings.AutoSettings`.
         seed: Determines everything.
         threads: How many, which does not change the result; None means one per core, two at most.
-        may_start_processes: Whether networks whose training takes long may be trained by other processes, and parts
+        may_use_all_cores: Whether networks whose training takes long may be trained by other processes, and parts
             that do not need each other run side by side: more memory, the same result.
         progress: Called with a word on each finished part.
         ranks: Processes that share the pass over everything; each of them trains the same networks.
@@ -90,7 +90,7 @@ def fit_large_table(
     threads = min(2, count_processes(2)) if threads is None else threads
     threads = threads if device.type == "cpu" else 1
     return with_one_thread(
-        _fit, sample, everything, settings, seed, threads, may_start_processes, progress, ranks, device
+        _fit, sample, everything, settings, seed, threads, may_use_all_cores, progress, ranks, device
     )
 
 
@@ -100,7 +100,7 @@ def _fit(
     settings: AutoSettings,
     seed: int,
     threads: int,
-    may_start_processes: bool,
+    may_use_all_cores: bool,
     progress: Callable[[str], None] | None,
     ranks: Ranks,
     device: torch.device,
@@ -117,7 +117,7 @@ def _fit(
     used = min(len(sample), settings.max_sample)
     count = count_validation(used, settings)
     validation, training = sample.between(0, count), sample.between(count, used)
-    side_by_side = may_start_processes and threads > 1
+    side_by_side = may_use_all_cores and threads > 1
     processes = side_by_side and trains_long(len(training), settings)
 
     def grow() -> BoostedTrees | None:

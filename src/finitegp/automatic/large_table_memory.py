@@ -152,6 +152,7 @@ def memory_bill(fit: LargeTableSetting) -> Iterator[Item]:
     if fit.kept_bytes:
         yield Item("always", "rows held out or shown", fit.kept_bytes)
     yield Item("always", "sample", fit.sample * 8 * (fit.columns + (2 if fit.counted else 1)))
+    yield Item("always", "targets of rows that may come again", fit.sample * 8 * 3)
     yield from _sampling(fit)
     yield from _training(fit)
     if fit.settings.trees:
@@ -172,7 +173,7 @@ def _chunk_of_rows(fit: LargeTableSetting) -> int:
 def _sampling(fit: LargeTableSetting) -> Iterator[Item]:
     yield Item("sampling", "rows as they are read", _chunk_of_rows(fit))
     # Numbers of rows and their order; then quantiles column by column; then hashes that show equal rows.
-    yield Item("sampling", "numbers of rows, and what is found of columns", 8 * 8 * fit.sample)
+    yield Item("sampling", "numbers of rows, and what is found of columns", 12 * 8 * fit.sample)
 
 
 def _networks(phase: str, fit: LargeTableSetting) -> Item:

@@ -49,7 +49,7 @@ class Work:
         settings: Of the fit.
         threads: How many.
         may_fit_both: Whether both kernels and networks may be fitted, where settings allow it.
-        may_start_processes: Whether networks may be trained by other processes.
+        may_use_all_cores: Whether networks may be trained by other processes, and parts run side by side.
         device: Where networks are trained.
     """
 
@@ -58,7 +58,7 @@ class Work:
     settings: AutoSettings
     threads: int
     may_fit_both: bool = True
-    may_start_processes: bool = False
+    may_use_all_cores: bool = False
     device: torch.device = CPU
 
     @property
@@ -145,7 +145,7 @@ def _of_networks(work: Work, speed: float) -> float:
     training = sample - aside
     steps = count_steps(int(training - fold_size(training, settings.members)), settings)
     long = trains_long(training, settings)
-    processes = work.may_start_processes and threads > 1 and long
+    processes = work.may_use_all_cores and threads > 1 and long
     lose = 1.0 if threads == 1 else _PROCESSES_LOSE if processes else _THREADS_LOSE
     timed = {size: _timed_step(work.columns, settings, size, work.device) for size in (1, 2)}
     racing = len(settings.weight_decays) > 1
@@ -158,7 +158,7 @@ def _of_networks(work: Work, speed: float) -> float:
     # At the processor's speed, also where a device does these parts.
     features = settings.members * settings.hidden[-1] + count_fourier(work.columns, settings) + work.columns + 1
     row = timed[1] / settings.batch_size * settings.members + 0.7 * features**2 / speed
-    side_by_side = work.may_start_processes and threads > 1
+    side_by_side = work.may_use_all_cores and threads > 1
     calibration = _PLACES * (0.7 * features**3 + aside * features**2) / speed / (1.6 if side_by_side else 1.0)
     # Beside networks, trees take what these leave: half of a core at best.
     trees = 0.0 if side_by_side and not processes else 0.5 if side_by_side else 1.0

@@ -9,14 +9,15 @@ import numpy.typing as npt
 import torch
 
 from ..data.arrays import ArraySource
-from ..data.permutation import SPLITMIX64_STEP, RandomPermutation, splitmix64
+from ..data.permutation import RandomPermutation
 from ..data.sources import Rows, Source
 from ..errors import DataError
+from ..lite.hashing import row_codes
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 # Tables with fewer rows without an equal than this share are repetitions of a smaller table.
-_FEWEST_SINGLE_ROWS = 0.05
+FEWEST_SINGLE_ROWS = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,22 +95,14 @@ class Table:
             >>> table.without_copies() is None, twice.without_copies().counts.tolist()
             (True, [2.0, 2.0, 2.0])
         """
-        codes = self._codes()
+        codes = row_codes((*self.inputs.T, self.targets))
         _, first, inverse, copies = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
-        if np.sum(copies == 1) >= _FEWEST_SINGLE_ROWS * len(codes):
+        if np.sum(copies == 1) >= FEWEST_SINGLE_ROWS * len(codes):
             return None
         counts = np.bincount(inverse.reshape(-1), weights=self.counts).astype(np.float64)
         kept = np.argsort(first)  # in the order in which they came
         merged = self.take(first[kept])
         return Table(merged.inputs, merged.targets, counts[kept])
-
-    def _codes(self) -> npt.NDArray[np.uint64]:
-        """``(rows,)`` a number of 64 bits that equal rows share, and others but by an accident that never happens."""
-        codes = np.zeros(len(self), dtype=np.uint64)
-        for column in (*self.inputs.T, self.targets):
-            # Zero and minus zero are equal.
-            codes = splitmix64((codes + np.uint64(SPLITMIX64_STEP)) ^ (column + 0.0).view(np.uint64))
-        return codes
 
 
 def merge_equal_rows(inputs: Array, targets: Array, counts: Array | None) -> tuple[Array, Array, Array | None]:

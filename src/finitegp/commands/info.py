@@ -88,6 +88,7 @@ def _facts(model: TableRegressor) -> dict[str, object]:
         "rows": _whole(statistics.num_data),
         "rows_taken_in_after_training": summary["rows_added"],
         "holds_training_rows": fit.keeps_rows,
+        "holds_targets_of_repeated_rows": fit.repeated is not None,
         "inputs": model.regressor_.n_features_in_,
         "features": statistics.num_features,
         "feature_map": type(gp.feature_map).__name__,

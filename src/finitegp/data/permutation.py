@@ -7,30 +7,11 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from ..lite.hashing import SPLITMIX64_STEP, Words, splitmix64
+
 _ROUNDS = 12
 # Positions at a time: what is computed on the way stays in the cache, and is too small to be asked of the kernel.
 _PIECE = 4096
-_Words = npt.NDArray[np.uint64]
-
-
-# The step between the states of splitmix64.
-SPLITMIX64_STEP = 0x9E3779B97F4A7C15
-
-
-def splitmix64(words: _Words) -> _Words:
-    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection of 64-bit words that looks random.
-
-    Example:
-        >>> int(splitmix64(np.array([SPLITMIX64_STEP], dtype=np.uint64))[0])  # the first output for the seed 0
-        16294208416658607535
-    """
-    # Arithmetic modulo 2^64 is meant.
-    mixed: _Words = words ^ (words >> np.uint64(30))
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return mixed
 
 
 class RandomPermutation:
@@ -65,7 +46,7 @@ class RandomPermutation:
         True
     """
 
-    def __init__(self, size: int, seed: int | _Words) -> None:
+    def __init__(self, size: int, seed: int | Words) -> None:
         if not 1 <= size <= 2**62:
             raise ValueError(f"size must lie from 1 to 2**62, but is {size}.")
         self.size = size
@@ -85,7 +66,7 @@ class RandomPermutation:
             rows[piece] = self._rows(positions[piece], [key[piece] for key in keys])
         return rows
 
-    def _rows(self, positions: npt.NDArray[np.int64], keys: list[_Words]) -> _Words:
+    def _rows(self, positions: npt.NDArray[np.int64], keys: list[Words]) -> Words:
         size = np.uint64(self.size)
         places = self._network(positions.astype(np.uint64), keys)
         beyond = np.flatnonzero(places >= size)
@@ -93,20 +74,20 @@ class RandomPermutation:
             places[beyond] = self._network(places[beyond], [key[beyond] for key in keys])
             beyond = beyond[places[beyond] >= size]
         # Both terms are below 2^62: the sum does not overflow.
-        rows: _Words = (places + keys[-1] % size) % size
+        rows: Words = (places + keys[-1] % size) % size
         return rows
 
-    def _network(self, places: _Words, keys: list[_Words]) -> _Words:
+    def _network(self, places: Words, keys: list[Words]) -> Words:
         high, low = self._digits
         left, right = np.divmod(places, low)
         for number in range(0, _ROUNDS, 2):
             _move(left, high, right + keys[number])
             _move(right, low, left + keys[number + 1])
-        joined: _Words = left * low + right
+        joined: Words = left * low + right
         return joined
 
 
-def _move(digits: _Words, base: np.uint64, words: _Words) -> None:
+def _move(digits: Words, base: np.uint64, words: Words) -> None:
     """Add to each digit a hash of the word beside it, modulo the base, in place."""
     hashed = splitmix64(words)
     # The upper 32 bits as a fraction of the base: like a remainder, but without a division.

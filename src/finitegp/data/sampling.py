@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ..arguments import check_at_least_one
 from ..errors import DataError
+from ..lite.hashing import SPLITMIX64_STEP, splitmix64
 from ..statistics import WHOLE, Share
 from .iterables import as_source
-from .permutation import SPLITMIX64_STEP, RandomPermutation, splitmix64
+from .permutation import RandomPermutation
 from .row_files import Index
 from .sources import Data, Rows, Source, no_targets
 from .spool import spool_temporarily

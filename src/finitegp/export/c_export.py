@@ -158,5 +158,6 @@ def _nlpd(model: LiteModel, rows: Table | ArrayLike, targets: ArrayLike) -> floa
         raise DataError(f"targets must be one number for each of {len(inputs)} rows, but have shape {values.shape}.")
     values = values.reshape(-1, 1)
     scaled = model.scale.forward(values)  # the derivative of the scale is the same whatever the features
-    densities = [predict_fit(fit, inputs).mixture.log_density(scaled[:, k]) for k, fit in enumerate(model.fits)]
+    found = [predict_fit(fit, inputs, new=True) for fit in model.fits]  # formulas do not know which rows came before
+    densities = [each.mixture.log_density(scaled[:, k]) for k, each in enumerate(found)]
     return -float(np.mean(np.sum(densities, axis=0)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.typing import ArrayLike
 
 from .container import Header, inside
 from .gp import GP, SUMS, Arrays, read_gp
+from .hashing import row_hashes
 from .modules import soft_clipped
 from .program import (
     Array,
@@ -34,6 +33,7 @@ from .program import (
     take,
     total,
 )
+from .repeated import REPEATED_ARRAYS, RepeatedRows, read_repeated
 from .student import Mixture, variance_factor
 
 # Of scaled inputs, of distances outside of what was seen, and of coordinates that distances to centres are taken in.
@@ -44,11 +44,12 @@ _LARGEST = 1e150
 _GP = {"feature_map", "noise", "noise_variance", "num_data", "chunk_size"}
 _KNOWN = {
     "fit": {"components", "record", "keeps_rows", "counts_copies_once", "outliers", "inputs_scaler", "target_scaler"}
-    | {"conformal", "spread", "excess", "trees"},
+    | {"conformal", "spread", "excess", "trees", "repeated"},
     "component": _GP | {"name", "weight", "factor", "degrees_of_freedom", "scale_degrees", "tail"},
     "spread": {"shift", "unit", "strength", "factor", "degrees_of_freedom", "share", "limits", "gp"},
     "excess": {"threshold", "nearness"},
     "trees": {"weight"},
+    "repeated": {"agreement", "tolerance"},
 }
 
 
@@ -61,12 +62,14 @@ class Fit:
         arrays: Its arrays.
         gps: One GP for each component.
         spread: The GP of how much larger errors are in some rows; or None.
+        repeated: Targets of rows that may come again, which formulas do not know; or None.
     """
 
     header: Mapping[str, Any]
     arrays: Arrays
     gps: tuple[GP, ...]
     spread: GP | None
+    repeated: RepeatedRows | None = None
 
     @property
     def columns(self) -> int:
@@ -226,6 +229,11 @@ class Fit:
 
     def change(self, inputs: Array, targets: Array, counts: Array | None, sign: float) -> Fit:
         """The fit with rows, or without rows that it has seen."""
+        repeated = self.repeated
+        if repeated is not None:
+            change = repeated.added if sign > 0.0 else repeated.without
+            repeated = change(inputs, targets, counts)
+            repeated = repeated if len(repeated.codes) else None
         if self.header["counts_copies_once"] and counts is None:
             different = np.unique(np.column_stack([inputs, targets]), axis=0)
             inputs, targets = different[:, :-1], different[:, -1]
@@ -237,7 +245,7 @@ class Fit:
         x = (inputs - scaler["inputs_scaler.mean"]) / scaler["inputs_scaler.scale"]
         y = (targets - scaler["target_scaler.mean"]) / scaler["target_scaler.scale"]
         gps = [gp.changed(gp.sums.plus(gp.sums_of(x, y, trust, counts), sign)) for gp in self.gps]
-        return replace(self, gps=tuple(gps))
+        return replace(self, gps=tuple(gps), repeated=repeated)
 
     def merged(self, other: Fit) -> Fit:
         """The fit with the rows of both, which must stem from one fit."""
@@ -248,11 +256,21 @@ class Fit:
         if not same or any(mine.noise != theirs.noise for mine, theirs in zip(self.gps, other.gps, strict=True)):
             raise LiteError("Only models that stem from one fit can be merged, but features, noise or scaling differ.")
         pairs = zip(self.gps, other.gps, strict=True)
-        return replace(self, gps=tuple(mine.changed(mine.sums.plus(theirs.sums)) for mine, theirs in pairs))
+        repeated = self.repeated or other.repeated
+        if self.repeated is not None and other.repeated is not None:
+            repeated = self.repeated.merged(other.repeated)
+        gps = tuple(mine.changed(mine.sums.plus(theirs.sums)) for mine, theirs in pairs)
+        return replace(self, gps=gps, repeated=repeated)
 
     def stored(self) -> tuple[Header, dict[str, npt.NDArray[np.generic]]]:
         """Header entry and arrays of a file with the sums as they are now."""
         header, arrays = dict(self.header), dict[str, npt.NDArray[np.generic]](self.arrays)
+        header.pop("repeated", None)
+        arrays = {name: each for name, each in arrays.items() if not name.startswith("repeated.")}
+        if self.repeated is not None:
+            seen = self.repeated
+            header["repeated"] = {"agreement": seen.agreement.tolist(), "tolerance": seen.tolerance}
+            arrays |= {f"repeated.{name}": getattr(seen, name) for name in REPEATED_ARRAYS}
         if "trees" in header:
             arrays["trees.columns"] = arrays["trees.columns"].astype(np.int64)
         header["components"] = [
@@ -270,24 +288,16 @@ def _moments(weights: Array, means: Value, squares: Value, freedoms: Array) -> t
     return mean, total(weights * (variance_factor(freedoms) * squares + (means - mean).squared))
 
 
-def row_hashes(inputs: ArrayLike, targets: ArrayLike) -> list[str]:
-    """A name for each row and its target, in the user's units: to recognise a row by, not to read it from.
-
-    Example:
-        >>> row_hashes([[1.0, 2.0], [1.0, 2.0]], [0.0, -0.0]) == 2 * row_hashes([[1, 2]], [0])
-        True
-    """
-    rows = np.column_stack([np.asarray(inputs, np.float64), np.asarray(targets, np.float64)]) + 0.0  # no minus zero
-    return [hashlib.sha256(row.astype("<f8").tobytes()).hexdigest()[:32] for row in rows]
-
-
 def read_fit(header: Header, stored: Mapping[str, npt.NDArray[np.generic]]) -> Fit:
     """A fit from its entry in a file of either version; the probe of the file must come out as stored."""
     arrays: Arrays = {name: np.asarray(each, np.float64) for name, each in stored.items()}
     if "components" not in header:
         header, arrays = _second_version(header, arrays)
     parts = [("component", each) for each in header["components"]]
-    parts += [("fit", header), *((name, header[name]) for name in ("spread", "excess", "trees") if name in header)]
+    parts += [
+        ("fit", header),
+        *((name, header[name]) for name in ("spread", "excess", "trees", "repeated") if name in header),
+    ]
     for part, entries in parts:
         if unknown := sorted(set(entries) - _KNOWN[part]):
             raise LiteError(f"its {part} holds {unknown[0]!r}, which is not known here: use a newer release")
@@ -322,6 +332,7 @@ def read_fit(header: Header, stored: Mapping[str, npt.NDArray[np.generic]]) -> F
         arrays,
         tuple(gps),
         None if spread is None else read_gp(spread["gp"], inside(arrays, "spread."), columns + 2),
+        read_repeated(header["repeated"], inside(arrays, "repeated.")) if "repeated" in header else None,
     )
 
 

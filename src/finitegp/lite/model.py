@@ -117,7 +117,8 @@ class LiteModel:
                 columns or a data frame.
         """
         inputs, unknown = self.inputs(rows)
-        found = [predict_fit(fit, inputs) for fit in self.fits]
+        new = np.zeros(len(inputs), bool) if unknown is None else np.asarray(unknown.any(axis=1))
+        found = [predict_fit(fit, inputs, new=new) for fit in self.fits]
         if self.encoder is not None:
             return self._of_table(found[0], inputs, unknown)
 
@@ -139,9 +140,8 @@ class LiteModel:
             # What the fit never saw is replaced by what it saw, in several ways: never surer than any of them.
             assert self.encoder is not None
             which = np.flatnonzero(unknown.any(axis=1))
-            tried = [
-                predict_fit(self.fits[0], each) for each in self.encoder.combinations(inputs[which], unknown[which])
-            ]
+            filled = self.encoder.combinations(inputs[which], unknown[which])
+            tried = [predict_fit(self.fits[0], each, new=True) for each in filled]
             means, stds = [each.mean for each in tried], [each.std for each in tried]
             together = np.sqrt(np.mean(np.square(stds), axis=0) + np.var(means, axis=0))
             mean[which] = np.mean(means, axis=0)
@@ -267,15 +267,21 @@ def read_model(name: str, header: Header, arrays: Mapping[str, npt.NDArray[np.ge
     return LiteModel(header, fits, encoder, scale, names)
 
 
-def predict_fit(fit: Fit, inputs: Array) -> _Rows:
-    """Predictions of one fit for inputs that have been checked."""
+def predict_fit(fit: Fit, inputs: Array, *, new: bool | npt.NDArray[np.bool_] = False) -> _Rows:
+    """Predictions of one fit for inputs that have been checked; those of ``new`` rows as if none were equal to them."""
     parts = [evaluate(fit.outputs, inputs[start : start + _ROWS]) for start in range(0, len(inputs), _ROWS)]
     found = {name: np.concatenate([part[name] for part in parts]) for name in fit.outputs}
     mean, epistemic, noise = (found[name][:, 0] for name in ("mean", "epistemic_variance", "noise_variance"))
     wrong = ~(np.isfinite(mean) & np.isfinite(epistemic + noise))
     if wrong.any():
         raise LiteError(f"The prediction for row {int(np.argmax(wrong))} is no number: its inputs lie too far out.")
-    return _Rows(fit, mean, epistemic, noise, fit.mixture(found))
+    mixture = fit.mixture(found)
+    if fit.repeated is None:
+        return _Rows(fit, mean, epistemic, noise, mixture)
+    values, chances = fit.repeated.look_up(inputs)
+    mixture = mixture.with_values(values, np.where(new, 0.0, chances), fit.repeated.tolerance)
+    ratio = mixture.variance / (epistemic + noise)  # of what is left, noise is the same part as before
+    return _Rows(fit, mixture.mean, ratio * epistemic, ratio * noise, mixture)
 
 
 def _numbers(name: str, values: object) -> Array:

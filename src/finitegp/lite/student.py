@@ -17,7 +17,7 @@ _LGAMMA = np.frompyfunc(math.lgamma, 1, 1)
 
 
 class Mixture(NamedTuple):
-    """For each row a mixture of Student's t: weights ``(components,)``, the rest ``(rows, components)``."""
+    """For each row a mixture of Student's t: all ``(rows, components)``, weights also ``(components,)``."""
 
     weights: Array
     means: Array
@@ -27,10 +27,44 @@ class Mixture(NamedTuple):
     def log_density(self, values: Array) -> Array:
         """``(rows,)`` log densities of one value per row."""
         parts = log_density((values[:, None] - self.means) / self.scales, self.freedoms) - np.log(self.scales)
-        return np.asarray(np.logaddexp.reduce(parts + np.log(self.weights), axis=1))
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.logaddexp.reduce(parts + np.log(self.weights), axis=1))
+
+    @property
+    def mean(self) -> Array:
+        """``(rows,)``."""
+        return self._mixed(self.means)
+
+    @property
+    def variance(self) -> Array:
+        """``(rows,)``."""
+        return self._mixed(variance_factor(self.freedoms) * self.scales**2 + (self.means - self.mean[:, None]) ** 2)
+
+    def with_values(self, values: Array, chances: Array, scale: float) -> Mixture:
+        """The mixture with a Gaussian of this scale around values that rows have with these probabilities."""
+        known = chances > 0.0
+        added = (np.where(known, value, own) for value, own in ((values, self.means[:, 0]), (scale, self.scales[:, 0])))
+        mean, spread = added
+        weights = np.column_stack([(1.0 - chances)[:, None] * self.weights, chances])
+        freedom = np.where(known, math.inf, self.freedoms[:, 0])
+        rest = zip((self.means, self.scales, self.freedoms), (mean, spread, freedom), strict=True)
+        return Mixture(weights, *(np.column_stack(pair) for pair in rest))
+
+    def _mixed(self, values: Array) -> Array:
+        return np.asarray((self.weights * values).sum(axis=1) if self.weights.ndim == 2 else values @ self.weights)
 
     def quantile(self, probability: float) -> Array:
         """``(rows,)`` values that are not exceeded with this probability."""
+        if self.weights.ndim == 2:  # the last component is of values that some rows have had
+            known = np.flatnonzero(self.weights[:, -1])
+            rest = np.delete(np.arange(len(self.means)), known)
+            found = np.empty(len(self.means))
+            if len(known):
+                found[known] = Mixture(*(each[known] for each in self))._search(probability)
+            if len(rest):
+                parts = (each[rest, :-1] for each in self[1:])
+                found[rest] = Mixture(self.weights[rest[0], :-1], *parts).quantile(probability)
+            return found
         one = len(self.weights) == 1
         if one:  # all rows alike have the same quantile
             freedoms, back = np.unique(self.freedoms[:, 0], return_inverse=True)
@@ -43,7 +77,7 @@ class Mixture(NamedTuple):
     def _search(self, probability: float) -> Array:
         """Newton's method on log odds, which are nearly linear in the inverse hyperbolic sine, inside of a bracket."""
         wanted = math.log(probability) - math.log1p(-probability)
-        middle, spread = self.means @ self.weights, self.scales.max(axis=1)
+        middle, spread = self.mean, self.scales.max(axis=1)
         low, high = self._beyond(-1.0, wanted), self._beyond(1.0, wanted)
         place = 0.5 * (low + high)
         for _ in range(_STEPS):
@@ -62,7 +96,7 @@ class Mixture(NamedTuple):
 
     def _beyond(self, sign: float, wanted: float) -> Array:
         """A place beyond the quantile, on the scale of the search: twice as far until it is."""
-        middle, spread = self.means @ self.weights, self.scales.max(axis=1)
+        middle, spread = self.mean, self.scales.max(axis=1)
         place = np.full(len(middle), sign)
         for _ in range(10):
             odds, _density = self._log_odds(middle + spread * np.sinh(place))
@@ -76,9 +110,9 @@ class Mixture(NamedTuple):
         """The logarithm of ``F / (1 - F)``, and its derivative."""
         z = (values[:, None] - self.means) / self.scales
         tails = tail(np.abs(z), self.freedoms)
-        below = np.where(z < 0.0, tails, 1.0 - tails) @ self.weights
-        above = np.where(z < 0.0, 1.0 - tails, tails) @ self.weights
-        density = (np.exp(log_density(z, self.freedoms)) / self.scales) @ self.weights
+        below = self._mixed(np.where(z < 0.0, tails, 1.0 - tails))
+        above = self._mixed(np.where(z < 0.0, 1.0 - tails, tails))
+        density = self._mixed(np.exp(log_density(z, self.freedoms)) / self.scales)
         tiny = 1e-320
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             return np.log(np.maximum(below, tiny)) - np.log(np.maximum(above, tiny)), density / (below * above)

@@ -23,6 +23,8 @@ from ..error_shape import ErrorShape
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
 from ..lite.container import Header, inside
+from ..lite.program import LiteError
+from ..lite.repeated import REPEATED_ARRAYS, RepeatedRows, read_repeated
 from ..noise import NoiseModel
 from ..scaled import ScaledGP
 from ..spread import SpreadModel
@@ -163,6 +165,10 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
             tensors[f"{role}.{name}"] = torch.tensor(np.asarray(getattr(scaler, name), np.float64))
     if fit.conformal is not None:
         header["conformal"] = fit.conformal.to_json()
+    if fit.repeated is not None:
+        seen = fit.repeated
+        header["repeated"] = {"agreement": seen.agreement.tolist(), "tolerance": seen.tolerance}
+        tensors |= {f"repeated.{name}": torch.from_numpy(getattr(seen, name)) for name in REPEATED_ARRAYS}
     if fit.trees is not None:
         header["trees"] = {"weight": fit.trees.weight}
         tensors |= {f"trees.{name}": tensor for name, tensor in fit.trees.tensors().items()}
@@ -248,7 +254,15 @@ def _decode(
         keeps_rows=keeps_rows,
         counts_copies_once=copies,
         outliers={key: positive_number("outliers", value) for key, value in outliers.items()},
+        repeated=_decode_repeated(header["repeated"], inside(tensors, "repeated.")) if "repeated" in header else None,
     )
+
+
+def _decode_repeated(header: Header, tensors: Tensors) -> RepeatedRows:
+    try:
+        return read_repeated(header, {name: tensors[name].numpy() for name in REPEATED_ARRAYS})
+    except LiteError as error:
+        raise ModelFileError(str(error)) from None
 
 
 def _decode_spread(header: Header, tensors: Tensors, columns: int) -> SpreadModel:

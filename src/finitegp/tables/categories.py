@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..data.permutation import SPLITMIX64_STEP, splitmix64
+from ..lite.hashing import SPLITMIX64_STEP, splitmix64
 from .arrow_values import family, plain, text_values
 from .columns import MOST_REPRESENTATIVES, Cells, FittedColumn, wrong_family
 from .text_values import is_blank, parse_numbers

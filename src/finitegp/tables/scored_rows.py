@@ -119,12 +119,13 @@ class TablePredictor:
 
     def predict(self, rows: EncodedRows) -> Prediction:
         """The predictive distribution of each row, on the scale of the model."""
-        prediction = _on_cpu(self.fit.predict(rows.inputs))
         if rows.unknown is None:
-            return prediction
-        which = np.flatnonzero(rows.unknown.any(axis=1))
+            return _on_cpu(self.fit.predict(rows.inputs))
+        new = np.asarray(rows.unknown.any(axis=1))
+        prediction = _on_cpu(self.fit.predict(rows.inputs, new=new))
+        which = np.flatnonzero(new)
         filled = fill_unknown(rows.inputs[which], rows.unknown[which], list(self.encoder.representatives()))
-        parts = [_on_cpu(self.fit.predict(each)) for each in filled]
+        parts = [_on_cpu(self.fit.predict(each, new=np.ones(len(which), bool))) for each in filled]
         means, stds = np.stack([part.mean for part in parts]), np.stack([part.std for part in parts])
         mean, std = prediction.mean.numpy().copy(), prediction.std.numpy().copy()
         together = np.sqrt(np.mean(np.square(stds), axis=0) + np.var(means, axis=0))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..data.permutation import SPLITMIX64_STEP, splitmix64
+from ..lite.hashing import SPLITMIX64_STEP, splitmix64
 from .dates import NOT_A_MOMENT, calendar
 
 RESERVOIR_SIZE = 16_384

@@ -382,7 +382,7 @@ class ScaledGP:
     ) -> Iterator[tuple[int, Array, Rows, SeenValues | None]]:
         """Scaled rows in pieces of this size, as they are and checked, with the number of their first row.
 
-        Where rows repeat by themselves, with what equal rows say of them.
+        Where rows repeat by themselves, with the targets of equal rows.
         """
         rows: Any = inputs  # arrays, lists and arrays on disk are cut alike
         if _row_count(inputs) == 0:

@@ -117,7 +117,7 @@ def find_repeated_rows(inputs: Array, targets: Array, counts: Array | None) -> R
     agree = np.where(different == 1, rows, 0.0) * repeated
     trials = agree + np.where(different == 2, alone, 0.0)
     share = float(agree.sum() / max(trials.sum(), 1.0))
-    chance = float(np.square(np.bincount(np.unique(values, return_inverse=True)[1], weights) / total).sum())
+    chance = _chance_of_agreement(values, np.unique(codes, return_inverse=True)[1])
     if share - chance < 0.5 * (1.0 - chance):
         return None
     surprise = float(rel_entr(share, chance) + rel_entr(1.0 - share, 1.0 - chance))
@@ -133,7 +133,9 @@ def find_repeated_rows(inputs: Array, targets: Array, counts: Array | None) -> R
         # As if two had been seen that agree as one fewer did: where there is no evidence, more others do no harm.
         agreement.append((agreeing + 2.0 * agreement[-1]) / (all_of_them + 2.0))
     kept = different_pairs(Pairs(codes, targets, weights), tolerance)
-    return RepeatedRows(*kept, np.array(agreement[1:]), tolerance)
+    # Nobody can be surer than by all that were tried.
+    most = (trials.sum() + 1.0) / (trials.sum() + 2.0)
+    return RepeatedRows(*kept, np.minimum(agreement[1:], most), tolerance)
 
 
 def pairs_by_chance(inputs: Array) -> float:

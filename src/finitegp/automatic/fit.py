@@ -393,7 +393,7 @@ def _fit_large(
 
 
 def _described(repeated: RepeatedRows | None) -> dict[str, Any] | None:
-    """What the record says of rows that come again."""
+    """The record's entry on rows that come again."""
     return None if repeated is None else {"agreement": repeated.agreement.tolist(), "rows": len(repeated.codes)}
 
 

@@ -75,10 +75,10 @@ class RepeatedRows:
     tolerance: float
 
     def look_up(self, inputs: Array, without: Array | None = None) -> SeenValues:
-        """What equal rows say of these; ``without`` are the targets of rows that are not to speak for themselves."""
+        """Targets of equal rows; ``without`` are those of these rows themselves, each of which is then left out."""
         codes = input_codes(inputs)
         first, end = (np.searchsorted(self.codes, codes, side) for side in ("left", "right"))
-        spoken, other = end - first, np.minimum(first, max(len(self.codes) - 1, 0))
+        different, other = end - first, np.minimum(first, max(len(self.codes) - 1, 0))
         if not len(self.codes):
             return SeenValues(np.zeros(len(codes)), np.zeros(len(codes)))
         counts = self.counts[other]
@@ -89,8 +89,8 @@ class RepeatedRows:
             # Of two targets, one of which is gone, the other is left.
             other = np.where(gone & (own == first), np.minimum(first + 1, len(self.codes) - 1), other)
             counts = np.where(found & ~gone & (own == other), left, self.counts[other])
-            spoken = spoken - gone
-        known = np.where(spoken == 1, np.minimum(counts, _OTHERS), 0.0).astype(np.int64)
+            different = different - gone
+        known = np.where(different == 1, np.minimum(counts, _OTHERS), 0.0).astype(np.int64)
         chances = np.append(0.0, self.agreement)[known]
         return SeenValues(np.where(chances > 0.0, self.targets[other], 0.0), chances)
 

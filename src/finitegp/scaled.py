@@ -23,7 +23,7 @@ from .data.scaling import Standardizer
 from .errors import DataError, NumericalError
 from .extrapolation import ExcessVariance
 from .lite.hashing import row_hashes
-from .lite.repeated import RepeatedRows, SeenValues, change_of_copies
+from .lite.repeated import RepeatedRows, SeenValues, change_rows, merge_repeated
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage
 from .processes import in_threads, one_blas_thread
@@ -305,14 +305,13 @@ class ScaledGP:
     def _with_rows(self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None, *, forget: bool) -> ScaledGP:
         repeated = self.repeated
         if repeated is not None:
-            given, observed, times = _rows(inputs, targets, counts)
-            if self.counts_copies_once and counts is None:
-                chosen, repeated = change_of_copies(repeated, given, observed, forget=forget)
-                if not chosen.any():
-                    return replace(self, repeated=repeated)
-                inputs, targets = given[chosen], observed[chosen]
-            else:
-                repeated = (repeated.without if forget else repeated.added)(given, observed, times)
+            ArraySource(inputs, targets, counts=counts)  # which refuses what is wrong with the rows by its name
+            given = _rows(inputs, targets, counts)
+            once = self.counts_copies_once
+            chosen, repeated = change_rows(repeated, *given, forget=forget, copies_once=once)
+            if not chosen.any():
+                return replace(self, repeated=repeated)
+            inputs, targets = (each[chosen] for each in given[:2])
         data = self._scaled_source(inputs, targets, counts, seen=forget)
         found = self._change(lambda fitted, data: fitted.forget(data) if forget else fitted.update(data), data)
         return replace(found, repeated=repeated)
@@ -331,9 +330,7 @@ class ScaledGP:
             )
         pairs = zip(self.components, other.components, strict=True)
         found = self.with_fitted([mine.fitted.merge(theirs.fitted) for mine, theirs in pairs])
-        if self.repeated is None or other.repeated is None:
-            return replace(found, repeated=self.repeated or other.repeated)
-        return replace(found, repeated=self.repeated.merged(other.repeated))
+        return replace(found, repeated=merge_repeated(self.repeated, other.repeated))
 
     def evidence(
         self, inputs: ArrayLike | None = None, targets: ArrayLike | None = None, counts: ArrayLike | None = None
@@ -393,11 +390,8 @@ class ScaledGP:
             seen = None
             if self.repeated is not None:
                 seen = self.repeated.look_up(np.asarray(rows[start : start + size], dtype=np.float64))
-                seen = (
-                    seen
-                    if new is None
-                    else seen._replace(chances=np.where(new[start : start + size], 0.0, seen.chances))
-                )
+                if new is not None:
+                    seen = seen._replace(chances=np.where(new[start : start + size], 0.0, seen.chances))
             yield start, scaled, checked, seen
 
     def _scaled_inputs(self, inputs: ArrayLike) -> Array:

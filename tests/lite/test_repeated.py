@@ -11,7 +11,7 @@ from scipy import integrate, stats
 from finitegp import GPRegressor, TableRegressor
 from finitegp.automatic import fit_auto
 from finitegp.automatic.copies_and_outliers import find_repeated_rows, pairs_by_chance
-from finitegp.errors import ModelFileError
+from finitegp.errors import DataError, ModelFileError
 from finitegp.lite import load
 from finitegp.lite.container import read_file, write_file
 from finitegp.lite.hashing import row_codes
@@ -366,3 +366,11 @@ def test_a_row_with_a_new_category_is_not_one_that_was_seen():
         _, std = model.predict(row | {"kind": np.array(["z"])}, return_std=True)
     _, seen = model.predict(row, return_std=True)
     assert std[0] > 3.0 * seen[0]
+
+
+@pytest.mark.parametrize("verb", ["update", "forget"])
+def test_wrong_rows_are_refused_by_name_and_change_nothing(fit, verb):
+    before = fit.repeated.counts.copy()
+    with pytest.raises(DataError, match="targets"):
+        getattr(fit, verb)(np.zeros((2, 3)), np.zeros(3))
+    np.testing.assert_array_equal(fit.repeated.counts, before)

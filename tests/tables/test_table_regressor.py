@@ -223,11 +223,11 @@ def test_copies_are_encoded_alike_where_categories_learn_from_targets():
     # New rows are encoded by means over all folds: as such they are known again.
     assert fit.repeated.has(model.encoder_.transform(table), table["price"].to_numpy()).all()
     assert any("predicted by what that row had" in note for note in model.notes_)
-    assert model.notes_on_known(table) == [
+    assert model.notes_on_known(model.judge(*model.rows_to_judge(table))) == [
         "390 of 390 rows are equal to training rows and predicted by what these had: scores, NLPD above all, say less "
         "of rows that are new."
     ]
-    assert not model.notes_on_known(new)
+    assert not model.notes_on_known(model.judge(*model.rows_to_judge(new)))
 
 
 def test_scikit_learn_tools_take_it(frame):

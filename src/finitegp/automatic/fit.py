@@ -24,7 +24,6 @@ from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..formatting import parse_seconds
 from ..lite.hashing import row_hashes
-from ..lite.repeated import RepeatedRows
 from ..memory import MemoryPlan, parse_bytes, return_freed_memory
 from ..memory.plan import Described
 from ..prediction_memory import PredictionSetting, plan_prediction
@@ -333,7 +332,7 @@ def _fit_small(
     tree_weight = 0.0 if found.trees is None else found.trees.weight
     record |= found.notes | {"left_out_nlpd": found.left_out_nlpd}
     record |= {"kernels": {component.name: component.weight for component in found.components}}
-    record |= {"tree_weight": tree_weight, "repeated_rows": _described(repeated)}
+    record |= {"tree_weight": tree_weight, "repeated_rows": repeated and repeated.described()}
     unit = found.target_unit * target_scaler.scale
     doubted = np.flatnonzero(found.rows.noise_scales > 1.0)
     hashes = row_hashes(table.inputs[doubted], table.targets[doubted])
@@ -387,14 +386,9 @@ def _fit_large(
         trees=found.trees,
         excess=found.excess,
         conformal=ConformalScores.of(found.scores, "rows set aside"),
-        record=record | found.record | {"repeated_rows": _described(repeated)},
+        record=record | found.record | {"repeated_rows": repeated and repeated.described()},
         repeated=repeated,
     )
-
-
-def _described(repeated: RepeatedRows | None) -> dict[str, Any] | None:
-    """The record's entry on rows that come again."""
-    return None if repeated is None else {"agreement": repeated.agreement.tolist(), "rows": len(repeated.codes)}
 
 
 def without_constant_columns(scaler: Standardizer, inputs: Array) -> Standardizer:

@@ -13,6 +13,7 @@ from .options import Force, Json, Model, check_output
 
 if TYPE_CHECKING:
     from ..export import CExport
+    from ..lite.model import LiteModel
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -49,39 +50,40 @@ def export(
     """
     console = Console(as_json)
     with console.guard():
-        told = _note_on_repeated(model)
         if (output is None) == (c is None):
             raise DataError("Give one of --c FILE (a C header) and --output FILE (an ONNX graph).")
         if c is not None:
             from ..export import export_c
+            from ..export.formulas import described
 
             check_output(c, force=force, inputs=[model, *([] if rows is None else [rows])])
             given, targets = _read(model, rows)
             real = "double" if double else "float"
             limits: dict[str, Any] = {"max_bytes": max_bytes, "rows": given, "targets": targets}
-            result = export_c(model, c, name=name, real=real, overwrite=force, **limits)
+            whole = described(model)
+            result = export_c(whole, c, name=name, real=real, overwrite=force, **limits)
             _show(console, c, result, real, measured=rows is not None)
-            console.note(*told)
+            console.note(*_note_on_repeated(whole))
             console.result({"header": str(c)} | result._asdict())
         else:
             from ..export import to_onnx
+            from ..export.formulas import described
 
             assert output is not None
             if max_bytes is not None or rows is not None:
                 raise DataError("--max-bytes and --rows are for --c.")
             check_output(output, force=force, inputs=[model])
-            made = to_onnx(model, output, double=double, intervals=intervals, overwrite=force)
+            whole = described(model)
+            made = to_onnx(whole, output, double=double, intervals=intervals, overwrite=force)
             console.print(f"{made.nodes} operators, {made.bytes} bytes, inputs and outputs {made.real}: ", output)
             columns = (f"{name} ({', '.join(each)})" if each else name for name, each in made.inputs.items())
             console.print(f"Inputs: {', '.join(columns)}. Outputs: {', '.join(made.outputs)}.")
-            console.note(*told)
+            console.note(*_note_on_repeated(whole))
             console.result({"graph": str(output)} | made._asdict())
 
 
-def _note_on_repeated(model: Path) -> list[str]:
-    from ..export.formulas import described
-
-    if all(fit.repeated is None for fit in described(model).fits):
+def _note_on_repeated(model: LiteModel) -> list[str]:
+    if all(fit.repeated is None for fit in model.fits):
         return []
     return [
         "The model knows rows that come again; what is exported does not, and predicts them as any other row. "

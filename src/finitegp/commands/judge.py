@@ -51,10 +51,11 @@ def evaluate(
 
         loaded, table = load_with_table(model, tables, delimiter, encoding, target)
         found = TransformReport()
-        predicted = loaded.predict_scored(table, report=found)
+        judged = loaded.judge(*loaded.rows_to_judge(table), found)
+        predicted = judged.scored
         baseline = loaded.baseline(predicted.targets)
         scores = [each.to_dict() for each in (predicted.scores(), baseline) if each is not None]
-        console.note(*table.notes, *loaded.unusual(found), *loaded.notes_on_known(table))
+        console.note(*table.notes, *loaded.unusual(found), *loaded.notes_on_known(judged))
         console.table(scores_table(f"{len(predicted.targets)} rows", scores))
         console.print(verdict(scores, predicted.width))
         console.result(
@@ -96,7 +97,6 @@ def report(
         place = check_output(output or model.with_suffix(".html"), force=force, inputs=[model, *tables])
         loaded, table = load_with_table(model, tables, delimiter, encoding, target)
         contents = loaded.report(table, place, seed=seed, force=force, shell=True)
-        console.note(*loaded.notes_on_known(table))
         findings = [finding.to_dict() for finding in contents.checkup.findings]
         console.note(*table.notes)
         console.print(f"report on {table.num_rows} rows: ", place)

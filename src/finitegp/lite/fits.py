@@ -33,7 +33,7 @@ from .program import (
     take,
     total,
 )
-from .repeated import REPEATED_ARRAYS, RepeatedRows, change_of_copies, read_repeated
+from .repeated import RepeatedRows, change_rows, merge_repeated, read_repeated
 from .student import Mixture, variance_factor
 
 # Of scaled inputs, of distances outside of what was seen, and of coordinates that distances to centres are taken in.
@@ -229,14 +229,12 @@ class Fit:
 
     def change(self, inputs: Array, targets: Array, counts: Array | None, sign: float) -> Fit:
         """The fit with rows, or without rows that it has seen."""
-        repeated, forget = self.repeated, sign < 0.0
-        if repeated is not None and self.header["counts_copies_once"] and counts is None:
-            chosen, repeated = change_of_copies(repeated, inputs, targets, forget=forget)
+        repeated, once = self.repeated, bool(self.header["counts_copies_once"])
+        if repeated is not None:
+            chosen, repeated = change_rows(repeated, inputs, targets, counts, forget=sign < 0.0, copies_once=once)
             if not chosen.any():
                 return replace(self, repeated=repeated)
             inputs, targets = inputs[chosen], targets[chosen]
-        elif repeated is not None:
-            repeated = (repeated.without if forget else repeated.added)(inputs, targets, counts)
         if self.header["counts_copies_once"] and counts is None:
             different = np.unique(np.column_stack([inputs, targets]), axis=0)
             inputs, targets = different[:, :-1], different[:, -1]
@@ -259,11 +257,8 @@ class Fit:
         if not same or any(mine.noise != theirs.noise for mine, theirs in zip(self.gps, other.gps, strict=True)):
             raise LiteError("Only models that stem from one fit can be merged, but features, noise or scaling differ.")
         pairs = zip(self.gps, other.gps, strict=True)
-        repeated = self.repeated or other.repeated
-        if self.repeated is not None and other.repeated is not None:
-            repeated = self.repeated.merged(other.repeated)
         gps = tuple(mine.changed(mine.sums.plus(theirs.sums)) for mine, theirs in pairs)
-        return replace(self, gps=gps, repeated=repeated)
+        return replace(self, gps=gps, repeated=merge_repeated(self.repeated, other.repeated))
 
     def stored(self) -> tuple[Header, dict[str, npt.NDArray[np.generic]]]:
         """Header entry and arrays of a file with the sums as they are now."""
@@ -271,9 +266,8 @@ class Fit:
         header.pop("repeated", None)
         arrays = {name: each for name, each in arrays.items() if not name.startswith("repeated.")}
         if self.repeated is not None and len(self.repeated.codes):
-            seen = self.repeated
-            header["repeated"] = {"agreement": seen.agreement.tolist(), "tolerance": seen.tolerance}
-            arrays |= {f"repeated.{name}": getattr(seen, name) for name in REPEATED_ARRAYS}
+            header["repeated"], seen = self.repeated.stored()
+            arrays |= {f"repeated.{name}": each for name, each in seen.items()}
         if "trees" in header:
             arrays["trees.columns"] = arrays["trees.columns"].astype(np.int64)
         header["components"] = [

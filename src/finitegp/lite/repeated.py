@@ -30,7 +30,7 @@ _OTHERS = 3
 
 
 class SeenValues(NamedTuple):
-    """What is known of new rows from equal ones.
+    """Targets of equal rows, for new rows.
 
     Attributes:
         values: ``(rows,)`` the target that all equal rows had.
@@ -110,6 +110,15 @@ class RepeatedRows:
         kept = left > 0.0
         return replace(self, codes=self.codes[kept], targets=self.targets[kept], counts=left[kept])
 
+    def stored(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Header entry and arrays of a file, for :func:`read_repeated`."""
+        header = {"agreement": self.agreement.tolist(), "tolerance": self.tolerance}
+        return header, {name: getattr(self, name) for name in REPEATED_ARRAYS}
+
+    def described(self) -> dict[str, Any]:
+        """The entry in the record of a fit."""
+        return {"agreement": self.agreement.tolist(), "rows": len(self.codes)}
+
     def has(self, inputs: Array, targets: Array) -> Mask:
         """``(rows,)`` whether there are rows with these inputs and this target."""
         return self._find(input_codes(inputs), targets)[1]
@@ -184,7 +193,7 @@ def read_repeated(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[np
 
 
 class Change(NamedTuple):
-    """Rows that change posteriors in which copies count once, and what is known of repeated rows then.
+    """Rows that change posteriors, and what is known of repeated rows then.
 
     Attributes:
         rows: ``(rows,)`` which of the given ones.
@@ -195,10 +204,18 @@ class Change(NamedTuple):
     repeated: RepeatedRows
 
 
-def change_of_copies(repeated: RepeatedRows, inputs: Array, targets: Array, *, forget: bool) -> Change:
-    """Of rows that come or go, those of which the posteriors have none yet, or then none any more."""
-    after = repeated.without(inputs, targets) if forget else repeated.added(inputs, targets)
-    different = np.unique(np.column_stack([inputs, targets]), axis=0, return_index=True)[1]
+def change_rows(
+    repeated: RepeatedRows, inputs: Array, targets: Array, counts: Array | None, *, forget: bool, copies_once: bool
+) -> Change:
+    """Rows that come or go: all; or where copies count once, those of which there are none before, or none after."""
+    after = (repeated.without if forget else repeated.added)(inputs, targets, counts)
+    if counts is not None or not copies_once:
+        return Change(np.ones(len(targets), bool), after)
     chosen = np.zeros(len(targets), bool)
-    chosen[different] = True
+    chosen[np.unique(np.column_stack([inputs, targets]), axis=0, return_index=True)[1]] = True
     return Change(chosen & ~(after if forget else repeated).has(inputs, targets), after)
+
+
+def merge_repeated(one: RepeatedRows | None, other: RepeatedRows | None) -> RepeatedRows | None:
+    """Of two fits with their rows together."""
+    return one or other if one is None or other is None else one.merged(other)

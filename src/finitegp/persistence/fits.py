@@ -166,9 +166,8 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
     if fit.conformal is not None:
         header["conformal"] = fit.conformal.to_json()
     if fit.repeated is not None and len(fit.repeated.codes):
-        seen = fit.repeated
-        header["repeated"] = {"agreement": seen.agreement.tolist(), "tolerance": seen.tolerance}
-        tensors |= {f"repeated.{name}": torch.from_numpy(getattr(seen, name)) for name in REPEATED_ARRAYS}
+        header["repeated"], seen = fit.repeated.stored()
+        tensors |= {f"repeated.{name}": torch.from_numpy(each) for name, each in seen.items()}
     if fit.trees is not None:
         header["trees"] = {"weight": fit.trees.weight}
         tensors |= {f"trees.{name}": tensor for name, tensor in fit.trees.tensors().items()}

@@ -92,10 +92,12 @@ def learn(
 
 def _recognised(fit: ScaledGP, training: TrainingRows, encoder: TableEncoder, scale: TargetScale) -> ScaledGP:
     """The fit with rows that may come again as they will be encoded then, with mean targets over all folds."""
-    if fit.repeated is None or training.on_disk:
-        return replace(fit, repeated=None)
-    rows, targets = training.all_rows()
-    return replace(fit, repeated=find_repeated_rows(encoder.transform(rows), scale.forward(targets), None))
+    repeated = None
+    if fit.repeated is not None and not training.on_disk:
+        rows, targets = training.all_rows()
+        repeated = find_repeated_rows(encoder.transform(rows), scale.forward(targets), None)
+    record = fit.record | {"repeated_rows": repeated and repeated.described()}
+    return replace(fit, repeated=repeated, record=record)
 
 
 def _encode(

@@ -128,16 +128,12 @@ class TablePredictions(TableParameters):
         self._warn(report)
         return encoded
 
-    def notes_on_known(self, X: TableLike) -> list[str]:
-        """A sentence if rows are equal to training rows and predicted by these: scores say less of new rows then."""
+    def notes_on_known(self, judged: JudgedRows) -> list[str]:
+        """A sentence if rows are equal to training rows and predicted by these: scores are less of new rows then."""
         repeated = self.predictor_.fit.repeated
         if repeated is None:
             return []
-        found = [
-            repeated.look_up(self.encode(rows, TransformReport()).inputs).chances
-            for rows in record_batches(self._readable(X))
-        ]
-        chances = np.concatenate([np.empty(0), *found])
+        chances = repeated.look_up(judged.inputs).chances
         known = int((chances > 0.0).sum())
         if not known:
             return []
@@ -218,6 +214,8 @@ class TablePredictions(TableParameters):
         found = TransformReport()
         judged = self.judge(*self.rows_to_judge(X, y), found)
         self._warn(found)
+        for line in self.notes_on_known(judged):
+            warn_caller(line)
         known = None
         if training is not None:
             rows = self.read(training[0])

@@ -182,7 +182,7 @@ KINDS = {
     "automatic large, heavy tails": lambda: _large(True),
     "every module": lambda: scaled(all_modules()),
     "noise from inputs": lambda: scaled(features.LinearFeatures(2), noise_model=noise(), shape=ErrorShape(4.0)),
-    "two shapes of errors": lambda: _outside(TailedShape(ErrorShape(5.0), GAUSSIAN, share=0.1, ratio=6.0)),
+    "two shapes of errors": lambda: _outside(TailedShape(ErrorShape(5.0), GAUSSIAN, share=0.1, ratio=6.0, offset=1.5)),
     "boosted trees": _with_trees,
     "noise from features": lambda: scaled(features.LinearFeatures(2), noise_model=noise("features", 3)),
     **{f"{kernel} on landmarks": lambda kernel=kernel: scaled(landmarks(kernel)) for kernel in ("rbf", "matern32")},

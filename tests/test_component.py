@@ -30,22 +30,31 @@ def test_student_errors_keep_the_standard_deviation(gaussian):
 class TestLargerErrors:
     """A share of errors that are larger than the others."""
 
-    SHAPE = TailedShape(ErrorShape(8.0), ErrorShape(), share=0.2, ratio=6.0)
+    @pytest.fixture(params=[0.0, 1.5, -2.0], ids=["larger", "above", "below"])
+    def shape(self, request):
+        return TailedShape(ErrorShape(8.0), ErrorShape(), share=0.2, ratio=6.0, offset=request.param)
 
     @pytest.fixture
-    def tailed(self, gaussian):
-        return replace(gaussian, components=(student_component(gaussian.fitted, self.SHAPE),))
+    def tailed(self, gaussian, shape):
+        return replace(gaussian, components=(student_component(gaussian.fitted, shape),))
 
-    def test_the_distribution_is_that_of_both(self, tailed, gaussian):
+    def test_the_distribution_is_that_of_both(self, tailed, gaussian, shape):
         new = make_rows(10, seed=2)[0]
         plain, found = gaussian.predict(new), tailed.predict(new)
         torch.testing.assert_close(found.std, plain.std)
         torch.testing.assert_close(found.noise_variance, plain.noise_variance)
-        one, other = (unit * plain.std.numpy() for unit in self.SHAPE.units)
+        torch.testing.assert_close(found.mean, plain.mean)
+        one, other = (unit * plain.std.numpy() for unit in shape.units)
+        near, far = (plain.mean.numpy() + centre * plain.std.numpy() for centre in shape.centres)
+        assert far[0] - near[0] == pytest.approx(shape.offset * one[0])
         values = plain.mean.numpy() + 0.7 * plain.std.numpy()
-        main, tail = stats.t(8.0, plain.mean, one * np.sqrt(6.0 / 8.0)), stats.norm(plain.mean, other)
+        main, tail = stats.t(8.0, near, one * np.sqrt(6.0 / 8.0)), stats.norm(far, other)
         expected = np.log(0.8 * main.pdf(values) + 0.2 * tail.pdf(values))
         np.testing.assert_allclose(found.log_density(torch.from_numpy(values)), expected, rtol=1e-9)
+        standardized = torch.full((10,), 0.7, dtype=torch.float64)
+        torch.testing.assert_close(shape.log_density(standardized) - plain.std.log(), torch.from_numpy(expected))
+        scores = shape.normal_scores(standardized.numpy())
+        np.testing.assert_allclose(scores, found.normal_scores(torch.from_numpy(values)), rtol=1e-9)
         ends = found.quantile(0.95).numpy()
         np.testing.assert_allclose(0.8 * main.cdf(ends) + 0.2 * tail.cdf(ends), 0.95, rtol=1e-7)
         assert tailed.distribution == "a mixture of Student's t"
@@ -54,7 +63,7 @@ class TestLargerErrors:
         new = make_rows(4, seed=2)[0]
         draws = tailed.sample(new, 4000, seed=0).numpy()
         found = tailed.predict(new)
-        inside = np.abs(draws - found.mean.numpy()) < (found.quantile(0.75) - found.mean).numpy()
+        inside = (draws > found.quantile(0.25).numpy()) & (draws < found.quantile(0.75).numpy())
         np.testing.assert_allclose(inside.mean(axis=0), 0.5, atol=0.03)
         np.testing.assert_allclose(draws.std(axis=0), found.std, rtol=0.08)
 

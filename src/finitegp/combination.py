@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .component import Component
+from .component import Component, ErrorTail
 from .extrapolation import ExcessVariance
 from .predictive import Prediction, StudentMixture, variance_of_student
 from .spread import SpreadModel
@@ -41,14 +41,16 @@ def combine(
     freedom = np.array([[component.degrees_of_freedom] for component in components])
     means = np.stack([part.mean.cpu().numpy() for part in predicted])
     squares = factors * np.stack([part.variance.cpu().numpy() for part in predicted])
-    mixture = _mixture(components, weights, means, np.sqrt(squares), freedom)
+    plainly, tails = StudentMixture(weights, means, np.sqrt(squares), freedom), [each.tail for each in components]
+    mixture = with_tails(plainly, tails)
     spreads = np.array([[component.error_variance] for component in components])
     noise = weights @ (factors * spreads * np.stack([part.noise_variance.cpu().numpy() for part in predicted]))
     if spread is not None:
-        mean, variance = pooled(mixture)
+        mean, variance = pooled(plainly)
         share = noise / mixture.variance
         deviations = spread.factor * np.sqrt(variance) * np.exp(0.5 * spread.log_factors(scaled, mean, variance))
-        mixture = mixture.with_component(spread.share, mean, deviations, spread.degrees_of_freedom)
+        plainly = plainly.with_component(spread.share, mean, deviations, spread.degrees_of_freedom)
+        mixture = with_tails(plainly, [*tails, spread.tail])
         noise = share * mixture.variance
     covariance = _covariance(predicted, means, weights, factors * spreads)
     if covariance is not None and spread is not None:
@@ -90,17 +92,20 @@ def widened(mixture: StudentMixture, variance: Array) -> StudentMixture:
     return replace(mixture, scales=scales, degrees_of_freedom=widened_freedom)
 
 
-def _mixture(
-    components: Sequence[Component], weights: Array, means: Array, scales: Array, freedom: Array
-) -> StudentMixture:
-    """The distributions of the components, followed by those of their tails."""
-    tails = [(number, each.tail) for number, each in enumerate(components) if each.tail is not None]
-    shares = np.array([0.0 if each.tail is None else each.tail.share for each in components])
+def with_tails(mixture: StudentMixture, tails: Sequence[ErrorTail | None]) -> StudentMixture:
+    """The mixture in which each component has the tail of that place: those of tails follow the others."""
+    own = [number for number, tail in enumerate(tails) if tail is not None]
+    if not own:
+        return mixture
+    found = np.array([(0.0, 1.0, math.inf, 0.0, 1.0) if tail is None else tail for tail in tails])
+    shares, factors, freedoms, offsets, main_factors = found.T[:, :, None]
+    weights, means, scales = mixture.weights, mixture.means, mixture.scales
+    tailed = np.broadcast_to(freedoms[own], (len(own), mixture.degrees_of_freedom.shape[1]))
     return StudentMixture(
-        np.concatenate([(1.0 - shares) * weights, *([[tail.share * weights[number]] for number, tail in tails])]),
-        np.concatenate([means, *(means[[number]] for number, _ in tails)]),
-        np.concatenate([scales, *(tail.factor * scales[[number]] for number, tail in tails)]),
-        np.concatenate([freedom, *([[tail.degrees_of_freedom]] for _, tail in tails)]),
+        np.concatenate([(1.0 - shares[:, 0]) * weights, shares[own, 0] * weights[own]]),
+        np.concatenate([means - shares * offsets * scales, (means + (1.0 - shares) * offsets * scales)[own]]),
+        np.concatenate([main_factors * scales, (factors * scales)[own]]),
+        np.concatenate([mixture.degrees_of_freedom, tailed]),
     )
 
 

@@ -19,17 +19,27 @@ Array = npt.NDArray[np.float64]
 
 
 class ErrorTail(NamedTuple):
-    """A share of errors with a larger scale.
+    """A share of errors with another scale and, where errors are skewed, another centre.
 
     Attributes:
         share: Of all errors.
-        factor: On the scale of the others.
+        factor: On the scale, for this share.
         degrees_of_freedom: Of their Student's t; infinite for a Gaussian.
+        offset: Their centre minus that of the others, in scales; the mean of all stays what it is.
+        main_factor: On the scale, for the others.
     """
 
     share: float
     factor: float
     degrees_of_freedom: float = math.inf
+    offset: float = 0.0
+    main_factor: float = 1.0
+
+    def error_variance(self, degrees_of_freedom: float) -> float:
+        """The variance of all errors in squared scales, given the degrees of freedom of the others."""
+        main, own = variance_of_student(np.array([degrees_of_freedom, self.degrees_of_freedom]))
+        between = self.share * (1.0 - self.share) * self.offset**2
+        return float((1.0 - self.share) * self.main_factor**2 * main + self.share * self.factor**2 * own + between)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +57,7 @@ class Component:
         landmark_weights: Where the rows that the posterior has seen are the landmarks of its features, in their order:
             what each of them weighs in the row sums. A file then needs no sums.
         landmark_targets: ``(landmarks, 1)`` their targets times these weights; None in files of older releases.
-        tail: A share of errors that are larger than the others, or None.
+        tail: A share of errors that are of another size than the others, or None.
     """
 
     fitted: FittedGP
@@ -63,11 +73,9 @@ class Component:
     @property
     def error_variance(self) -> float:
         """The variance of errors in squared scales."""
-        main = float(variance_of_student(np.array(self.degrees_of_freedom)))
-        if self.tail is None:
-            return main
-        wide = self.tail.factor**2 * float(variance_of_student(np.array(self.tail.degrees_of_freedom)))
-        return (1.0 - self.tail.share) * main + self.tail.share * wide
+        if self.tail is not None:
+            return self.tail.error_variance(self.degrees_of_freedom)
+        return float(variance_of_student(np.array(self.degrees_of_freedom)))
 
     @property
     def variance_factor(self) -> float:
@@ -113,7 +121,10 @@ def student_component(fitted: FittedGP, shape: Shape = GAUSSIAN) -> Component:
     if isinstance(shape, ErrorShape):
         return Component(fitted, factor=shape.shrink, degrees_of_freedom=shape.degrees_of_freedom or math.inf)
     tail = ErrorTail(
-        shape.share, shape.ratio * shape.tail.shrink / shape.main.shrink, shape.tail.degrees_of_freedom or math.inf
+        shape.share,
+        shape.ratio * shape.tail.shrink / shape.main.shrink,
+        shape.tail.degrees_of_freedom or math.inf,
+        shape.offset / shape.main.shrink,
     )
     main = student_component(fitted, shape.main)
     return replace(main, factor=shape.units[0] * main.factor, tail=tail)

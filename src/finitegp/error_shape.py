@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .predictive import StudentMixture, check_coverage
+from .predictive import StudentMixture, check_coverage, scores_between
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,11 @@ class ErrorShape:
         errors = (standardized / self.shrink).detach().cpu().numpy()
         return torch.from_numpy(np.asarray(stdtr(self.degrees_of_freedom, errors))).to(standardized)
 
+    def normal_scores(self, errors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Standardised errors as standard normal ones with the same probabilities."""
+        below, above = (self.cumulative(torch.from_numpy(sign * errors)).numpy() for sign in (1.0, -1.0))
+        return scores_between(below, above)
+
     def quantiles(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """The standardised errors that are not exceeded with these probabilities."""
         from scipy.special import ndtri, stdtrit
@@ -133,16 +138,17 @@ class ErrorShape:
 
 @dataclass(frozen=True)
 class TailedShape:
-    """Errors of which a share is larger than the others: two shapes around one centre, of variance one together.
+    """Errors of which a share is of another kind than the others: two shapes, of mean zero and variance one together.
 
     Where most rows are hit almost exactly and others are not, and inputs do not show which, no single Student's t has
-    both the narrow middle and the wide flanks.
+    both the narrow middle and the wide flanks. Where the two have different centres, errors are skewed.
 
     Attributes:
         main: Of most errors.
         tail: Of the share.
         share: Between 0 and 1.
         ratio: The standard deviation of the share in those of the others.
+        offset: The centre of the share minus that of the others, in standard deviations of the others.
 
     Example:
         >>> shape = TailedShape(ErrorShape(), ErrorShape(), share=0.1, ratio=10.0)
@@ -154,6 +160,7 @@ class TailedShape:
     tail: ErrorShape
     share: float
     ratio: float
+    offset: float = 0.0
 
     @property
     def degrees_of_freedom(self) -> float | None:
@@ -163,15 +170,25 @@ class TailedShape:
     @property
     def units(self) -> tuple[float, float]:
         """The standard deviations of both kinds of errors."""
-        unit = 1.0 / math.sqrt(1.0 - self.share + self.share * self.ratio**2)
+        between = self.share * (1.0 - self.share) * self.offset**2
+        unit = 1.0 / math.sqrt(1.0 - self.share + self.share * self.ratio**2 + between)
         return unit, unit * self.ratio
+
+    @property
+    def centres(self) -> tuple[float, float]:
+        """The means of both kinds of errors."""
+        away = self.units[0] * self.offset
+        return -self.share * away, (1.0 - self.share) * away
 
     def log_density(self, standardized: Tensor) -> Tensor:
         """The log density of standardised errors."""
         return torch.logaddexp(*self._parts(standardized))
 
     def pull(self, squares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """As that of :class:`ErrorShape`: the mean of both, by how likely an error is of either kind."""
+        """As that of :class:`ErrorShape`: the mean of both, by how likely an error is of either kind.
+
+        Only without an offset: squares do not tell the sides of skewed errors.
+        """
         logs = self._parts(torch.from_numpy(np.sqrt(squares)))
         share = torch.sigmoid(logs[1] - logs[0]).numpy()
         one, other = (unit**2 for unit in self.units)
@@ -179,14 +196,23 @@ class TailedShape:
 
     def cumulative(self, standardized: Tensor) -> Tensor:
         """The probability of an error at most as large."""
-        one, other = self.units
-        main, tail = self.main.cumulative(standardized / one), self.tail.cumulative(standardized / other)
-        return (1.0 - self.share) * main + self.share * tail
+        main, tail = self._standardized(standardized)
+        return (1.0 - self.share) * self.main.cumulative(main) + self.share * self.tail.cumulative(tail)
+
+    def normal_scores(self, errors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Standardised errors as standard normal ones with the same probabilities."""
+        above = replace(self, offset=-self.offset).cumulative(torch.from_numpy(-errors)).numpy()
+        return scores_between(self.cumulative(torch.from_numpy(errors)).numpy(), above)
 
     def _parts(self, standardized: Tensor) -> tuple[Tensor, Tensor]:
-        one, other = self.units
-        main = self.main.log_density(standardized / one) + math.log((1.0 - self.share) / one)
-        return main, self.tail.log_density(standardized / other) + math.log(self.share / other)
+        (main, tail), (one, other) = self._standardized(standardized), self.units
+        near = self.main.log_density(main) + math.log((1.0 - self.share) / one)
+        return near, self.tail.log_density(tail) + math.log(self.share / other)
+
+    def _standardized(self, errors: Tensor) -> tuple[Tensor, Tensor]:
+        """Errors as each of both kinds would have them."""
+        (one, other), (near, far) = self.units, self.centres
+        return (errors - near) / one, (errors - far) / other
 
 
 Shape = ErrorShape | TailedShape

@@ -74,13 +74,7 @@ class StudentMixture:
 
     def normal_scores(self, values: Array) -> Array:
         """``(rows,)`` standard normal quantiles of :meth:`cumulative`: errors on the scale of a standard normal."""
-        from scipy.special import ndtri
-
-        below = self.cumulative(values)
-        # Far out in the upper tail one minus a probability has more digits than the probability.
-        above = replace(self, means=-self.means).cumulative(-values)
-        smaller = np.clip(np.minimum(below, above), 1e-300, 0.5)
-        return np.asarray(np.where(below < above, 1.0, -1.0) * ndtri(smaller))
+        return scores_between(self.cumulative(values), replace(self, means=-self.means).cumulative(-values))
 
     def quantile(self, probability: float | Array) -> Array:
         """``(rows,)`` values that are not exceeded with this probability, or with one per row."""
@@ -186,6 +180,13 @@ class StudentMixture:
             np.hstack([part.scales for part in parts]),
             np.hstack(freedoms),
         )
+
+
+def scores_between(below: Array, above: Array) -> Array:
+    """Standard normal values with these probabilities of less, and of more, of which the smaller has the digits."""
+    from scipy.special import ndtri
+
+    return np.asarray(np.where(below < above, 1.0, -1.0) * ndtri(np.clip(np.minimum(below, above), 1e-300, 0.5)))
 
 
 def variance_of_student(degrees_of_freedom: Array) -> Array:

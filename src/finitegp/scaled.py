@@ -249,9 +249,11 @@ class ScaledGP:
         together = self._combine(scaled, predicted)
         weights = [component.weight for component in self.components]
         mixture = together.mixture or _gaussian(together)
-        tailed = [number for number, component in enumerate(self.components) if component.tail is not None]
+        tails = [component.tail for component in self.components]
         if self.spread is not None:  # the component that the spread adds follows the heaviest GP
-            weights = [*((1.0 - mixture.weights[-1]) * np.array(weights)), mixture.weights[-1]]
+            weights = [*((1.0 - self.spread.share) * np.array(weights)), self.spread.share]
+            tails.append(self.spread.tail)
+        tailed = [number for number, tail in enumerate(tails) if tail is not None]
         chosen = random.choice(len(weights), size=num_samples, p=np.array(weights) / np.sum(weights))
         draws = np.empty((num_samples, len(scaled)))
         for index in np.unique(chosen):
@@ -259,10 +261,9 @@ class ScaledGP:
             follows = int(index) if index < len(predicted) else int(np.argmax(weights[: len(predicted)]))
             normal = self._normal_draws(scaled, follows, plain[follows], len(rows), random)
             for row, values in zip(rows, normal, strict=True):
-                kinds = np.full(len(scaled), index if index < len(predicted) else len(mixture.weights) - 1)
-                tail = self.components[index].tail if index < len(predicted) else None
+                kinds, tail = np.full(len(scaled), index), tails[index]
                 if tail is not None:  # each row by itself
-                    kinds[random.random(len(scaled)) < tail.share] = len(predicted) + tailed.index(index)
+                    kinds[random.random(len(scaled)) < tail.share] = len(weights) + tailed.index(index)
                 draws[row] = mixture.draw(values, kinds)
         draws = draws * float(self.target_scaler.scale) + float(self.target_scaler.mean)
         if self.repeated is not None:

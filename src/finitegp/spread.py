@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from .component import ErrorTail
 from .model import FittedGP
 
 Array = npt.NDArray[np.float64]
@@ -30,6 +31,7 @@ class SpreadModel:
         share: Its weight beside the mixture without it.
         landmark_weights: What each landmark weighs in the row sums of ``fitted``; see ``Component``.
         landmark_targets: Targets of ``fitted`` times these weights; see ``Component``.
+        tail: A share of errors that are of another size than the others, or None.
     """
 
     fitted: FittedGP
@@ -44,6 +46,7 @@ class SpreadModel:
     share: float
     landmark_weights: Tensor | None = None
     landmark_targets: Tensor | None = None
+    tail: ErrorTail | None = None
 
     def log_factors(self, inputs: Array, mean: Array, variance: Array) -> Array:
         """The logarithm of the factor on each row's variance."""

@@ -198,7 +198,8 @@ def test_nothing_but_noise_has_one_spread_on_more_rows_too():
     inputs, targets = random.normal(size=(1300, 2)), random.uniform(-1.7, 1.7, size=1300)
     found = fit_small_table(inputs, targets, learning_rows=200)
     assert found.spread is None
-    assert found.left_out_nlpd == pytest.approx(0.5 * np.log(2 * np.pi * np.mean(targets**2)) + 0.5, abs=0.03)
+    # Between the entropy of the uniform distribution, below which no honest density is, and that of a Gaussian.
+    assert np.log(3.4) < found.left_out_nlpd < 0.5 * np.log(2 * np.pi * np.mean(targets**2)) + 0.53
     assert len(found.normal_scores) == 1100
 
 

@@ -16,7 +16,7 @@ from ..posterior import WeightPosterior
 from ..predictive import Prediction
 from ..processes import in_parallel
 from ..statistics import FeatureStatistics
-from .fitted_shapes import choose_shape, fit_scale, mean_nlpd
+from .fitted_shapes import choose_shape, fit_scale, is_skewed, mean_nlpd, search_factor
 from .joined import Blocks, Prior, rescale
 from .table import Array, Index, Table
 
@@ -83,16 +83,16 @@ class LeftOut:
     """Many more rows, seen only by a single network without them: they show what is rare.
 
     Attributes:
-        squares: ``(rows,)`` squared residuals of rows that the network which predicts them was trained without.
+        residuals: ``(rows,)`` of targets that the network which predicts them was trained without.
         log_variance: ``(rows,)`` their noise variances, by noise networks that did not see them either.
-        held_out_squares: ``(networks, held-out rows)`` squared residuals of the same single networks.
+        held_out_residuals: ``(networks, held-out rows)`` of targets, of the same single networks.
         held_out_log_variance: ``(held-out rows,)`` noise variances.
         rows: The rows, for their counts.
     """
 
-    squares: Array
+    residuals: Array
     log_variance: Array
-    held_out_squares: Array
+    held_out_residuals: Array
     held_out_log_variance: Array
     rows: Table
 
@@ -114,9 +114,9 @@ class _Judged(NamedTuple):
     variance: Array
     fit: _Fit
 
-    def squares(self, weight: float) -> Array:
-        """``(rows,)`` squared residuals of the mean in which trees have this weight."""
-        return np.square(self.residuals if self.towards is None else self.residuals - weight * self.towards)
+    def errors(self, weight: float) -> Array:
+        """``(rows,)`` residuals of the mean in which trees have this weight."""
+        return self.residuals if self.towards is None else self.residuals - weight * self.towards
 
 
 class _Fit(NamedTuple):
@@ -213,24 +213,27 @@ def calibrate(
             break
     held = held_out.rows
     if whole.towards is not None:
-        plain = _fit(held, whole.squares(0.0), whole.variance, held_out.excess, shapes)
+        plain = _fit(held, whole.errors(0.0), whole.variance, held_out.excess, shapes)
         if (plain.density - whole.fit.density) * held.total < _GAIN_OF_TREES:
             whole = whole._replace(towards=None, fit=plain)
             judged = {place: each._replace(towards=None) for place, each in judged.items()}
     weight = whole.fit.tree_weight
-    squares = whole.squares(weight)
-    nearness = _choose_nearness(whole, squares, held_out, shapes)
+    errors = whole.errors(weight)
+    nearness = _choose_nearness(whole, errors, held_out, shapes)
     held_out, few = held_out.with_nearness(nearness), few.with_nearness(nearness)
-    whole = whole._replace(fit=_fit(held, squares, whole.variance, held_out.excess, shapes))
+    whole = whole._replace(fit=_fit(held, errors, whole.variance, held_out.excess, shapes))
     factor, widened = whole.fit.factor, 1.0
-    samples = [(squares / (whole.variance * factor + held_out.excess), held)]
+    samples = [(errors / np.sqrt(whole.variance * factor + held_out.excess), held)]
     if left_out is not None:
         ratio, left = _compare(left_out, held, whole.fit.shape)
         widened = max(ratio, 1.0)
         # In its own units: how wide error bars are is settled here, and what shape errors have below.
-        samples.append((left / max(fit_scale([(left, left_out.rows)], whole.fit.shape), 1e-12), left_out.rows))
+        unit = math.sqrt(max(fit_scale([(left, left_out.rows)], whole.fit.shape), 1e-12))
+        samples.append((left / unit, left_out.rows))
     shape = choose_shape(samples) if heavy_tails else GAUSSIAN
-    tail = {"share": shape.share, "ratio": shape.ratio} if isinstance(shape, TailedShape) else None
+    tail = None
+    if isinstance(shape, TailedShape):
+        tail = {"share": shape.share, "ratio": shape.ratio, "offset": shape.offset}
     final = fit_scale([samples[0]], shape) * factor * widened
     prior = Prior(*(value * final for value in prior))
     variance = whole.variance * final + held_out.excess
@@ -250,8 +253,8 @@ def calibrate(
             "tree_weight": weight,
             "degrees_of_freedom": shape.degrees_of_freedom,
             "tail": tail,
-            "validation_nlpd": mean_nlpd(held, squares, variance, shape),
-            "validation_rmse": math.sqrt(held.mean(squares)),
+            "validation_nlpd": mean_nlpd(held, errors, variance, shape),
+            "validation_rmse": math.sqrt(held.mean(np.square(errors))),
         },
     )
 
@@ -283,43 +286,47 @@ def _fit_with_trees(
         towards, trust = judged.towards[part], rows.shares() / (variance + excess)
         weight = float(trust @ (judged.residuals[part] * towards) / max(float(trust @ towards**2), 1e-300))
         weight = min(max(weight, 0.0), 1.0)
-    fit = _fit(rows, judged.squares(weight)[part], variance, excess, shapes)
+    fit = _fit(rows, judged.errors(weight)[part], variance, excess, shapes)
     return fit._replace(tree_weight=weight)
 
 
-def _fit(rows: Table, squares: Array, variance: Array, excess: Array, shapes: Sequence[Shape]) -> _Fit:
+def _fit(rows: Table, errors: Array, variance: Array, excess: Array, shapes: Sequence[Shape]) -> _Fit:
     """The best of several shapes, each with its best factor on the variance (not on the excess)."""
     fits = []
     for shape in shapes:
-        factor = 1.0
-        for _ in range(_ITERATIONS):
-            relative = squares / (factor * variance + excess)
+
+        def density(factor: float, shape: Shape = shape) -> float:
+            return mean_nlpd(rows, errors, factor * variance + excess, shape)
+
+        factor = search_factor(density) if is_skewed(shape) else 1.0
+        for _ in range(0 if is_skewed(shape) else _ITERATIONS):
+            relative = errors / np.sqrt(factor * variance + excess)
             step = min(max(fit_scale([(relative, rows)], shape, iterations=1), 1e-6), 1e6)
             factor = min(max(factor * step, 1e-12), 1e12)
             if abs(math.log(step)) < 1e-3:
                 break
-        fits.append(_Fit(factor, shape, mean_nlpd(rows, squares, factor * variance + excess, shape)))
+        fits.append(_Fit(factor, shape, density(factor)))
     return min(fits, key=lambda fit: fit.density)
 
 
-def _choose_nearness(whole: _Judged, squares: Array, held_out: HeldOut, shapes: Sequence[Shape]) -> float:
+def _choose_nearness(whole: _Judged, errors: Array, held_out: HeldOut, shapes: Sequence[Shape]) -> float:
     """The largest factor on distances that costs the rows set aside next to nothing: they are not outside."""
     found: dict[float, float] = {}
     for factor in _NEARNESS:
         excess = held_out.with_nearness(factor).excess
-        found[factor] = _fit(held_out.rows, squares, whole.variance, excess, shapes).density
+        found[factor] = _fit(held_out.rows, errors, whole.variance, excess, shapes).density
     lowest = min(found.values())
     return max(factor for factor, density in found.items() if density <= lowest + _PRICE_OF_NEARNESS)
 
 
 def _compare(left_out: LeftOut, held: Table, shape: Shape) -> tuple[float, Array]:
-    """How much larger errors of single networks are on left-out rows than on those set aside, and the former squared.
+    """How much larger errors of single networks are on left-out rows than on those set aside, and the former.
 
-    In units of predicted noise variances. There are many more left-out rows: where those set aside are easier than
+    In units of predicted noise deviations. There are many more left-out rows: where those set aside are easier than
     most, or have none of the rare large errors, this shows it.
     """
-    left = left_out.squares * np.exp(-left_out.log_variance)
-    aside = left_out.held_out_squares * np.exp(-left_out.held_out_log_variance)
+    left = left_out.residuals * np.exp(-0.5 * left_out.log_variance)
+    aside = left_out.held_out_residuals * np.exp(-0.5 * left_out.held_out_log_variance)
     scales = [fit_scale([(left, left_out.rows)], shape), fit_scale([(each, held) for each in aside], shape)]
     return scales[0] / max(scales[1], 1e-12), left
 
@@ -350,8 +357,6 @@ def _cross_fitted(judged: Mapping[tuple[float, float], _Judged], few: HeldOut, w
     By the shape that was chosen, and not in standard deviations: with heavy tails these depend on the degrees of
     freedom far more than intervals do.
     """
-    from scipy.special import ndtri
-
     scores = np.empty(len(few.rows))
     halves = np.arange(len(few.rows)) % 2
     for half in (0, 1):
@@ -361,7 +366,6 @@ def _cross_fitted(judged: Mapping[tuple[float, float], _Judged], few: HeldOut, w
         rows, excess = few.rows.take(others), few.excess[others]
         found = [(_fit_with_trees(each, rows, excess, [shape], others), each) for each in judged.values()]
         fit, each = min(found, key=lambda both: both[0].density)
-        squares = each.squares(fit.tree_weight)[own]
-        errors = np.sqrt(squares / (fit.factor * widened * each.variance[own] + few.excess[own]))
-        scores[own] = -ndtri(np.maximum(fit.shape.cumulative(torch.from_numpy(-errors)).numpy(), 1e-300))
+        spread = np.sqrt(fit.factor * widened * each.variance[own] + few.excess[own])
+        scores[own] = np.abs(fit.shape.normal_scores(each.errors(fit.tree_weight)[own] / spread))
     return scores

@@ -221,13 +221,13 @@ def _find_noise(
     record: dict[str, object],
 ) -> tuple[NoiseModel, LeftOut | None]:
     left_out = training.take(ensemble.left_out)
-    residuals = ensemble.out_of_fold - left_out.targets
+    residuals = left_out.targets - ensemble.out_of_fold
     mean_square = max(left_out.mean(residuals**2), 1e-12)
-    held_out_squares = (ensemble.predict(validation.inputs) - validation.targets) ** 2
+    others = validation.targets - ensemble.predict(validation.inputs)
     if not settings.input_noise:
         log_variance = np.full(len(residuals), np.log(mean_square))
         held_out = np.full(len(validation), np.log(mean_square))
-        return ConstantNoise(mean_square), LeftOut(residuals**2, log_variance, held_out_squares, held_out, left_out)
+        return ConstantNoise(mean_square), LeftOut(residuals, log_variance, others, held_out, left_out)
     found = fit_noise_networks(
         left_out,
         residuals,
@@ -240,7 +240,7 @@ def _find_noise(
     )
     record |= {"noise_looks": found.looks, "noise_floor": found.floor}
     held_out = log_noise_scale(found.noise, validation.inputs, settings.chunk_size) + np.log(found.noise.variance)
-    return found.noise, LeftOut(residuals**2, found.log_variance, held_out_squares, held_out, left_out)
+    return found.noise, LeftOut(residuals, found.log_variance, others, held_out, left_out)
 
 
 @torch.no_grad()

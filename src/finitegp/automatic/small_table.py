@@ -22,6 +22,7 @@ from .atoms import dithered
 from .boosting import CrossFittedTrees, cross_fit_trees
 from .copies_and_outliers import Groups, are_copies, equal_rows, gross_outliers
 from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel, landmark_rows
+from .skewed_errors import SkewedErrors, choose_skew
 from .stacking import fit_spread, stack_kernels, stack_with_trees
 from .table import Table, with_score
 
@@ -128,6 +129,8 @@ def fit_small_table(
         scores = distribution.normal_scores(judges.targets)
         density = np.average(distribution.log_density(judges.targets), weights=judges.counts)
         nlpd = float(math.log(unit) - density)
+    if found.skew is not None:
+        notes["skewed_errors"] = found.skew._asdict()
     return SmallTableFit(
         found.components, rows, found.spread, found.trees, scores, nlpd, parameters, shift, unit, notes
     )
@@ -140,6 +143,7 @@ class _Fitted(NamedTuple):
     spread: SpreadModel | None = None
     trees: BoostedTrees | None = None
     judged: tuple[KernelRows, StudentMixture] | None = None
+    skew: SkewedErrors | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +235,7 @@ class _Stack:
                 np.ones(1), mixture.means[index], mixture.scales[index], mixture.degrees_of_freedom[index]
             )
             lone = self._without_rows(name, parameters, float(stacked.factors[index[0]]), freedoms[index[0]])
-            return _Fitted((lone,), judged=(rows, alone))
+            return _with_skew(_Fitted((lone,), judged=(rows, alone)))
         chosen = self.pool.map(
             lambda name, *values: self._condition(name, parameters, *values),
             names,
@@ -245,7 +249,7 @@ class _Stack:
         trees = None
         if boosted is not None and stacked.tree_weight:
             trees = replace(boosted.trees, weight=stacked.tree_weight)
-        return _Fitted(tuple(chosen), spread, trees, (rows, final))
+        return _with_skew(_Fitted(tuple(chosen), spread, trees, (rows, final)))
 
     def _boost(self, folds: int) -> CrossFittedTrees | None:
         if not self.trees or len(self.inputs) < _FEWEST_FOR_TREES:
@@ -330,6 +334,18 @@ class _Stack:
         form = FORMS[name]
         fitted = condition_kernel(form, parameters[name], self.inputs, self.rows, keep_rows=False)
         return Component(fitted, name, 1.0, factor, degrees, form.prior.scale_degrees)
+
+
+def _with_skew(found: _Fitted) -> _Fitted:
+    """With two kinds of errors, if left-out rows show that they are skewed."""
+    assert found.judged is not None
+    rows, mixture = found.judged
+    skew = choose_skew(mixture, rows.targets, rows.counts)
+    if skew is None:
+        return found
+    components = tuple(replace(each, tail=skew.tail(each.degrees_of_freedom)) for each in found.components)
+    spread = found.spread and replace(found.spread, tail=skew.tail(found.spread.degrees_of_freedom))
+    return found._replace(components=components, spread=spread, judged=(rows, skew.of(mixture)), skew=skew)
 
 
 def most_flexible(weights: Mapping[str, float]) -> str:

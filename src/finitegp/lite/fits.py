@@ -46,7 +46,7 @@ _KNOWN = {
     "fit": {"components", "record", "keeps_rows", "counts_copies_once", "outliers", "inputs_scaler", "target_scaler"}
     | {"conformal", "spread", "excess", "trees", "repeated"},
     "component": _GP | {"name", "weight", "factor", "degrees_of_freedom", "scale_degrees", "tail"},
-    "spread": {"shift", "unit", "strength", "factor", "degrees_of_freedom", "share", "limits", "gp"},
+    "spread": {"shift", "unit", "strength", "factor", "degrees_of_freedom", "share", "limits", "gp", "tail"},
     "excess": {"threshold", "nearness"},
     "trees": {"weight"},
     "repeated": {"agreement", "tolerance"},
@@ -102,32 +102,27 @@ class Fit:
         x = clipped((Value("input", self.columns) - scaler["mean"]) * (1.0 / scaler["scale"]), -_FARTHEST, _FARTHEST)
         components = self.header["components"]
         factors = np.array([self._variance_factor(index) for index in range(len(self.gps))])
-        weights, freedoms = self.mixture_parts(spread=False)
-        own = np.array([number for number, _ in self._tails()], dtype=np.int64)
-        wide = np.array([float(tail[1]) ** 2 for _, tail in self._tails()])
         predicted = [gp.predict(x) for gp in self.gps]
         if "trees" in self.header:
             predicted = [(self._with_trees(x, mean), unknown, noise) for mean, unknown, noise in predicted]
         means, unknown, noises = (beside(list(each)) for each in zip(*predicted, strict=True))
         squares, spreads = factors * (unknown + noises), factors * self._error_variances()
         shares = np.array([float(each["weight"]) for each in components])
-        if len(own):  # errors of a tail lie around the same means
-            means, squares = (beside([each, take(each, own)]) for each in (means, squares))
-            squares = squares * np.concatenate([np.ones(len(components)), wide])
+        whole, (weights, freedoms) = self._with_tails(means, squares), self.mixture_parts(spread=False)
         if len(predicted) == 1 and self.spread is None:
             mean, noise, epistemic = predicted[0][0], spreads * noises, spreads * unknown
         else:
-            mean, variance = _moments(weights, means, squares, freedoms)
+            mean, variance = _moments(weights, *whole, freedoms)
             noise = total((shares * spreads) * noises)
             if self.spread is not None:
                 share = noise / variance
-                pooled = total(weights * (squares + (means - mean).squared))
-                means = beside([means, mean])
-                squares = beside([squares, self._spread_square(x, mean, pooled)])
+                pooled = total(shares * (squares + (means - mean).squared))
+                whole = self._with_tails(beside([means, mean]), beside([squares, self._spread_square(x, mean, pooled)]))
                 weights, freedoms = self.mixture_parts()
-                mean, variance = _moments(weights, means, squares, freedoms)
+                mean, variance = _moments(weights, *whole, freedoms)
                 noise = share * variance
             epistemic = variance - noise
+        means, squares = whole
         finite = np.isfinite(freedoms)
         found: dict[str, Value] = {"freedoms": constant(np.where(finite, freedoms, 3.0))} if finite.any() else {}
         if "excess" in self.header:
@@ -154,36 +149,59 @@ class Fit:
         found = boosted(x, columns, arrays["thresholds"], arrays["leaves"])
         return mean + float(self.header["trees"]["weight"]) * (found - mean)
 
-    def _tails(self) -> list[tuple[int, Any]]:
-        """Components of whose errors a share is larger than the others: share, factor on the scale, freedom."""
-        stored = enumerate(self.header["components"])
-        return [(number, each["tail"]) for number, each in stored if each.get("tail") is not None]
+    def _tails(self, *, spread: bool = True) -> list[tuple[int, Array]]:
+        """Numbers of distributions of whose errors a share is of another kind, with the latter.
+
+        That is the share, the factor on the scale, the degrees of freedom, the offset of the centre, and the factor on
+        the scale of the others.
+        """
+        stored = [*self.header["components"], *([self.header["spread"]] if spread and self.spread is not None else [])]
+        found = [(number, each["tail"]) for number, each in enumerate(stored) if each.get("tail") is not None]
+        return [
+            (number, np.array([*tail[:2], tail[2] or math.inf, *(tail[3:] or (0.0, 1.0))], dtype=np.float64))
+            for number, tail in found
+        ]
+
+    def _with_tails(self, means: Value, squares: Value) -> tuple[Value, Value]:
+        """Means and squared scales of the distributions, followed by those of their tails."""
+        tails = [(number, tail) for number, tail in self._tails() if number < means.width]
+        if not tails:
+            return means, squares
+        own = np.array([number for number, _ in tails], dtype=np.int64)
+        shares, factors, _, offsets, main_factors = np.array([tail for _, tail in tails]).T
+        moved, narrowed = np.zeros(means.width), np.ones(means.width)
+        moved[own], narrowed[own] = -shares * offsets, main_factors**2
+        far, wide = take(means, own), take(squares, own) * factors**2
+        if offsets.any():
+            scales = apply("sqrt", squares)
+            means, far = means + scales * moved, far + take(scales, own) * ((1.0 - shares) * offsets)
+        return beside([means, far]), beside([squares * narrowed, wide])
 
     def _error_variances(self) -> Array:
         """``(components,)`` variances of errors in squared scales."""
         found = variance_factor(
             np.array([each["degrees_of_freedom"] or math.inf for each in self.header["components"]])
         )
-        for number, (share, factor, freedom) in self._tails():
-            wide = float(factor) ** 2 * float(variance_factor(np.array(freedom or math.inf)))
-            found[number] = (1.0 - float(share)) * found[number] + float(share) * wide
+        for number, (share, factor, freedom, offset, main_factor) in self._tails(spread=False):
+            wide = factor**2 * float(variance_factor(np.array(freedom)))
+            near = (1.0 - share) * main_factor**2 * found[number]
+            found[number] = near + share * wide + share * (1.0 - share) * offset**2
         return found
 
     def mixture_parts(self, *, spread: bool = True) -> tuple[Array, Array]:
-        """Weights and degrees of freedom of the mixture: of components, their tails, and the model of the spread."""
-        components, tails = self.header["components"], self._tails()
+        """Weights and degrees of freedom of the mixture: of components, the model of the spread, and their tails."""
+        components, tails = self.header["components"], self._tails(spread=spread)
         weights = np.array([float(each["weight"]) for each in components])
         freedoms = [each["degrees_of_freedom"] or math.inf for each in components]
-        parts = [float(tail[0]) * weights[number] for number, tail in tails]
-        for number, tail in tails:
-            weights[number] *= 1.0 - float(tail[0])
-        weights = np.append(weights, parts)
-        freedoms += [tail[2] or math.inf for _, tail in tails]
         if self.spread is not None and spread:
             share = float(self.header["spread"]["share"])
             weights = np.append((1.0 - share) * weights, share)
             freedoms.append(float(self.header["spread"]["degrees_of_freedom"]))
-        return weights, np.array(freedoms, dtype=np.float64)
+        parts = [tail[0] * weights[number] for number, tail in tails]
+        for number, tail in tails:
+            weights[number] *= 1.0 - tail[0]
+        freedoms += [tail[2] for _, tail in tails]
+        return np.append(weights, parts), np.array(freedoms, dtype=np.float64)
 
     def _spread_square(self, x: Value, mean: Value, pooled: Value) -> Value:
         """The squared scale of the component that the model of the spread adds."""

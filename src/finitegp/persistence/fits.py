@@ -153,8 +153,7 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
             "scale_degrees": component.scale_degrees,
         }
         if component.tail is not None:
-            share, factor, freedom = component.tail
-            described["tail"] = [share, factor, None if math.isinf(freedom) else freedom]
+            described["tail"] = _encode_tail(component.tail)
         header["components"].append(described)
         tensors |= {f"components.{number}.{name}": tensor for name, tensor in mine.items()}
     for role, scaler in (("inputs_scaler", fit.inputs_scaler), ("target_scaler", fit.target_scaler)):
@@ -184,7 +183,13 @@ def _encode_spread(spread: SpreadModel, columns: int) -> tuple[Header, Tensors]:
     numbers = {name: getattr(spread, name) for name in _SPREAD_NUMBERS}
     gp, tensors = encode_gp(spread.fitted, columns + 2, spread.landmark_weights, spread.landmark_targets)
     tensors |= {"centres": torch.from_numpy(spread.centres), "units": torch.from_numpy(spread.units)}
-    return {**numbers, "limits": list(spread.limits), "gp": gp}, tensors
+    tail = {} if spread.tail is None else {"tail": _encode_tail(spread.tail)}
+    return {**numbers, "limits": list(spread.limits), "gp": gp, **tail}, tensors
+
+
+def _encode_tail(tail: ErrorTail) -> list[float | None]:
+    share, factor, freedom, *skew = tail
+    return [share, factor, None if math.isinf(freedom) else freedom, *(skew if skew != [0.0, 1.0] else [])]
 
 
 def _decode(
@@ -283,6 +288,7 @@ def _decode_spread(header: Header, tensors: Tensors, columns: int) -> SpreadMode
         limits=(low, high),
         landmark_weights=weights,
         landmark_targets=targets,
+        tail=_decode_tail(header.get("tail")),
         **numbers,
     )
 
@@ -290,12 +296,16 @@ def _decode_spread(header: Header, tensors: Tensors, columns: int) -> SpreadMode
 def _decode_tail(stored: object) -> ErrorTail | None:
     if stored is None:
         return None
-    if not isinstance(stored, list) or len(stored) != 3:
-        raise ModelFileError("the tail of its errors is not three numbers")
+    if not isinstance(stored, list) or len(stored) not in (3, 5):
+        raise ModelFileError("the tail of its errors is not three or five numbers")
     share, factor = (positive_number("tail", value) for value in stored[:2])
     if share >= 1.0:
-        raise ModelFileError(f"the share of its larger errors is {share}")
-    return ErrorTail(share, factor, _freedom(stored[2]) or math.inf)
+        raise ModelFileError(f"the share of its other errors is {share}")
+    offset, main_factor = stored[3:] or (0.0, 1.0)
+    if not math.isfinite(float(offset)):
+        raise ModelFileError(f"the offset of its other errors is {offset}")
+    main_factor = positive_number("tail", main_factor)
+    return ErrorTail(share, factor, _freedom(stored[2]) or math.inf, float(offset), main_factor)
 
 
 def _freedom(value: object) -> float | None:

@@ -158,6 +158,7 @@ def calibrate(
     *,
     noise_variance: float,
     heavy_tails: bool = True,
+    skewed_errors: bool = True,
     threads: int = 1,
 ) -> Calibration:
     r"""Choose the prior variances of both blocks, the noise and the shape of errors.
@@ -180,7 +181,8 @@ def calibrate(
         held_out: The rows set aside.
         left_out: Residuals of single networks, or None.
         noise_variance: Where the search begins.
-        heavy_tails: Whether another shape than the Gaussian may be chosen.
+        heavy_tails: Whether another shape than the Gaussian may be chosen ...
+        skewed_errors: ... and a skewed one.
         threads: Pairs judged at once, which does not change the result.
     """
     few = held_out.first(_SEARCH_ROWS)
@@ -230,7 +232,7 @@ def calibrate(
         # In its own units: how wide error bars are is settled here, and what shape errors have below.
         unit = math.sqrt(max(fit_scale([(left, left_out.rows)], whole.fit.shape), 1e-12))
         samples.append((left / unit, left_out.rows))
-    shape = choose_shape(samples) if heavy_tails else GAUSSIAN
+    shape = choose_shape(samples, skewed=skewed_errors) if heavy_tails else GAUSSIAN
     tail = None
     if isinstance(shape, TailedShape):
         tail = {"share": shape.share, "ratio": shape.ratio, "offset": shape.offset}

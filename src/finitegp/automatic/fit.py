@@ -322,6 +322,7 @@ def _fit_small(
         table.counts,
         may_be_copies=may_be_copies,
         input_noise=settings.input_noise,
+        skewed_errors=settings.skewed_errors,
         keep_rows=keep_rows,
         learning_rows=settings.learning_rows,
         trees=trees,

@@ -39,8 +39,8 @@ def fit_scale(samples: Sequence[tuple[Array, Table]], shape: Shape, *, iteration
     return factor
 
 
-def choose_shape(samples: Sequence[tuple[Array, Table]]) -> Shape:
-    """The shape with the best density; a simpler one if hardly worse."""
+def choose_shape(samples: Sequence[tuple[Array, Table]], *, skewed: bool = True) -> Shape:
+    """The shape with the best density, also a ``skewed`` one if it may be; a simpler one if hardly worse."""
     rows = samples[0][1].total
 
     def loss(shape: Shape) -> float:
@@ -54,8 +54,10 @@ def choose_shape(samples: Sequence[tuple[Array, Table]]) -> Shape:
         return best
     tailed = min((_fit_tail(samples, main, tail) for main, tail in _TAILED), key=loss)
     best = tailed if loss(tailed) < loss(best) - 3.0 * price else best
-    skewed = min((_fit_skewed(samples, shape) for shape in _SKEWED), key=loss)
-    return skewed if loss(skewed) < loss(best) - (1.0 if best is tailed else 4.0) * price else best
+    if not skewed:
+        return best
+    aside = min((_fit_skewed(samples, shape) for shape in _SKEWED), key=loss)
+    return aside if loss(aside) < loss(best) - (1.0 if best is tailed else 4.0) * price else best
 
 
 def is_skewed(shape: Shape) -> bool:

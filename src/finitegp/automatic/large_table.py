@@ -166,6 +166,7 @@ def _fit(
         evidence,
         noise_variance=noise.variance,
         heavy_tails=settings.heavy_tails,
+        skewed_errors=settings.skewed_errors,
         threads=threads if side_by_side else 1,
     )
     del others, held_out

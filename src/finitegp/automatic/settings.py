@@ -34,7 +34,8 @@ class AutoSettings:
         noise_steps: Steps of each.
         validation_fraction: Rows that nothing is trained on: they choose priors, noise and the shape of errors ...
         max_validation_rows: ... no more than these.
-        heavy_tails: Whether the predictive distribution may be Student's t.
+        heavy_tails: Whether the predictive distribution of large tables may be another than the Gaussian.
+        skewed_errors: Whether it may be skewed, with large tables only if it may have heavy tails.
         repeated_rows: Whether a new row may be predicted by the targets of equal rows, where rows repeat by themselves
             (:class:`~finitegp.lite.repeated.RepeatedRows`). Wrong where equal inputs are measured anew.
         chunk_size: Rows that pass through all features at once where nothing is trained: memory grows with it, results
@@ -62,6 +63,7 @@ class AutoSettings:
     validation_fraction: float = 0.1
     max_validation_rows: int = 4000
     heavy_tails: bool = True
+    skewed_errors: bool = True
     repeated_rows: bool = True
     chunk_size: int = 4096
 

@@ -73,6 +73,7 @@ def fit_small_table(
     *,
     may_be_copies: bool = True,
     input_noise: bool = True,
+    skewed_errors: bool = True,
     keep_rows: bool = True,
     learning_rows: int = LEARNING_ROWS,
     trees: int = 0,
@@ -88,6 +89,7 @@ def fit_small_table(
         counts: How many equal rows each row stands for.
         may_be_copies: Whether rows that stand for several may be copies, which count as one row.
         input_noise: Whether the spread of errors may depend on the row.
+        skewed_errors: Whether errors may be larger to one side.
         keep_rows: Whether the result may hold the rows. If not, it is the heaviest kernel that is more than a line, on
             landmarks that are means of at least three rows each, without a model of the spread.
         learning_rows: Rows that hyperparameters are learned from.
@@ -123,6 +125,7 @@ def fit_small_table(
             stack = _Stack(inputs, rows, learned, groups, learning_rows, trees, seed, pool, progress, stages)
             parameters = stack.learn()
             found = stack.fit(parameters, input_noise=input_noise, keep_rows=keep_rows)
+            found = _with_skew(found) if skewed_errors else found
     scores, nlpd = np.zeros(0), None
     if found.judged is not None:
         judges, distribution = found.judged
@@ -235,7 +238,7 @@ class _Stack:
                 np.ones(1), mixture.means[index], mixture.scales[index], mixture.degrees_of_freedom[index]
             )
             lone = self._without_rows(name, parameters, float(stacked.factors[index[0]]), freedoms[index[0]])
-            return _with_skew(_Fitted((lone,), judged=(rows, alone)))
+            return _Fitted((lone,), judged=(rows, alone))
         chosen = self.pool.map(
             lambda name, *values: self._condition(name, parameters, *values),
             names,
@@ -249,7 +252,7 @@ class _Stack:
         trees = None
         if boosted is not None and stacked.tree_weight:
             trees = replace(boosted.trees, weight=stacked.tree_weight)
-        return _with_skew(_Fitted(tuple(chosen), spread, trees, (rows, final)))
+        return _Fitted(tuple(chosen), spread, trees, (rows, final))
 
     def _boost(self, folds: int) -> CrossFittedTrees | None:
         if not self.trees or len(self.inputs) < _FEWEST_FOR_TREES:
@@ -338,7 +341,8 @@ class _Stack:
 
 def _with_skew(found: _Fitted) -> _Fitted:
     """With two kinds of errors, if left-out rows show that they are skewed."""
-    assert found.judged is not None
+    if found.judged is None:
+        return found
     rows, mixture = found.judged
     skew = choose_skew(mixture, rows.targets, rows.counts)
     if skew is None:

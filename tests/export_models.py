@@ -169,6 +169,13 @@ def _named(scale="identity", *, automatic=False):
     return TableRegressor(target_scale=scale, regressor=regressor).fit(named, target="power")
 
 
+def _logarithmic():
+    """One column on a logarithmic scale, one as it is."""
+    fit = _outside(ErrorShape(5.0))
+    origin, unit = np.array([-0.5, 0.0]), np.array([0.7, 0.0])
+    return replace(fit, inputs_scaler=replace(fit.inputs_scaler, origin=origin, unit=unit))
+
+
 def _student_root():
     """Student's t, of which the degrees of freedom depend on the row, on the scale of a square root."""
     scale = TargetScale.fitted("square root", np.array([900.0, 4900.0]))
@@ -183,6 +190,7 @@ KINDS = {
     "every module": lambda: scaled(all_modules()),
     "noise from inputs": lambda: scaled(features.LinearFeatures(2), noise_model=noise(), shape=ErrorShape(4.0)),
     "two shapes of errors": lambda: _outside(TailedShape(ErrorShape(5.0), GAUSSIAN, share=0.1, ratio=6.0, offset=1.5)),
+    "logarithmic columns": _logarithmic,
     "boosted trees": _with_trees,
     "noise from features": lambda: scaled(features.LinearFeatures(2), noise_model=noise("features", 3)),
     **{f"{kernel} on landmarks": lambda kernel=kernel: scaled(landmarks(kernel)) for kernel in ("rbf", "matern32")},

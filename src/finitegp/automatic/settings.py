@@ -34,6 +34,7 @@ class AutoSettings:
         noise_steps: Steps of each.
         validation_fraction: Rows that nothing is trained on: they choose priors, noise and the shape of errors ...
         max_validation_rows: ... no more than these.
+        log_columns: Whether heavy-tailed columns may be seen on a logarithmic scale.
         heavy_tails: Whether the predictive distribution of large tables may be another than the Gaussian.
         skewed_errors: Whether it may be skewed, with large tables only if it may have heavy tails.
         repeated_rows: Whether a new row may be predicted by the targets of equal rows, where rows repeat by themselves
@@ -62,6 +63,7 @@ class AutoSettings:
     noise_steps: int = 600
     validation_fraction: float = 0.1
     max_validation_rows: int = 4000
+    log_columns: bool = True
     heavy_tails: bool = True
     skewed_errors: bool = True
     repeated_rows: bool = True

@@ -96,7 +96,8 @@ class ScaledSource(WrappedSource):
         if inner is None:
             return None
         both = (self.scaling.inputs, self.scaling.targets)
-        return {"kind": "scaled", "of": inner, "scaling": [[s.mean.tolist(), s.scale.tolist()] for s in both]}
+        parts = [[s.mean, s.scale, *([] if s.origin is None or s.unit is None else [s.origin, s.unit])] for s in both]
+        return {"kind": "scaled", "of": inner, "scaling": [[part.tolist() for part in each] for each in parts]}
 
     def _scaled(self, rows: Rows) -> Rows:
         width = len(self.scaling.inputs.mean)

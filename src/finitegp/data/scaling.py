@@ -17,6 +17,8 @@ _WINSORIZED = 0.005
 _ROUNDING_RANGE = 1e-9
 # Squares of larger values, and of smaller differences, are no numbers in floating point.
 _LARGEST = 1e150
+# From the origin of a logarithmic scale, in units.
+_FARTHEST = 1e15
 
 
 def check_magnitude(smallest: ArrayLike, largest: ArrayLike, label: str) -> None:
@@ -48,14 +50,17 @@ def check_magnitude(smallest: ArrayLike, largest: ArrayLike, label: str) -> None
 
 @dataclass(frozen=True, eq=False)
 class Standardizer:
-    """Subtracts each column's mean and divides by its standard deviation.
+    r"""Subtracts each column's mean and divides by its standard deviation.
 
     Columns that do not vary are only centred. Nothing is added to the scale: columns of scale 1e-6 come out at
-    scale one like all others.
+    scale one like all others. Some columns may be seen on a logarithmic scale, :math:`\operatorname{asinh}((x -
+    origin)/unit)`, of which mean and standard deviation are then taken.
 
     Attributes:
         mean: ``(columns,)``.
         scale: ``(columns,)``, one for constant columns.
+        origin: ``(columns,)`` where the logarithmic scale of a column begins; None if no column has one.
+        unit: ``(columns,)`` up to which distance from there it is nearly linear; zero for columns as they are.
 
     Example:
         >>> scaler = Standardizer.fit(np.array([[1.0, 5.0], [3.0, 5.0]]))
@@ -65,6 +70,8 @@ class Standardizer:
 
     mean: _Array
     scale: _Array
+    origin: _Array | None = None
+    unit: _Array | None = None
 
     @classmethod
     def fit(cls, values: ArrayLike, counts: ArrayLike | None = None, *, label: str = "Column {}") -> Standardizer:
@@ -91,13 +98,30 @@ class Standardizer:
             raise DataError("inputs and targets must be numbers, but hold something else.") from None
         if np.ndim(self.mean) == 1 and array.shape[-1:] != np.shape(self.mean):
             raise DataError(f"inputs must be (rows, {len(self.mean)}), but have shape {array.shape}.")
-        result: _Array = (array - self.mean) / self.scale
+        result: _Array = (self._on_log_scale(array) - self.mean) / self.scale
         return result
 
     def inverse(self, values: ArrayLike) -> _Array:
         """The values in their original units."""
         result: _Array = np.asarray(values, dtype=np.float64) * self.scale + self.mean
+        if self.origin is not None and self.unit is not None:
+            logarithmic = self.unit > 0.0
+            away = self.unit[logarithmic] * np.sinh(result[..., logarithmic])
+            result[..., logarithmic] = self.origin[logarithmic] + away
         return result
+
+    def _on_log_scale(self, array: _Array) -> _Array:
+        if self.origin is None or self.unit is None:
+            return array
+        changed: _Array = array.copy()
+        logarithmic = self.unit > 0.0
+        changed[..., logarithmic] = log_scale(array[..., logarithmic], self.origin[logarithmic], self.unit[logarithmic])
+        return changed
+
+
+def log_scale(values: _Array, origin: _Array | float, unit: _Array | float) -> _Array:
+    """Nearly linear up to ``unit`` from the ``origin``, logarithmic beyond, to both sides."""
+    return np.asarray(np.arcsinh(np.clip((values - origin) / unit, -_FARTHEST, _FARTHEST)))
 
 
 def winsorized_standardizer(inputs: ArrayLike, counts: ArrayLike | None = None) -> Standardizer:

@@ -11,8 +11,10 @@ from numpy.typing import ArrayLike
 from .. import __version__
 from ..arguments import check_arguments
 from ..atomic import complete_or_absent
+from ..data.scaling import Standardizer
 from ..errors import DataError
 from ..lite import LiteModel
+from ..lite.container import inside
 from ..lite.model import predict_fit
 from ..lite.program import evaluate
 from ..lite.tables import Table
@@ -137,9 +139,10 @@ def _rounding(model: LiteModel, rows: Table | ArrayLike | None, real: str) -> fl
     if real == "double":
         return 0.0
     if rows is None:
-        scaler = {name: model.fits[0].arrays[f"inputs_scaler.{name}"] for name in ("mean", "scale")}
+        scaler = inside(model.fits[0].arrays, "inputs_scaler.")
+        scaler["scale"] = np.where(np.isfinite(scaler["scale"]), scaler["scale"], 0.0)
         made = np.random.default_rng(0).normal(size=(_MADE_ROWS, len(scaler["mean"])))
-        inputs = scaler["mean"] + np.where(np.isfinite(scaler["scale"]), scaler["scale"], 0.0) * made
+        inputs = Standardizer(**scaler).inverse(made)
     else:
         inputs, _ = model.inputs(rows)
     worst = 0.0

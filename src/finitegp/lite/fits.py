@@ -25,6 +25,7 @@ from .program import (
     check_trees,
     clipped,
     constant,
+    evaluate,
     largest,
     least,
     less,
@@ -38,6 +39,8 @@ from .student import Mixture, variance_factor
 
 # Of scaled inputs, of distances outside of what was seen, and of coordinates that distances to centres are taken in.
 _FARTHEST, _SLOWING, _CLIP = 1e8, 10.0, 4.0
+# From the origin of a logarithmic scale, in units.
+_LOG_FARTHEST = 1e15
 # Of numbers whose squares are computed.
 _LARGEST = 1e150
 # What each part of a file may hold; anything else may change predictions in a way that is not known here.
@@ -98,8 +101,9 @@ class Fit:
 
         Infinite degrees of freedom stay out of formulas: a mixture that is normal has none.
         """
-        scaler = {name: self.arrays[f"inputs_scaler.{name}"] for name in ("mean", "scale")}
-        x = clipped((Value("input", self.columns) - scaler["mean"]) * (1.0 / scaler["scale"]), -_FARTHEST, _FARTHEST)
+        scaler = inside(self.arrays, "inputs_scaler.")
+        given = _on_log_scale(Value("input", self.columns), scaler)
+        x = clipped((given - scaler["mean"]) * (1.0 / scaler["scale"]), -_FARTHEST, _FARTHEST)
         components = self.header["components"]
         factors = np.array([self._variance_factor(index) for index in range(len(self.gps))])
         predicted = [gp.predict(x) for gp in self.gps]
@@ -260,9 +264,12 @@ class Fit:
         trust = None
         if sign < 0.0 and outliers:
             trust = np.array([1.0 / float(outliers.get(key, 1.0)) for key in row_hashes(inputs, targets)])
-        scaler = {name: self.arrays[name] for name in self.arrays if name.startswith(("inputs_s", "target_s"))}
-        x = (inputs - scaler["inputs_scaler.mean"]) / scaler["inputs_scaler.scale"]
-        y = (targets - scaler["target_scaler.mean"]) / scaler["target_scaler.scale"]
+        scaler, of_targets = (inside(self.arrays, name) for name in ("inputs_scaler.", "target_scaler."))
+        given = inputs
+        if "unit" in scaler:
+            given = evaluate({"x": _on_log_scale(Value("input", self.columns), scaler)}, inputs)["x"]
+        x = (given - scaler["mean"]) / scaler["scale"]
+        y = (targets - of_targets["mean"]) / of_targets["scale"]
         gps = [gp.changed(gp.sums.plus(gp.sums_of(x, y, trust, counts), sign)) for gp in self.gps]
         return replace(self, gps=tuple(gps), repeated=repeated)
 
@@ -298,6 +305,19 @@ class Fit:
         return header, arrays
 
 
+def _on_log_scale(given: Value, scaler: Arrays) -> Value:
+    """Columns of which some are nearly linear up to a unit from an origin, and logarithmic beyond."""
+    if "unit" not in scaler:
+        return given
+    origin, unit = scaler["origin"], scaler["unit"]
+    logarithmic = unit > 0.0
+    z = clipped((given - origin) * (1.0 / np.where(logarithmic, unit, 1.0)), -_LOG_FARTHEST, _LOG_FARTHEST)
+    square = z.squared
+    inverse = apply("log1p", apply("abs", z) + square / (1.0 + apply("sqrt", 1.0 + square)))
+    chosen = logarithmic.astype(np.float64)
+    return given * (1.0 - chosen) + (apply("sign", z) * inverse) * chosen
+
+
 def _moments(weights: Array, means: Value, squares: Value, freedoms: Array) -> tuple[Value, Value]:
     mean = total(weights * means)
     return mean, total(weights * (variance_factor(freedoms) * squares + (means - mean).squared))
@@ -330,6 +350,10 @@ def read_fit(header: Header, stored: Mapping[str, npt.NDArray[np.generic]]) -> F
             or not np.all((np.abs(mean) < _LARGEST) & (scale > 1.0 / _LARGEST))
         ):
             raise LiteError(f"its {name[:-1]} makes no sense")
+    if "inputs_scaler.unit" in arrays:
+        origin, unit = arrays["inputs_scaler.origin"], arrays["inputs_scaler.unit"]
+        if origin.shape != (columns,) or unit.shape != (columns,) or not np.all(unit >= 0.0):
+            raise LiteError("its inputs_scaler makes no sense")
     if not float(arrays["target_scaler.scale"]) < _LARGEST:
         raise LiteError("its target_scaler makes no sense")
     if "excess" in header:

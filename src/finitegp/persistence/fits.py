@@ -160,8 +160,9 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
         if type(scaler) is not Standardizer:
             raise ModelFileError(f"A {type(scaler).__name__} cannot be saved: use Standardizer.")
         header[role] = {"type": "Standardizer"}
-        for name in ("mean", "scale"):
-            tensors[f"{role}.{name}"] = torch.tensor(np.asarray(getattr(scaler, name), np.float64))
+        for name in ("mean", "scale", "origin", "unit"):
+            if getattr(scaler, name) is not None:
+                tensors[f"{role}.{name}"] = torch.tensor(np.asarray(getattr(scaler, name), np.float64))
     if fit.conformal is not None:
         header["conformal"] = fit.conformal.to_json()
     if fit.repeated is not None and len(fit.repeated.codes):
@@ -337,4 +338,11 @@ def _decode_scaler(description: Header, tensors: Tensors, role: str, ndim: int) 
     usable = (np.abs(mean) <= _LARGEST_UNIT) & (scale >= 1.0 / _LARGEST_UNIT)
     if not np.all(usable & ((scale <= _LARGEST_UNIT) | (np.isinf(scale) & (ndim == 1)))):
         raise ModelFileError(f"its {role} has values whose squares are no numbers in floating point")
-    return Standardizer(mean, scale)
+    if f"{role}.unit" not in tensors:
+        return Standardizer(mean, scale)
+    origin, unit = array("origin"), array("unit")
+    if not (np.shape(origin) == np.shape(unit) == np.shape(mean) and np.all(np.isfinite(origin) & (unit >= 0.0))):
+        raise ModelFileError(f"its {role} has a logarithmic scale that makes no sense")
+    if not np.all(np.isfinite(unit) & ((unit == 0.0) | (unit >= 1.0 / _LARGEST_UNIT))):
+        raise ModelFileError(f"its {role} has a logarithmic scale that makes no sense")
+    return Standardizer(mean, scale, origin, unit)

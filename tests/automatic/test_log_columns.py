@@ -21,6 +21,7 @@ def made(count, seed):
     """The second column acts by its ratios, the third to both sides of its middle; the first is plain."""
     random = np.random.default_rng(seed)
     inputs = random.normal(size=(count, 3))
+    inputs[:, 0] = random.uniform(-2.0, 2.0, size=count)
     inputs[:, 1] = np.exp(2.0 * inputs[:, 1])
     inputs[:, 2] = np.sinh(2.0 * inputs[:, 2])
     targets = np.sin(inputs[:, 0]) + np.log(inputs[:, 1]) + np.arcsinh(inputs[:, 2]) + 0.1 * random.normal(size=count)

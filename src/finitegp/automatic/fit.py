@@ -314,10 +314,7 @@ def _fit_small(
     repeats = may_be_copies and keep_rows and settings.repeated_rows
     repeated = find_repeated_rows(table.inputs, table.targets, table.counts) if repeats else None
     logs = choose_log_columns(table.inputs, table.targets, seed=seed) if settings.log_columns else None
-    changed = table.inputs
-    if logs is not None:
-        changed = table.inputs.copy()
-        logs.change(changed)
+    changed = table.inputs if logs is None else logs.changed(table.inputs)
     plain = without_constant_columns(Standardizer.fit(changed, table.counts), changed)
     inputs_scaler = plain if logs is None else logs.scaler(plain)
     target_scaler = fit_target_scaler(table.targets, table.counts, center=center)

@@ -18,8 +18,9 @@ from .errors import DataError
 Array = npt.NDArray[np.float64]
 
 _BISECTIONS = 60
-# Of each component: ends of intervals, and how far out the last ones are, on a scale that grows exponentially.
-_ENDS, _REACH = 60, 10.0
+# Ends of intervals, those of all components, of each and at least of each, and how far out the last ones are, on a scale
+# that grows exponentially.
+_ALL_ENDS, _ENDS, _LEAST_ENDS, _REACH = 140, 60, 16, 10.0
 _MANY_DEGREES = 1e4
 
 
@@ -101,7 +102,8 @@ class StudentMixture:
         intervals that are short where any component has its mass, by Gauss-Legendre in each.
         """
         nodes, weights = np.polynomial.legendre.leggauss(4)
-        ends = np.sinh(np.linspace(-_REACH, _REACH, _ENDS))
+        count = max(_LEAST_ENDS, min(_ENDS, _ALL_ENDS // len(self.means)))
+        ends = np.sinh(np.linspace(-_REACH, _REACH, count))
         places = np.sort((self.means + self.scales * ends[:, None, None]).reshape(-1, self.means.shape[1]), axis=0)
         spread = np.zeros(self.means.shape[1])
         for low, high in itertools.pairwise(places):

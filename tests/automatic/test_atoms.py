@@ -42,7 +42,7 @@ def test_rows_in_an_atom_get_errors_like_those_of_the_others():
 
 def test_rows_that_are_certain_do_not_spoil_what_is_claimed_of_others():
     """Noise that went to zero claimed a density of a thousand at zero, with an error of all others that was larger."""
-    new = batters(2000, 11)
+    new = batters(1000, 11)
     fitted = TableRegressor(random_state=0).fit(batters(300, 1), target="batted in")
     assert any("exactly 0 in" in note for note in fitted.notes_)
     claimed = fitted.predict_scored(new)

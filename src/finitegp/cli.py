@@ -37,6 +37,7 @@ for command, epilog in (
     (predict.predict, predict.EXAMPLES),
     (judge.evaluate, judge.EVALUATE_EXAMPLES),
     (more_rows.update, more_rows.UPDATE_EXAMPLES),
+    (more_rows.forget, more_rows.FORGET_EXAMPLES),
     (more_rows.statistics, more_rows.STATISTICS_EXAMPLES),
     (more_rows.merge, more_rows.MERGE_EXAMPLES),
     (export.export, export.EXAMPLES),

@@ -18,8 +18,8 @@ from .errors import DataError
 Array = npt.NDArray[np.float64]
 
 _BISECTIONS = 60
-# Ends of intervals, those of all components, of each and at least of each, and how far out the last ones are, on a scale
-# that grows exponentially.
+# Ends of intervals: of all components together, of each, and at least of each; and how far out the last ones are, on a
+# scale that grows exponentially.
 _ALL_ENDS, _ENDS, _LEAST_ENDS, _REACH = 140, 60, 16, 10.0
 _MANY_DEGREES = 1e4
 

@@ -181,6 +181,21 @@ def test_update_is_the_exact_posterior_of_all_rows(here, shop, monkeypatch):
     np.testing.assert_allclose(TableRegressor.load("more.finitegp").regressor_.predict(inputs), expected, rtol=1e-9)
 
 
+def test_forget_is_the_opposite_of_update(here, shop):
+    run_json("update", shop / "price.finitegp", shop / "new.csv", "-o", "more.finitegp")
+    found = run_json("forget", "more.finitegp", shop / "new.csv", "-o", "back.finitegp")
+    assert (found["rows_forgotten"], found["rows"]) == (25, 60)
+    first, more, back = (
+        TableRegressor.load(path) for path in (shop / "price.finitegp", "more.finitegp", "back.finitegp")
+    )
+    table = TableReader(shop / "new.csv")
+    inputs = first.encoder_.transform(table)
+    expected = first.regressor_.predict(inputs)
+    np.testing.assert_allclose(back.regressor_.predict(inputs), expected, rtol=1e-6)
+    assert not np.allclose(more.regressor_.predict(inputs), expected, rtol=1e-6)
+    assert "25 rows forgotten" in run("forget", "more.finitegp", shop / "new.csv", "-o", "b.finitegp").stdout
+
+
 def test_a_model_of_another_name_for_the_target(here, shop):
     (here / "n.csv").write_text((shop / "new.csv").read_text().replace("price", "paid"))
     one = run_json("evaluate", shop / "price.finitegp", "n.csv", "--target", "paid")
@@ -270,7 +285,7 @@ def test_the_commands_of_the_documentation_run(here, quick_effort, monkeypatch):
     text = (Path(__file__).resolve().parents[2] / "docs" / "command-line.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
-    described = {"fit", "predict", "evaluate", "report", "update", "info", "statistics", "merge"}
+    described = {"fit", "predict", "evaluate", "report", "update", "forget", "info", "statistics", "merge"}
     assert {line.split()[1] for line in lines} == described
     for line in lines:
         program, *arguments = shlex.split(line)

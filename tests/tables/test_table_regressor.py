@@ -228,6 +228,26 @@ def test_copies_are_encoded_alike_where_categories_learn_from_targets():
         "of rows that are new."
     ]
     assert not model.notes_on_known(model.judge(*model.rows_to_judge(new)))
+    with pytest.raises(DataError, match="cannot be forgotten where a column is encoded by the mean targets"):
+        model.forget(table)
+
+
+def test_rows_are_forgotten_and_a_wrong_one_changes_nothing(frame):
+    model = linear(target_scale="identity", random_state=0).fit(frame, target="price")
+    before, few = model.predict(frame), frame.iloc[:7]
+    model.forget(few)
+    assert model.rows_ == len(frame) - 7
+    assert not np.allclose(model.predict(frame), before, rtol=1e-9)
+    model.update(few)
+    np.testing.assert_allclose(model.predict(frame), before, rtol=1e-6)
+    np.testing.assert_allclose(
+        model.forget(few.drop(columns="price"), few["price"]).update(few).predict(frame), before, rtol=1e-6
+    )
+    wrong = few.assign(price=[1.0, 2.0, np.inf, 1.0, 1.0, 1.0, 1.0])
+    for change in (model.update, model.forget):
+        with pytest.raises(DataError):
+            change(wrong)
+    assert model.rows_ == len(frame)
 
 
 def test_scikit_learn_tools_take_it(frame):

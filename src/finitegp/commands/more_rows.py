@@ -1,4 +1,4 @@
-"""The commands ``finitegp update``, ``statistics`` and ``merge``: more rows for a model, or their sums."""
+"""The commands ``finitegp update``, ``forget``, ``statistics`` and ``merge``: other rows for a model, or their sums."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ UPDATE_EXAMPLES = """
 [bold]Example[/bold]
 
 finitegp update price.finitegp march.csv -o price-march.finitegp
+"""
+FORGET_EXAMPLES = """
+[bold]Example[/bold]
+
+finitegp forget price.finitegp withdrawn.csv -o price-without.finitegp
 """
 STATISTICS_EXAMPLES = """
 [bold]Example[/bold]
@@ -43,6 +48,38 @@ def update(
 
     The time does not depend on how many rows the model has seen. Rows that it has seen already would count twice.
     """
+    _change(model, tables, output, target, delimiter, encoding, force, as_json, "added")
+
+
+def forget(
+    model: Model,
+    tables: Tables,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The new model file.", show_default=False)],
+    target: Target = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf8",
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Take rows out of a model: the exact posterior as if it had never seen them, at the cost of these rows alone.
+
+    They must be rows that the model has seen, which cannot be checked. Features, noise, scaling and, after the fit of
+    a small table, the landmarks were learned with them and stay: to remove every trace, fit anew.
+    """
+    _change(model, tables, output, target, delimiter, encoding, force, as_json, "forgotten")
+
+
+def _change(
+    model: Path,
+    tables: list[Path],
+    output: Path,
+    target: str | None,
+    delimiter: str | None,
+    encoding: str,
+    force: bool,
+    as_json: bool,
+    what: str,
+) -> None:
     console = Console(as_json)
     with console.guard():
         from ..tables.summaries import TransformReport
@@ -50,11 +87,11 @@ def update(
         check_output(output, force=force, inputs=tables)
         loaded, table = load_with_table(model, tables, delimiter, encoding, target)
         found = TransformReport()
-        loaded.update(table, report=found)
+        (loaded.update if what == "added" else loaded.forget)(table, report=found)
         loaded.save(output, overwrite=force)
         console.note(*table.notes, *loaded.unusual(found))
-        console.print(f"{found.rows} rows added, {loaded.rows_:g} in all: ", output)
-        console.result({"model": str(output), "rows_added": found.rows, "rows": loaded.rows_})
+        console.print(f"{found.rows} rows {what}, {loaded.rows_:g} in all: ", output)
+        console.result({"model": str(output), f"rows_{what}": found.rows, "rows": loaded.rows_})
 
 
 def statistics(

@@ -258,16 +258,48 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
 
         Without ``y``, rows weigh what the column ``weight`` holds, if the model was fitted with one.
         """
+        return self._change_rows(X, y, report, GPRegressor.partial_fit)
+
+    def forget(self, X: TableLike, y: ArrayLike | None = None, report: TransformReport | None = None) -> TableRegressor:
+        """The opposite of :meth:`update`: the exact posterior as if it had never seen these rows.
+
+        Which must be among those that it has seen; nobody can check that. What was learned from them otherwise stays:
+        features, noise, scaling, encoding and, with kernels on training rows, their inputs as landmarks. To remove
+        every trace, fit anew without them.
+
+        Raises:
+            DataError: If a column is encoded by mean targets, because training rows were encoded by those of others.
+        """
+        check_is_fitted(self, "encoder_")
+        if self.encoder_.learns_effects:
+            raise DataError(
+                "Rows cannot be forgotten where a column is encoded by the mean targets of its categories: each "
+                "training row was seen with the means of other rows. Fit anew without the rows."
+            )
+        return self._change_rows(X, y, report, GPRegressor.forget)
+
+    def _change_rows(
+        self,
+        X: TableLike,
+        y: ArrayLike | None,
+        report: TransformReport | None,
+        change: Callable[..., GPRegressor],
+    ) -> TableRegressor:
         if y is not None:
             known, values = self.rows_to_judge(X, y)
             inputs = self.encoder_.transform(known, TransformReport.on(known, report))
-            self.regressor_.partial_fit(inputs, self._scaled(values))
+            change(self.regressor_, inputs, self._scaled(values))
             return self
         streamed = self.streamed(X)
         report = TransformReport.on(streamed, report)
-        for rows, values, weights in streamed:
-            self.regressor_.partial_fit(self.encoder_.transform(rows, report), self._scaled(values), weights)
-        self.check_streamed(streamed)
+        before = self.regressor_.fits_, self.regressor_.training_summary_
+        try:
+            for rows, values, weights in streamed:
+                change(self.regressor_, self.encoder_.transform(rows, report), self._scaled(values), weights)
+            self.check_streamed(streamed)
+        except BaseException:  # all rows or none
+            self.regressor_.fits_, self.regressor_.training_summary_ = before
+            raise
         return self
 
     def _scaled(self, values: Array) -> Array:

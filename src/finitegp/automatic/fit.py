@@ -34,7 +34,7 @@ from .budget import BudgetedFit, count_columns
 from .copies_and_outliers import find_repeated_rows
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
-from .log_columns import choose_log_columns
+from .log_columns import GAIN_OF_NETWORKS, choose_log_columns
 from .seconds import Work, expected_seconds, within_seconds
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table
@@ -377,7 +377,9 @@ def _fit_large(
     **options: Any,
 ) -> ScaledGP:
     repeated = find_repeated_rows(sample.inputs, sample.targets, sample.counts) if repeats else None
-    logs = choose_log_columns(sample.inputs, sample.targets, seed=options["seed"]) if settings.log_columns else None
+    logs = None
+    if settings.log_columns:
+        logs = choose_log_columns(sample.inputs, sample.targets, gain=GAIN_OF_NETWORKS, seed=options["seed"])
     # In place: there may be no room for a second table. Nobody else has the sample.
     if logs is not None:
         logs.change(sample.inputs)

@@ -16,8 +16,10 @@ from .table import Array
 # normal distribution with the same 5 % and 95 % quantiles would have (of which 2.8 is exceeded by as many); and
 # one-sided if one of these quantiles is three times as far as the other.
 _FAR, _RARE, _ONE_SIDED, _QUANTILES = 3.0, 0.995, 3.0, 3.29
-# Rows that the evidence is computed of, steps of its search, and the nats that it must gain.
-LOOKED_AT, _FEWEST, _STEPS, _GAIN = 300, 20, 40, 3.0
+# Rows that the evidence is computed of, and steps of its search.
+LOOKED_AT, _FEWEST, _STEPS = 300, 20, 40
+#: The nats that it must gain for kernels, and for networks, which can bend a column themselves.
+GAIN_OF_KERNELS, GAIN_OF_NETWORKS = 3.0, 30.0
 # With more columns than these all have one length scale; more heavy-tailed ones are not tried one by one.
 _MOST_COLUMNS, _MOST_ALONE = 40, 20
 # Steps of the search where one column changes, and the nats that it must gain.
@@ -58,7 +60,9 @@ class LogColumns(NamedTuple):
         return Standardizer(changed.mean, changed.scale, self.origin, self.unit)
 
 
-def choose_log_columns(inputs: Array, targets: Array, *, seed: int = 0) -> LogColumns | None:
+def choose_log_columns(
+    inputs: Array, targets: Array, *, gain: float = GAIN_OF_KERNELS, seed: int = 0
+) -> LogColumns | None:
     """Logarithmic scales of heavy-tailed columns, if these raise the evidence of a kernel GP or of a line.
 
     Sizes, amounts, populations and concentrations often act by their ratios. Evidences of the same targets can be
@@ -67,6 +71,7 @@ def choose_log_columns(inputs: Array, targets: Array, *, seed: int = 0) -> LogCo
     Args:
         inputs: ``(rows, columns)``.
         targets: ``(rows,)``.
+        gain: The nats that the evidence must gain.
         seed: Which rows are looked at, if there are many.
 
     Example:
@@ -95,7 +100,7 @@ def choose_log_columns(inputs: Array, targets: Array, *, seed: int = 0) -> LogCo
                 few = found.only(gained)
                 tried[_Looked(few.changed(inputs[some]), scaled).loss] = few
     best = min(tried)
-    return tried[best] if best < plain.loss - _GAIN else None
+    return tried[best] if best < plain.loss - gain else None
 
 
 def _heavy_tailed(inputs: Array) -> LogColumns | None:

@@ -128,7 +128,7 @@ def test_tensors_of_another_shape_or_type_are_refused(path, kind, optimizer):
     header, tensors = read_container(path, "a checkpoint", "finitegp-checkpoint")
     other = start(None, kind, optimizer, steps=6)
     assert any(name.startswith("optimizer.") for name in tensors)
-    for name, tensor in tensors.items():
+    for number, (name, tensor) in enumerate(tensors.items()):
         strange = {
             "absent": None,
             "short": tensor.reshape(-1)[:1].clone() if tensor.shape != (1,) else torch.zeros(2, dtype=tensor.dtype),
@@ -136,7 +136,9 @@ def test_tensors_of_another_shape_or_type_are_refused(path, kind, optimizer):
             "long": torch.cat([tensor.reshape(-1)] * 2),
             "bytes": tensor.to(torch.int16 if tensor.dtype == torch.uint8 else torch.uint8),
         }
-        for what, changed in strange.items():
+        # All of them once; with each other optimizer in turn.
+        tried = strange.items() if kind is not BSGD else [list(strange.items())[number % len(strange)]]
+        for what, changed in tried:
             rest = {each: kept for each, kept in tensors.items() if each != name}
             write_container(path, header, rest if changed is None else rest | {name: changed})
             # A parameter without gradients has no momentum, and residuals are a list of any length.

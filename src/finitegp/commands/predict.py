@@ -195,7 +195,10 @@ def _write_text(predictions: _Predictions, output: Path, force: bool) -> None:
             columns = None if chosen is None else zip(*(batch.column(name).to_pylist() for name in chosen), strict=True)
             for record, row in zip(records, figures.tolist(), strict=True):
                 own = record.text if columns is None else _joined(next(columns), delimiter)
-                stream.write(f"{own}{delimiter}{delimiter.join(map(repr, row))}{record.end or _NEW_LINE}")
+                numbers = delimiter.join(map(repr, row))
+                if loaded.decimal_sign != ".":  # as in the table, or a spreadsheet would read them as text
+                    numbers = _joined([repr(number).replace(".", loaded.decimal_sign) for number in row], delimiter)
+                stream.write(f"{own}{delimiter}{numbers}{record.end or _NEW_LINE}")
 
 
 _NEW_LINE = "\n"

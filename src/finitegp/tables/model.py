@@ -302,6 +302,11 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
             raise
         return self
 
+    @property
+    def decimal_sign(self) -> str:
+        """What stands before the decimals of the target where it is written in text."""
+        return self._target_column.decimal or self.decimal or "."
+
     def _scaled(self, values: Array) -> Array:
         """Targets on the scale of the model."""
         scaled = self.scale_.forward(values)

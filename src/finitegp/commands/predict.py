@@ -190,7 +190,7 @@ def _write_text(predictions: _Predictions, output: Path, force: bool) -> None:
                     own = records[0].text if chosen is None else _joined(chosen, delimiter)
                     stream.write(f"{own}{delimiter}{_joined(added, delimiter)}{records[0].end or _NEW_LINE}")
                 continue
-            chunk = next(loaded.predict_chunks(batch, **asked))
+            chunk = next(loaded.predict_chunks(_with_points(batch, table), **asked))
             figures = np.stack([chunk.mean, chunk.std, chunk.lower, chunk.upper], axis=1)
             columns = None if chosen is None else zip(*(batch.column(name).to_pylist() for name in chosen), strict=True)
             for record, row in zip(records, figures.tolist(), strict=True):
@@ -202,6 +202,22 @@ def _write_text(predictions: _Predictions, output: Path, force: bool) -> None:
 
 
 _NEW_LINE = "\n"
+
+
+def _with_points(batch: pa.RecordBatch, table: TableReader) -> pa.RecordBatch:
+    """Records as text whose numbers have a decimal point, where the table was said to have another sign."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    decimal = table.csv_options.decimal
+    if decimal == ".":
+        return batch
+    numbers = {field.name for field in table.schema if pa.types.is_floating(field.type)}
+    columns = [
+        pc.replace_substring(column, decimal, ".") if name in numbers else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _delimiter(output: Path, given: str) -> str:

@@ -25,10 +25,13 @@ from .reader import ON_DISK, ROWS_IN_MEMORY, ReadingOptions, TableReader
 from .rows import ReadNumbers, RowsWithTarget, TableRows, is_file
 from .settling import EncodingOptions
 from .target_scale import TargetScale
-from .targets import fit_target, plain_target, read_target
+from .targets import decimal_of_columns, fit_target, plain_target, read_target
 from .training_rows import TrainingRows
 
 Array = npt.NDArray[np.float64]
+
+# Rows that show how other columns write decimals, where the target leaves it open.
+_LOOKED_AT = 1000
 
 
 @check_arguments
@@ -170,7 +173,12 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         """How the numbers of a column are written."""
         check_columns([name], table.column_names)
         arrays = (batch.column(name) for batch in table.rows(0, table.num_rows))
-        return fit_target(arrays, name, decimal=self.decimal, source=table)
+
+        def usual() -> str | None:
+            first = next(iter(table.rows(0, min(table.num_rows, _LOOKED_AT))), None)
+            return None if first is None else decimal_of_columns(first.columns)
+
+        return fit_target(arrays, name, decimal=self.decimal, usual=usual, source=table)
 
     @staticmethod
     def _given_targets(y: ArrayLike, rows: TableRows | TableReader) -> Array:
@@ -204,6 +212,13 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         notes = list(getattr(source, "notes", ()))
         if facts.missing:
             notes.append(self.missing_targets(facts.missing, table.num_rows, training.label(facts.first_missing)))
+        if self._target_column.decimal:
+            sign = "comma" if self._target_column.decimal == "," else "point"
+            low, high = np.quantile(facts.sample, [0.0, 1.0])
+            notes.append(
+                f"The target {self.target_ or 'y'!r} is read as numbers written as text with a decimal {sign}, from "
+                f"{low:.6g} to {high:.6g}."
+            )
         found = atom(facts.sample)
         if found is not None:
             notes.append(

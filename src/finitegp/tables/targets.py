@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ def fit_target(
     name: str,
     *,
     decimal: str | None = None,
+    usual: Callable[[], str | None] | None = None,
     source: Locator | None = None,
     first_row: int = 0,
 ) -> NumberColumn:
@@ -30,6 +31,8 @@ def fit_target(
         arrays: The column in Arrow, chunk by chunk.
         name: Its name.
         decimal: What stands before decimals in text; None to find it.
+        usual: Called where that cannot be found, because 1,234 may be a thousand and more or little more than one:
+            what stands before the decimals of other columns, or None if that is not known either.
         source: What finds a row in its file, for error messages.
         first_row: Number of the first row there.
 
@@ -67,8 +70,35 @@ def fit_target(
             f"The target {name!r} must be numbers, but {row_label(row, source)} holds {shortened(text)}: correct the "
             "value, or choose another target."
         )
-    style, unit = (good[0].decimal or "", good[0].unit) if texts else ("", "")
-    return plain_target(name, decimal=style, unit=unit)
+    if not texts:
+        return plain_target(name)
+    chosen = good[0]
+    both = [reading for reading in good if reading.decimal is not None]
+    if len(both) > 1 and chosen.decimal is not None and usual is not None:
+        wanted = usual()
+        chosen = next((reading for reading in both if reading.decimal == wanted), chosen)
+    return plain_target(name, decimal=chosen.decimal or "", unit=chosen.unit)
+
+
+def decimal_of_columns(columns: Iterable[pa.Array]) -> str | None:
+    """What stands before the decimals of most columns of text that are numbers in one way of writing only, or None.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> decimal_of_columns([pa.array(["3,5478", "1,2"]), pa.array(["1,234", "2,345"]), pa.array(["blue", "red"])])
+        ','
+    """
+    votes = dict.fromkeys(DECIMALS, 0)
+    for array in map(plain, columns):
+        if family(array.type) == "text":
+            readings, chunk = [NumberReading(decimal) for decimal in DECIMALS], DistinctTexts(array)
+            for reading in readings:
+                reading.add(chunk, 0)
+            held = [reading.decimal for reading in readings if reading.holds and reading.words.unknown == 0]
+            if len(held) == 1 and held[0] is not None:
+                votes[held[0]] += 1
+    most = max(votes, key=lambda decimal: votes[decimal])
+    return most if list(votes.values()).count(votes[most]) == 1 else None
 
 
 def plain_target(name: str | None, *, decimal: str = "", unit: str = "") -> NumberColumn:

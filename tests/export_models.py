@@ -170,10 +170,12 @@ def _named(scale="identity", *, automatic=False):
 
 
 def _logarithmic():
-    """One column on a logarithmic scale, one as it is."""
-    fit = _outside(ErrorShape(5.0))
-    origin, unit = np.array([-0.5, 0.0]), np.array([0.7, 0.0])
-    return replace(fit, inputs_scaler=replace(fit.inputs_scaler, origin=origin, unit=unit))
+    """One of two columns on a logarithmic scale as well."""
+    random = np.random.default_rng(0)
+    inputs = np.column_stack([np.exp(2.0 * random.normal(size=80)), random.normal(size=80)])
+    fit = fit_auto(inputs, np.log(inputs[:, 0]) + inputs[:, 1] + 0.1 * random.normal(size=80), effort="low")
+    assert fit.record["log_columns"] == [0]
+    return fit
 
 
 def _student_root():

@@ -226,11 +226,12 @@ class ScaledGP:
         if self.excess is None:
             return None
         _row_count(inputs)
-        values = np.asarray(inputs, dtype=np.float64)
-        found = self.excess.outside(self.inputs_scaler.transform(values)).numpy()
+        values, count = np.asarray(inputs, dtype=np.float64), self.inputs_scaler.num_columns
+        found = self.excess.outside(self.inputs_scaler.transform(values)).numpy()[:, :count]
+        mean, scale = self.inputs_scaler.mean[:count], self.inputs_scaler.scale[:count]
         # A column that never varied has no unit: any other value is as far out as can be.
-        constant = np.isinf(self.inputs_scaler.scale)
-        away = np.abs(values - self.inputs_scaler.mean) > 1e-9 * np.abs(self.inputs_scaler.mean)
+        constant = np.isinf(scale)
+        away = np.abs(values - mean) > 1e-9 * np.abs(mean)
         return np.where(constant & away, np.inf, found)
 
     @torch.no_grad()
@@ -322,7 +323,7 @@ class ScaledGP:
         same = len(self.components) == len(other.components) and all(
             np.array_equal(getattr(one, name), getattr(two, name))
             for one, two in ((self.inputs_scaler, other.inputs_scaler), (self.target_scaler, other.target_scaler))
-            for name in ("mean", "scale", "origin", "unit")
+            for name in ("mean", "scale")
         )
         if not same:
             raise DataError(

@@ -11,9 +11,9 @@ import torch
 from finitegp import GPRegressor
 from finitegp.automatic import fit_auto
 from finitegp.automatic.log_columns import choose_log_columns
-from finitegp.data.scaling import Standardizer
-from finitegp.errors import ModelFileError
-from finitegp.lite import load
+from finitegp.data.scaling import LogScales, Standardizer
+from finitegp.errors import DataError, ModelFileError
+from finitegp.lite import LiteError, load
 from finitegp.persistence import load_fit, save_fit
 
 
@@ -36,11 +36,13 @@ def fit():
 def test_columns_are_those_with_heavy_tails():
     inputs, targets = made(300, 0)
     found = choose_log_columns(inputs, targets)
-    assert (found.unit > 0.0).tolist() == [False, True, True]
-    assert found.origin[1] == inputs[:, 1].min()
-    assert found.origin[2] == pytest.approx(np.median(inputs[:, 2]))
+    assert found.columns.tolist() == [1, 2]
+    assert found.origin[0] == pytest.approx(np.sort(inputs[:, 1])[:3].mean())
+    assert found.origin[1] == pytest.approx(np.median(inputs[:, 2]), abs=0.1)
     mirrored = choose_log_columns(-inputs, targets)
-    assert mirrored.origin[1] == -inputs[:, 1].min()
+    assert mirrored.origin[0] == pytest.approx(-found.origin[0])
+    # No value of a row: a model without rows holds them as well.
+    assert not np.isin(found.origin, inputs).any()
     # Linear in the columns as they are; nothing but noise; nothing heavy; too few rows.
     random = np.random.default_rng(1)
     assert choose_log_columns(inputs, inputs @ [1.0, 0.1, 0.1] + random.normal(size=300)) is None
@@ -55,21 +57,42 @@ def test_a_wild_target_does_not_decide():
     assert choose_log_columns(inputs, targets) is not None
 
 
-def test_scaled_and_back():
-    origin, unit = np.array([0.0, 2.0]), np.array([0.0, 0.5])
-    scaler = Standardizer(np.array([1.0, 0.3]), np.array([2.0, 0.7]), origin, unit)
+def test_columns_come_out_a_second_time():
+    logs = LogScales(np.array([1]), np.array([2.0]), np.array([0.5]))
+    scaler = Standardizer(np.array([1.0, 0.0, 0.3]), np.array([2.0, 1.0, 0.7]), logs)
     values = np.array([[3.0, 2.0], [-1.0, 1e6], [0.0, -40.0]])
     scaled = scaler.transform(values)
-    np.testing.assert_allclose(scaled[:, 0], (values[:, 0] - 1.0) / 2.0)
-    np.testing.assert_allclose(scaled[:, 1], (np.arcsinh((values[:, 1] - 2.0) / 0.5) - 0.3) / 0.7)
-    np.testing.assert_allclose(scaler.inverse(scaled), values, rtol=1e-12)
+    assert scaler.num_columns == 2
+    np.testing.assert_allclose(scaled[:, :2], (values - [1.0, 0.0]) / [2.0, 1.0])
+    np.testing.assert_allclose(scaled[:, 2], (np.arcsinh((values[:, 1] - 2.0) / 0.5) - 0.3) / 0.7)
+    with pytest.raises(DataError, match=r"inputs must be \(rows, 2\)"):
+        scaler.transform(scaled)
+
+
+def test_a_target_that_grows_with_the_column_stays_within_its_error_bars():
+    """On the logarithmic scale alone, twice the largest value was hardly outside, and error bars missed all rows."""
+    random = np.random.default_rng(9)
+    inputs = np.column_stack([random.lognormal(0.0, 1.5, size=200), random.normal(size=200)])
+
+    def function(x):
+        return np.where(x[:, 0] < 1.0, np.log(x[:, 0] + 0.1), np.log(1.1) + 0.3 * (x[:, 0] - 1.0)) + np.sin(x[:, 1])
+
+    fit = fit_auto(inputs, function(inputs) + 0.2 * random.normal(size=200), effort="low")
+    assert fit.record["log_columns"] == [0]
+    for times in (1.5, 2.0, 3.0):
+        new = np.column_stack([np.full(100, times * inputs[:, 0].max()), random.normal(size=100)])
+        lower, upper = (each.numpy() for each in fit.interval(new, 0.9))
+        assert np.mean((lower <= function(new)) & (function(new) <= upper)) > 0.8
+        outside = fit.outside(new)
+        assert outside.shape == new.shape
+        assert (outside[:, 0] > 1.0).all()
 
 
 def test_the_fit_gains_by_it(fit):
     inputs, targets = made(1000, 1)
     assert fit.record["log_columns"] == [1, 2]
     plain = fit_auto(*made(200, 0), effort="low", settings={"log_columns": False})
-    assert plain.inputs_scaler.unit is None
+    assert plain.inputs_scaler.logarithms is None
     errors = [float((each.predict_mean(inputs) - torch.from_numpy(targets)).square().mean()) for each in (plain, fit)]
     assert errors[1] < 0.3 * errors[0]
     lower, upper = (each.numpy() for each in fit.interval(inputs, 0.9))
@@ -97,26 +120,25 @@ def test_files_and_lite_models_keep_it(fit, tmp_path):
     np.testing.assert_allclose(changed.mean, fit.update(*more).predict(new[1:]).mean, rtol=1e-6)
 
 
-def test_a_scale_without_sense_is_refused(fit, tmp_path):
+@pytest.mark.parametrize(
+    "wrong", [{"unit": np.array([-1.0, 1.0])}, {"unit": np.array([np.inf, 1.0])}, {"columns": np.array([1, 3])}]
+)
+def test_a_scale_without_sense_is_refused(fit, tmp_path, wrong):
     path = tmp_path / "model.finitegp"
-    for unit in ([0.0, -1.0, 1.0], [0.0, np.inf, 1.0]):
-        wrong = replace(fit, inputs_scaler=replace(fit.inputs_scaler, unit=np.array(unit)))
-        save_fit(wrong, path)
-        with pytest.raises(ModelFileError, match="logarithmic scale that makes no sense"):
-            load_fit(path)
+    logs = fit.inputs_scaler.logarithms._replace(**wrong)
+    save_fit(replace(fit, inputs_scaler=replace(fit.inputs_scaler, logarithms=logs)), path)
+    with pytest.raises(ModelFileError, match="logarithmic scale that makes no sense"):
+        load_fit(path)
+    with pytest.raises(LiteError):
+        load(path)
 
 
-def test_networks_use_it_too():
-    random = np.random.default_rng(0)
-    inputs = np.exp(2.0 * random.normal(size=(3000, 2)))
-    targets = np.log(inputs[:, 0]) * np.log(inputs[:, 1]) + 0.1 * random.normal(size=3000)
-    quick = {"steps": 300, "max_steps": 300, "noise_steps": 50, "small_rows": 100, "trees": 0}
-    before = inputs.copy()
-    fits = [fit_auto(inputs, targets, effort="low", settings=quick | {"log_columns": on}) for on in (False, True)]
-    np.testing.assert_array_equal(inputs, before)
-    assert fits[1].record["log_columns"] == [0, 1]
-    errors = [fit.record["validation_rmse"] for fit in fits]
-    assert errors[1] < 0.5 * errors[0]
+def test_models_without_rows_use_it_and_hold_none():
+    inputs, targets = made(200, 0)
+    fit = fit_auto(inputs, targets, effort="low", keep_rows=False)
+    assert fit.record["log_columns"] == [1, 2]
+    assert not fit.keeps_rows
+    assert not np.isin(fit.inputs_scaler.logarithms.origin, inputs).any()
 
 
 def test_the_regressor_shows_it():

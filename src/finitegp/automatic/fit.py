@@ -34,7 +34,7 @@ from .budget import BudgetedFit, count_columns
 from .copies_and_outliers import find_repeated_rows
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
-from .log_columns import GAIN_OF_NETWORKS, choose_log_columns
+from .log_columns import choose_log_columns
 from .seconds import Work, expected_seconds, within_seconds
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table
@@ -314,11 +314,10 @@ def _fit_small(
     repeats = may_be_copies and keep_rows and settings.repeated_rows
     repeated = find_repeated_rows(table.inputs, table.targets, table.counts) if repeats else None
     logs = choose_log_columns(table.inputs, table.targets, seed=seed) if settings.log_columns else None
-    changed = table.inputs if logs is None else logs.changed(table.inputs)
-    plain = without_constant_columns(Standardizer.fit(changed, table.counts), changed)
-    inputs_scaler = plain if logs is None else logs.scaler(plain)
+    wide = table.inputs if logs is None else logs.added_to(table.inputs)
+    inputs_scaler = replace(without_constant_columns(Standardizer.fit(wide, table.counts), wide), logarithms=logs)
     target_scaler = fit_target_scaler(table.targets, table.counts, center=center)
-    scaled = plain.transform(changed)
+    scaled = inputs_scaler.transform(table.inputs)
     targets = target_scaler.transform(table.targets)
     found = fit_small_table(
         scaled,
@@ -338,7 +337,7 @@ def _fit_small(
     record |= found.notes | {"left_out_nlpd": found.left_out_nlpd}
     record |= {"kernels": {component.name: component.weight for component in found.components}}
     record |= {"tree_weight": tree_weight, "repeated_rows": repeated and repeated.described()}
-    record |= {"log_columns": [] if logs is None else np.flatnonzero(logs.unit > 0.0).tolist()}
+    record |= {"log_columns": [] if logs is None else logs.columns.tolist()}
     unit = found.target_unit * target_scaler.scale
     doubted = np.flatnonzero(found.rows.noise_scales > 1.0)
     hashes = row_hashes(table.inputs[doubted], table.targets[doubted])
@@ -377,16 +376,10 @@ def _fit_large(
     **options: Any,
 ) -> ScaledGP:
     repeated = find_repeated_rows(sample.inputs, sample.targets, sample.counts) if repeats else None
-    logs = None
-    if settings.log_columns:
-        logs = choose_log_columns(sample.inputs, sample.targets, gain=GAIN_OF_NETWORKS, seed=options["seed"])
-    # In place: there may be no room for a second table. Nobody else has the sample.
-    if logs is not None:
-        logs.change(sample.inputs)
-    plain = without_constant_columns(winsorized_standardizer(sample.inputs, sample.counts), sample.inputs)
-    inputs_scaler = plain if logs is None else logs.scaler(plain)
+    inputs_scaler = without_constant_columns(winsorized_standardizer(sample.inputs, sample.counts), sample.inputs)
     target_scaler = fit_target_scaler(sample.targets, sample.counts, center=center)
-    for values, scaler in ((sample.inputs, plain), (sample.targets, target_scaler)):
+    # In place: there may be no room for a second table. Nobody else has the sample.
+    for values, scaler in ((sample.inputs, inputs_scaler), (sample.targets, target_scaler)):
         np.subtract(values, scaler.mean, out=values)
         np.divide(values, scaler.scale, out=values)
     everything = ScaledSource(source, Scaling(inputs_scaler, target_scaler))
@@ -398,10 +391,7 @@ def _fit_large(
         trees=found.trees,
         excess=found.excess,
         conformal=ConformalScores.of(found.scores, "rows set aside"),
-        record=record
-        | found.record
-        | {"repeated_rows": repeated and repeated.described()}
-        | {"log_columns": [] if logs is None else np.flatnonzero(logs.unit > 0.0).tolist()},
+        record=record | found.record | {"repeated_rows": repeated and repeated.described()},
         repeated=repeated,
     )
 

@@ -20,7 +20,6 @@ from .boosting import boosting_bytes, tree_bytes
 from .ensemble import LARGEST_GROUP, embedding_shape, fold_size
 from .lagged_training import BLOCK
 from .large_table import SHARES, count_fourier, count_validation
-from .log_columns import LOOKED_AT
 from .noise_networks import BATCH_SIZE, FREQUENCIES, HIDDEN
 from .settings import AutoSettings
 
@@ -175,7 +174,6 @@ def _sampling(fit: LargeTableSetting) -> Iterator[Item]:
     yield Item("sampling", "rows as they are read", _chunk_of_rows(fit))
     # Numbers of rows and their order; then quantiles column by column; then hashes that show equal rows.
     yield Item("sampling", "numbers of rows, and what is found of columns", 12 * 8 * fit.sample)
-    yield Item("column scales", "kernels of a few rows and their gradients", 10 * 8 * LOOKED_AT**2)
 
 
 def _networks(phase: str, fit: LargeTableSetting) -> Item:

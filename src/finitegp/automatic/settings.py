@@ -34,7 +34,7 @@ class AutoSettings:
         noise_steps: Steps of each.
         validation_fraction: Rows that nothing is trained on: they choose priors, noise and the shape of errors ...
         max_validation_rows: ... no more than these.
-        log_columns: Whether heavy-tailed columns may be seen on a logarithmic scale.
+        log_columns: Whether kernels of small tables may see heavy-tailed columns on a logarithmic scale as well.
         heavy_tails: Whether the predictive distribution of large tables may be another than the Gaussian.
         skewed_errors: Whether it may be skewed, with large tables only if it may have heavy tails.
         repeated_rows: Whether a new row may be predicted by the targets of equal rows, where rows repeat by themselves

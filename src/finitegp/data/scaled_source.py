@@ -96,11 +96,11 @@ class ScaledSource(WrappedSource):
         if inner is None:
             return None
         both = (self.scaling.inputs, self.scaling.targets)
-        parts = [[s.mean, s.scale, *([] if s.origin is None or s.unit is None else [s.origin, s.unit])] for s in both]
+        parts = [[s.mean, s.scale, *(s.logarithms or ())] for s in both]
         return {"kind": "scaled", "of": inner, "scaling": [[part.tolist() for part in each] for each in parts]}
 
     def _scaled(self, rows: Rows) -> Rows:
-        width = len(self.scaling.inputs.mean)
+        width = self.scaling.inputs.num_columns
         if rows.inputs.shape[1] != width:
             raise DataError(f"The scaling is for {width} input columns, but there are {rows.inputs.shape[1]}.")
         targets = None if rows.targets is None else self.scaling.targets.transform(rows.targets.numpy())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,19 +49,36 @@ def check_magnitude(smallest: ArrayLike, largest: ArrayLike, label: str) -> None
         )
 
 
+class LogScales(NamedTuple):
+    r"""Columns on a logarithmic scale, :math:`\operatorname{asinh}((x - origin)/unit)`.
+
+    Attributes:
+        columns: ``(k,)`` which ones.
+        origin: ``(k,)`` where the scale of each begins.
+        unit: ``(k,)`` up to which distance from there it is nearly linear.
+    """
+
+    columns: npt.NDArray[np.int64]
+    origin: _Array
+    unit: _Array
+
+    def added_to(self, inputs: _Array) -> _Array:
+        """The columns as they are, followed by those on their scale."""
+        away = (inputs[..., self.columns] - self.origin) / self.unit
+        return np.concatenate([inputs, np.arcsinh(np.clip(away, -_FARTHEST, _FARTHEST))], axis=-1)
+
+
 @dataclass(frozen=True, eq=False)
 class Standardizer:
     r"""Subtracts each column's mean and divides by its standard deviation.
 
     Columns that do not vary are only centred. Nothing is added to the scale: columns of scale 1e-6 come out at
-    scale one like all others. Some columns may be seen on a logarithmic scale, :math:`\operatorname{asinh}((x -
-    origin)/unit)`, of which mean and standard deviation are then taken.
+    scale one like all others. Some columns may come out a second time at the end, on a logarithmic scale.
 
     Attributes:
-        mean: ``(columns,)``.
-        scale: ``(columns,)``, one for constant columns.
-        origin: ``(columns,)`` where the logarithmic scale of a column begins; None if no column has one.
-        unit: ``(columns,)`` up to which distance from there it is nearly linear; zero for columns as they are.
+        mean: ``(columns,)``, and those on a logarithmic scale.
+        scale: Of the same columns, one for constant columns.
+        logarithms: Those scales, or None.
 
     Example:
         >>> scaler = Standardizer.fit(np.array([[1.0, 5.0], [3.0, 5.0]]))
@@ -70,8 +88,12 @@ class Standardizer:
 
     mean: _Array
     scale: _Array
-    origin: _Array | None = None
-    unit: _Array | None = None
+    logarithms: LogScales | None = None
+
+    @property
+    def num_columns(self) -> int:
+        """How many columns there are before the scaling."""
+        return len(self.mean) - (0 if self.logarithms is None else len(self.logarithms.unit))
 
     @classmethod
     def fit(cls, values: ArrayLike, counts: ArrayLike | None = None, *, label: str = "Column {}") -> Standardizer:
@@ -96,32 +118,16 @@ class Standardizer:
             array = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError):
             raise DataError("inputs and targets must be numbers, but hold something else.") from None
-        if np.ndim(self.mean) == 1 and array.shape[-1:] != np.shape(self.mean):
-            raise DataError(f"inputs must be (rows, {len(self.mean)}), but have shape {array.shape}.")
-        result: _Array = (self._on_log_scale(array) - self.mean) / self.scale
+        if np.ndim(self.mean) == 1 and array.shape[-1:] != (self.num_columns,):
+            raise DataError(f"inputs must be (rows, {self.num_columns}), but have shape {array.shape}.")
+        wide = array if self.logarithms is None else self.logarithms.added_to(array)
+        result: _Array = (wide - self.mean) / self.scale
         return result
 
     def inverse(self, values: ArrayLike) -> _Array:
         """The values in their original units."""
         result: _Array = np.asarray(values, dtype=np.float64) * self.scale + self.mean
-        if self.origin is not None and self.unit is not None:
-            logarithmic = self.unit > 0.0
-            away = self.unit[logarithmic] * np.sinh(result[..., logarithmic])
-            result[..., logarithmic] = self.origin[logarithmic] + away
         return result
-
-    def _on_log_scale(self, array: _Array) -> _Array:
-        if self.origin is None or self.unit is None:
-            return array
-        changed: _Array = array.copy()
-        logarithmic = self.unit > 0.0
-        changed[..., logarithmic] = log_scale(array[..., logarithmic], self.origin[logarithmic], self.unit[logarithmic])
-        return changed
-
-
-def log_scale(values: _Array, origin: _Array | float, unit: _Array | float) -> _Array:
-    """Nearly linear up to ``unit`` from the ``origin``, logarithmic beyond, to both sides."""
-    return np.asarray(np.arcsinh(np.clip((values - origin) / unit, -_FARTHEST, _FARTHEST)))
 
 
 def winsorized_standardizer(inputs: ArrayLike, counts: ArrayLike | None = None) -> Standardizer:

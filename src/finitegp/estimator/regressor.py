@@ -417,7 +417,7 @@ def as_regressor(fit: ScaledGP, **parameters: Any) -> GPRegressor:
     total = float(fit.num_data)
     rows, seconds = int(fit.record.get("rows", total)), float(fit.record.get("seconds", 0.0))
     regressor.fits_ = [fit]
-    regressor.n_features_in_ = len(fit.inputs_scaler.scale)
+    regressor.n_features_in_ = fit.inputs_scaler.num_columns
     regressor.training_summary_ = _training_summary([fit], rows=rows, total_weight=total, seconds=seconds)
     return regressor
 
@@ -429,7 +429,7 @@ def _training_summary(fits: list[ScaledGP], *, rows: int, total_weight: float, s
         "total_weight": total_weight,
         "rows_added": 0,
         "rows_forgotten": 0,
-        "columns": len(fits[0].inputs_scaler.scale),
+        "columns": fits[0].inputs_scaler.num_columns,
         "targets": len(fits),
         "seconds": seconds,
         "versions": _versions(),

@@ -11,10 +11,8 @@ from numpy.typing import ArrayLike
 from .. import __version__
 from ..arguments import check_arguments
 from ..atomic import complete_or_absent
-from ..data.scaling import Standardizer
 from ..errors import DataError
 from ..lite import LiteModel
-from ..lite.container import inside
 from ..lite.model import predict_fit
 from ..lite.program import evaluate
 from ..lite.tables import Table
@@ -139,10 +137,10 @@ def _rounding(model: LiteModel, rows: Table | ArrayLike | None, real: str) -> fl
     if real == "double":
         return 0.0
     if rows is None:
-        scaler = inside(model.fits[0].arrays, "inputs_scaler.")
-        scaler["scale"] = np.where(np.isfinite(scaler["scale"]), scaler["scale"], 0.0)
-        made = np.random.default_rng(0).normal(size=(_MADE_ROWS, len(scaler["mean"])))
-        inputs = Standardizer(**scaler).inverse(made)
+        fit = model.fits[0]
+        mean, scale = (fit.arrays[f"inputs_scaler.{name}"][: fit.columns] for name in ("mean", "scale"))
+        made = np.random.default_rng(0).normal(size=(_MADE_ROWS, fit.columns))
+        inputs = mean + np.where(np.isfinite(scale), scale, 0.0) * made
     else:
         inputs, _ = model.inputs(rows)
     worst = 0.0

@@ -62,7 +62,7 @@ def compressed(model: LiteModel, bytes_of: Callable[[LiteModel], int], limit: in
     # Without trees, which take hundreds of kilobytes; the GP predicts by itself.
     fit = replace(model.fits[0], header={k: each for k, each in model.fits[0].header.items() if k != "trees"})
     whole = fit.gps[0]
-    blocks, _ = whole.parts(Value("input", fit.columns))
+    blocks, _ = whole.parts(Value("input", len(fit.arrays["inputs_scaler.scale"])))
     widths = [block.raw.width for block in blocks]
     owner = np.repeat(np.arange(len(blocks)), widths)
     raw, prior = _raw_sums(whole, blocks)

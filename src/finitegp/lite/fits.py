@@ -77,7 +77,7 @@ class Fit:
     @property
     def columns(self) -> int:
         """How many numbers a row has."""
-        return len(self.arrays["inputs_scaler.scale"])
+        return len(self.arrays["inputs_scaler.scale"]) - len(self.arrays.get("inputs_scaler.log_unit", ()))
 
     @property
     def distribution(self) -> str:
@@ -102,7 +102,7 @@ class Fit:
         Infinite degrees of freedom stay out of formulas: a mixture that is normal has none.
         """
         scaler = inside(self.arrays, "inputs_scaler.")
-        given = _on_log_scale(Value("input", self.columns), scaler)
+        given = _with_logarithms(Value("input", self.columns), scaler)
         x = clipped((given - scaler["mean"]) * (1.0 / scaler["scale"]), -_FARTHEST, _FARTHEST)
         components = self.header["components"]
         factors = np.array([self._variance_factor(index) for index in range(len(self.gps))])
@@ -265,9 +265,7 @@ class Fit:
         if sign < 0.0 and outliers:
             trust = np.array([1.0 / float(outliers.get(key, 1.0)) for key in row_hashes(inputs, targets)])
         scaler, of_targets = (inside(self.arrays, name) for name in ("inputs_scaler.", "target_scaler."))
-        given = inputs
-        if "unit" in scaler:
-            given = evaluate({"x": _on_log_scale(Value("input", self.columns), scaler)}, inputs)["x"]
+        given = evaluate({"x": _with_logarithms(Value("input", self.columns), scaler)}, inputs)["x"]
         x = (given - scaler["mean"]) / scaler["scale"]
         y = (targets - of_targets["mean"]) / of_targets["scale"]
         gps = [gp.changed(gp.sums.plus(gp.sums_of(x, y, trust, counts), sign)) for gp in self.gps]
@@ -305,17 +303,15 @@ class Fit:
         return header, arrays
 
 
-def _on_log_scale(given: Value, scaler: Arrays) -> Value:
-    """Columns of which some are nearly linear up to a unit from an origin, and logarithmic beyond."""
-    if "unit" not in scaler:
+def _with_logarithms(given: Value, scaler: Arrays) -> Value:
+    """The columns, followed by some of them on scales that are linear up to a unit, and logarithmic beyond."""
+    if "log_unit" not in scaler:
         return given
-    origin, unit = scaler["origin"], scaler["unit"]
-    logarithmic = unit > 0.0
-    z = clipped((given - origin) * (1.0 / np.where(logarithmic, unit, 1.0)), -_LOG_FARTHEST, _LOG_FARTHEST)
+    away = take(given, scaler["log_columns"].astype(np.int64)) - scaler["log_origin"]
+    z = clipped(away * (1.0 / scaler["log_unit"]), -_LOG_FARTHEST, _LOG_FARTHEST)
     square = z.squared
     inverse = apply("log1p", apply("abs", z) + square / (1.0 + apply("sqrt", 1.0 + square)))
-    chosen = logarithmic.astype(np.float64)
-    return given * (1.0 - chosen) + (apply("sign", z) * inverse) * chosen
+    return beside([given, apply("sign", z) * inverse])
 
 
 def _moments(weights: Array, means: Value, squares: Value, freedoms: Array) -> tuple[Value, Value]:
@@ -350,9 +346,10 @@ def read_fit(header: Header, stored: Mapping[str, npt.NDArray[np.generic]]) -> F
             or not np.all((np.abs(mean) < _LARGEST) & (scale > 1.0 / _LARGEST))
         ):
             raise LiteError(f"its {name[:-1]} makes no sense")
-    if "inputs_scaler.unit" in arrays:
-        origin, unit = arrays["inputs_scaler.origin"], arrays["inputs_scaler.unit"]
-        if origin.shape != (columns,) or unit.shape != (columns,) or not np.all(unit >= 0.0):
+    if "inputs_scaler.log_unit" in arrays:
+        which, origin, unit = (arrays[f"inputs_scaler.log_{name}"] for name in ("columns", "origin", "unit"))
+        known = (which >= 0.0) & (which < columns - len(unit)) & (which == np.floor(which)) & (unit > 0.0)
+        if not which.shape == origin.shape == unit.shape or not known.all():
             raise LiteError("its inputs_scaler makes no sense")
     if not float(arrays["target_scaler.scale"]) < _LARGEST:
         raise LiteError("its target_scaler makes no sense")

@@ -255,7 +255,9 @@ def read_model(name: str, header: Header, arrays: Mapping[str, npt.NDArray[np.ge
         encoder = Encoder.read(table["encoder"]) if header.get("kind") == "table" else None
         scale = Scale.from_dict(table.get("target_scale"))
         for fit in fits:
-            predict_fit(fit, fit.arrays["inputs_scaler.mean"][None])  # what is missing or too large shows here
+            predict_fit(
+                fit, fit.arrays["inputs_scaler.mean"][None, : fit.columns]
+            )  # what is missing or too large shows here
         names = (header.get("regressor") or {}).get("feature_names_in")
         if encoder is not None:
             names = [column["name"] for column in encoder.used]

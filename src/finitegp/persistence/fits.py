@@ -18,7 +18,7 @@ from torch import nn
 from .. import __version__
 from ..component import Component, ErrorTail, student_component
 from ..conformal import ConformalScores
-from ..data.scaling import Standardizer
+from ..data.scaling import LogScales, Standardizer
 from ..error_shape import ErrorShape
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
@@ -160,9 +160,11 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
         if type(scaler) is not Standardizer:
             raise ModelFileError(f"A {type(scaler).__name__} cannot be saved: use Standardizer.")
         header[role] = {"type": "Standardizer"}
-        for name in ("mean", "scale", "origin", "unit"):
-            if getattr(scaler, name) is not None:
-                tensors[f"{role}.{name}"] = torch.tensor(np.asarray(getattr(scaler, name), np.float64))
+        for name in ("mean", "scale"):
+            tensors[f"{role}.{name}"] = torch.tensor(np.asarray(getattr(scaler, name), np.float64))
+        if scaler.logarithms is not None:
+            logs = scaler.logarithms._asdict()
+            tensors |= {f"{role}.log_{name}": torch.tensor(np.asarray(each, np.float64)) for name, each in logs.items()}
     if fit.conformal is not None:
         header["conformal"] = fit.conformal.to_json()
     if fit.repeated is not None and len(fit.repeated.codes):
@@ -338,11 +340,12 @@ def _decode_scaler(description: Header, tensors: Tensors, role: str, ndim: int) 
     usable = (np.abs(mean) <= _LARGEST_UNIT) & (scale >= 1.0 / _LARGEST_UNIT)
     if not np.all(usable & ((scale <= _LARGEST_UNIT) | (np.isinf(scale) & (ndim == 1)))):
         raise ModelFileError(f"its {role} has values whose squares are no numbers in floating point")
-    if f"{role}.unit" not in tensors:
+    if f"{role}.log_unit" not in tensors:
         return Standardizer(mean, scale)
-    origin, unit = array("origin"), array("unit")
-    if not (np.shape(origin) == np.shape(unit) == np.shape(mean) and np.all(np.isfinite(origin) & (unit >= 0.0))):
+    columns, origin, unit = (array(f"log_{name}") for name in LogScales._fields)
+    count = len(mean) - len(unit)
+    possible = np.shape(columns) == np.shape(origin) == np.shape(unit) and np.all(np.abs(origin) <= _LARGEST_UNIT)
+    possible = possible and count > 0 and np.all((columns >= 0) & (columns < count) & (columns == np.floor(columns)))
+    if not possible or not np.all((unit >= 1.0 / _LARGEST_UNIT) & (unit <= _LARGEST_UNIT)):
         raise ModelFileError(f"its {role} has a logarithmic scale that makes no sense")
-    if not np.all(np.isfinite(unit) & ((unit == 0.0) | (unit >= 1.0 / _LARGEST_UNIT))):
-        raise ModelFileError(f"its {role} has a logarithmic scale that makes no sense")
-    return Standardizer(mean, scale, origin, unit)
+    return Standardizer(mean, scale, LogScales(columns.astype(np.int64), origin, unit))

@@ -105,7 +105,7 @@ def decode_regressor(
         if isinstance(parameters.get("feature_map"), Mapping):
             parameters["feature_map"] = feature_map or fits[0].fitted.model.feature_map
         regressor = kind(**parameters)
-        if any(len(fit.inputs_scaler.scale) != columns for fit in fits):
+        if any(fit.inputs_scaler.num_columns != columns for fit in fits):
             raise ValueError(f"there are not {columns} columns")
         if names is not None:
             if not isinstance(names, list) or len(names) != columns or not all(isinstance(each, str) for each in names):

@@ -36,7 +36,7 @@ SWITCHES: dict[str, tuple[Callable[[ScaledGP], bool], dict[str, str]]] = {
         {"nlpd": "NLPD", "crps": "CRPS", "held_90": "90 % holds", "below": "missed below", "above": "missed above"},
     ),
     "log_columns": (
-        lambda fit: bool(fit.record["log_columns"]),
+        lambda fit: bool(fit.record.get("log_columns")),
         {"nlpd": "NLPD", "crps": "CRPS", "rmse": "RMSE", "held_90": "90 % holds"},
     ),
 }

@@ -16,7 +16,7 @@ from finitegp.automatic import fit_auto
 from finitegp.automatic.boosting import fit_trees
 from finitegp.automatic.table import Table
 from finitegp.component import student_component
-from finitegp.data.scaling import Standardizer
+from finitegp.data.scaling import LogScales, Standardizer
 from finitegp.error_shape import GAUSSIAN, ErrorShape, TailedShape
 from finitegp.estimator import as_regressor
 from finitegp.extrapolation import ExcessVariance
@@ -171,11 +171,13 @@ def _named(scale="identity", *, automatic=False):
 
 def _logarithmic():
     """One of two columns on a logarithmic scale as well."""
-    random = np.random.default_rng(0)
-    inputs = np.column_stack([np.exp(2.0 * random.normal(size=80)), random.normal(size=80)])
-    fit = fit_auto(inputs, np.log(inputs[:, 0]) + inputs[:, 1] + 0.1 * random.normal(size=80), effort="low")
-    assert fit.record["log_columns"] == [0]
-    return fit
+    inputs, targets = rows(60)
+    logs = LogScales(np.array([0]), np.array([-0.5]), np.array([0.7]))
+    scaler = replace(Standardizer.fit(logs.added_to(inputs)), logarithms=logs)
+    target = Standardizer.fit(targets)
+    data = torch.from_numpy(scaler.transform(inputs)), torch.from_numpy(target.transform(targets))
+    fitted = FeatureGP(features.FourierFeatures(3, 20, seed=0)).condition(data)
+    return ScaledGP((student_component(fitted),), scaler, target)
 
 
 def _student_root():
@@ -191,7 +193,8 @@ KINDS = {
     "automatic large, heavy tails": lambda: _large(True),
     "every module": lambda: scaled(all_modules()),
     "noise from inputs": lambda: scaled(features.LinearFeatures(2), noise_model=noise(), shape=ErrorShape(4.0)),
-    "two shapes of errors": lambda: _outside(TailedShape(ErrorShape(5.0), GAUSSIAN, share=0.1, ratio=6.0, offset=1.5)),
+    "two shapes of errors": lambda: _outside(TailedShape(ErrorShape(5.0), GAUSSIAN, share=0.1, ratio=6.0)),
+    "skewed errors": lambda: _outside(TailedShape(ErrorShape(5.0), ErrorShape(5.0), share=0.2, ratio=3.0, offset=1.5)),
     "logarithmic columns": _logarithmic,
     "boosted trees": _with_trees,
     "noise from features": lambda: scaled(features.LinearFeatures(2), noise_model=noise("features", 3)),

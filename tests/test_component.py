@@ -32,7 +32,8 @@ class TestLargerErrors:
 
     @pytest.fixture(params=[0.0, 1.5, -2.0], ids=["larger", "above", "below"])
     def shape(self, request):
-        return TailedShape(ErrorShape(8.0), ErrorShape(), share=0.2, ratio=6.0, offset=request.param)
+        tail = ErrorShape(8.0) if request.param else ErrorShape()
+        return TailedShape(ErrorShape(8.0), tail, share=0.2, ratio=6.0, offset=request.param)
 
     @pytest.fixture
     def tailed(self, gaussian, shape):
@@ -44,20 +45,32 @@ class TestLargerErrors:
         torch.testing.assert_close(found.std, plain.std)
         torch.testing.assert_close(found.noise_variance, plain.noise_variance)
         torch.testing.assert_close(found.mean, plain.mean)
-        one, other = (unit * plain.std.numpy() for unit in shape.units)
-        near, far = (plain.mean.numpy() + centre * plain.std.numpy() for centre in shape.centres)
-        assert far[0] - near[0] == pytest.approx(shape.offset * one[0])
-        values = plain.mean.numpy() + 0.7 * plain.std.numpy()
-        main, tail = stats.t(8.0, near, one * np.sqrt(6.0 / 8.0)), stats.norm(far, other)
+        # Skewed are errors of the noise alone.
+        part = (plain.noise_variance / plain.variance).numpy() if shape.offset else np.ones(10)
+        std = plain.std.numpy()
+        one, other = (np.sqrt(part * unit**2 + 1.0 - part) * std for unit in shape.units)
+        near, far = (plain.mean.numpy() + centre * np.sqrt(part) * std for centre in shape.centres)
+        values = plain.mean.numpy() + 0.7 * std
+        main = stats.t(8.0, near, one * np.sqrt(6.0 / 8.0))
+        tail = stats.t(8.0, far, other * np.sqrt(6.0 / 8.0)) if shape.offset else stats.norm(far, other)
         expected = np.log(0.8 * main.pdf(values) + 0.2 * tail.pdf(values))
         np.testing.assert_allclose(found.log_density(torch.from_numpy(values)), expected, rtol=1e-9)
-        standardized = torch.full((10,), 0.7, dtype=torch.float64)
-        torch.testing.assert_close(shape.log_density(standardized) - plain.std.log(), torch.from_numpy(expected))
-        scores = shape.normal_scores(standardized.numpy())
-        np.testing.assert_allclose(scores, found.normal_scores(torch.from_numpy(values)), rtol=1e-9)
         ends = found.quantile(0.95).numpy()
         np.testing.assert_allclose(0.8 * main.cdf(ends) + 0.2 * tail.cdf(ends), 0.95, rtol=1e-7)
         assert tailed.distribution == "a mixture of Student's t"
+
+    def test_the_shape_itself_is_a_mixture(self, shape):
+        (one, other), (near, far) = shape.units, shape.centres
+        main = stats.t(8.0, near, one * np.sqrt(6.0 / 8.0))
+        tail = stats.t(8.0, far, other * np.sqrt(6.0 / 8.0)) if shape.offset else stats.norm(far, other)
+        errors = np.array([-9.0, -0.7, 0.0, 0.4, 3.0])
+        assert (far - near) / one == pytest.approx(shape.offset)
+        assert 0.8 * near + 0.2 * far == pytest.approx(0.0)
+        assert 0.8 * (one**2 + near**2) + 0.2 * (other**2 + far**2) == pytest.approx(1.0)
+        found = shape.log_density(torch.from_numpy(errors))
+        np.testing.assert_allclose(found, np.log(0.8 * main.pdf(errors) + 0.2 * tail.pdf(errors)), rtol=1e-9)
+        scores = stats.norm.ppf(0.8 * main.cdf(errors) + 0.2 * tail.cdf(errors))
+        np.testing.assert_allclose(shape.normal_scores(errors), scores, rtol=1e-7)
 
     def test_draws_are_larger_row_by_row(self, tailed):
         new = make_rows(4, seed=2)[0]

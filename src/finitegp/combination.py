@@ -42,17 +42,20 @@ def combine(
     means = np.stack([part.mean.cpu().numpy() for part in predicted])
     squares = factors * np.stack([part.variance.cpu().numpy() for part in predicted])
     plainly, tails = StudentMixture(weights, means, np.sqrt(squares), freedom), [each.tail for each in components]
-    mixture = with_tails(plainly, tails)
+    noises = factors * np.stack([part.noise_variance.cpu().numpy() for part in predicted])
+    mixture = with_tails(plainly, tails, noises / squares)
     spreads = np.array([[component.error_variance] for component in components])
-    noise = weights @ (factors * spreads * np.stack([part.noise_variance.cpu().numpy() for part in predicted]))
+    noise = weights @ (spreads * noises)
     if spread is not None:
         mean, variance = pooled(plainly)
         share = noise / mixture.variance
         deviations = spread.factor * np.sqrt(variance) * np.exp(0.5 * spread.log_factors(scaled, mean, variance))
         plainly = plainly.with_component(spread.share, mean, deviations, spread.degrees_of_freedom)
-        mixture = with_tails(plainly, [*tails, spread.tail])
+        parts = np.vstack([noises / squares, noise_part(weights, squares, noises)])
+        mixture = with_tails(plainly, [*tails, spread.tail], parts)
         noise = share * mixture.variance
-    covariance = _covariance(predicted, means, weights, factors * spreads)
+    functions = np.array([[component.function_variance] for component in components])
+    covariance = _covariance(predicted, means, weights, factors * functions)
     if covariance is not None and spread is not None:
         ratios = torch.from_numpy(mixture.variance - noise) / covariance.diagonal().clamp_min(1e-300)
         covariance = ratios.sqrt()[:, None] * covariance * ratios.sqrt()
@@ -92,19 +95,31 @@ def widened(mixture: StudentMixture, variance: Array) -> StudentMixture:
     return replace(mixture, scales=scales, degrees_of_freedom=widened_freedom)
 
 
-def with_tails(mixture: StudentMixture, tails: Sequence[ErrorTail | None]) -> StudentMixture:
-    """The mixture in which each component has the tail of that place: those of tails follow the others."""
+def noise_part(weights: Array, squares: Array, noises: Array) -> Array:
+    """``(rows,)`` of the squared scales of all components, the part that is noise."""
+    return np.asarray((weights @ noises) / (weights @ squares))
+
+
+def with_tails(mixture: StudentMixture, tails: Sequence[ErrorTail | None], noise_parts: Array) -> StudentMixture:
+    """The mixture in which each component has the tail of that place: those of tails follow the others.
+
+    ``noise_parts``, ``(components, rows)``, are those of the squared scales, which skewed errors depend on.
+    """
     own = [number for number, tail in enumerate(tails) if tail is not None]
     if not own:
         return mixture
     found = np.array([(0.0, 1.0, math.inf, 0.0, 1.0) if tail is None else tail for tail in tails])
     shares, factors, freedoms, offsets, main_factors = found.T[:, :, None]
     weights, means, scales = mixture.weights, mixture.means, mixture.scales
+    skewed = np.array([[tail is not None and tail.is_skewed] for tail in tails])
+    parts = np.where(skewed, noise_parts, 1.0)
+    near, far = (np.sqrt(parts * np.square(each) + 1.0 - parts) * scales for each in (main_factors, factors))
+    away = offsets * np.sqrt(parts) * scales
     tailed = np.broadcast_to(freedoms[own], (len(own), mixture.degrees_of_freedom.shape[1]))
     return StudentMixture(
         np.concatenate([(1.0 - shares[:, 0]) * weights, shares[own, 0] * weights[own]]),
-        np.concatenate([means - shares * offsets * scales, (means + (1.0 - shares) * offsets * scales)[own]]),
-        np.concatenate([main_factors * scales, (factors * scales)[own]]),
+        np.concatenate([means - shares * away, (means + (1.0 - shares) * away)[own]]),
+        np.concatenate([near, far[own]]),
         np.concatenate([mixture.degrees_of_freedom, tailed]),
     )
 

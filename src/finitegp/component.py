@@ -21,6 +21,9 @@ Array = npt.NDArray[np.float64]
 class ErrorTail(NamedTuple):
     """A share of errors with another scale and, where errors are skewed, another centre.
 
+    Skewed is the noise alone: with a part r of noise in the variance, the centres are those times the root of r, and a
+    factor f on the scale becomes that of r f^2 + 1 - r on its square.
+
     Attributes:
         share: Of all errors.
         factor: On the scale, for this share.
@@ -34,6 +37,11 @@ class ErrorTail(NamedTuple):
     degrees_of_freedom: float = math.inf
     offset: float = 0.0
     main_factor: float = 1.0
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether the two kinds of errors have different centres."""
+        return self.offset != 0.0
 
     def error_variance(self, degrees_of_freedom: float) -> float:
         """The variance of all errors in squared scales, given the degrees of freedom of the others."""
@@ -75,6 +83,13 @@ class Component:
         """The variance of errors in squared scales."""
         if self.tail is not None:
             return self.tail.error_variance(self.degrees_of_freedom)
+        return float(variance_of_student(np.array(self.degrees_of_freedom)))
+
+    @property
+    def function_variance(self) -> float:
+        """The variance of what is not known of the function, in squared scales: skewed errors are those of noise."""
+        if self.tail is not None and not self.tail.is_skewed:
+            return self.error_variance
         return float(variance_of_student(np.array(self.degrees_of_freedom)))
 
     @property
@@ -120,11 +135,14 @@ def student_component(fitted: FittedGP, shape: Shape = GAUSSIAN) -> Component:
     """A GP whose standard deviations are right, with errors of this shape around them."""
     if isinstance(shape, ErrorShape):
         return Component(fitted, factor=shape.shrink, degrees_of_freedom=shape.degrees_of_freedom or math.inf)
+    main, unit = student_component(fitted, shape.main), shape.units[0]
     tail = ErrorTail(
         shape.share,
         shape.ratio * shape.tail.shrink / shape.main.shrink,
         shape.tail.degrees_of_freedom or math.inf,
-        shape.offset / shape.main.shrink,
     )
-    main = student_component(fitted, shape.main)
-    return replace(main, factor=shape.units[0] * main.factor, tail=tail)
+    if shape.offset == 0.0:
+        return replace(main, factor=unit * main.factor, tail=tail)
+    # Of noise alone, so that the scale is that of all errors.
+    away = unit * shape.offset / shape.main.shrink
+    return replace(main, tail=tail._replace(factor=unit * tail.factor, offset=away, main_factor=unit))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from ..combination import noise_part
 from ..component import Component
 from ..kernel_gp import BOUNDS, Array, KernelForm, KernelGP, KernelPosterior, KernelRows, fit_from_several_starts
 from ..predictive import StudentMixture
@@ -140,12 +141,16 @@ def fit_small_table(
 
 
 class _Fitted(NamedTuple):
-    """Kernels with weights, what is added to them, and left-out rows with their predictive distributions."""
+    """Kernels with weights, what is added to them, and left-out rows with their predictive distributions.
+
+    Of the variances of these ``noise_parts``, ``(components, rows)``, are noise.
+    """
 
     components: tuple[Component, ...]
     spread: SpreadModel | None = None
     trees: BoostedTrees | None = None
     judged: tuple[KernelRows, StudentMixture] | None = None
+    noise_parts: Array | None = None
     skew: SkewedErrors | None = None
 
 
@@ -217,11 +222,11 @@ class _Stack:
             return _Fitted(tuple(self._condition(name, parameters, 1.0, most, equal[name]) for name in equal))
         judges = np.delete(np.arange(len(self.inputs)), self.learning)
         if len(judges) >= ENOUGH_JUDGES:
-            means, scales = self._leave_folds_out(parameters, folds, judges)
+            means, scales, noise_parts = self._leave_folds_out(parameters, folds, judges)
             self._tell("folds", means, judges)
         else:
             judges = np.arange(len(self.inputs))
-            means, scales = self._refit_in_folds(parameters, folds)
+            means, scales, noise_parts = self._refit_in_folds(parameters, folds)
         rows, errors = self.rows.take(judges), self.dithered.take(judges)
         stacked = stack_kernels(means, scales, errors.targets, rows.counts, most)
         boosted = self._boost(folds) if keep_rows else None
@@ -238,7 +243,8 @@ class _Stack:
                 np.ones(1), mixture.means[index], mixture.scales[index], mixture.degrees_of_freedom[index]
             )
             lone = self._without_rows(name, parameters, float(stacked.factors[index[0]]), freedoms[index[0]])
-            return _Fitted((lone,), judged=(rows, alone))
+            parts = noise_parts[stacked.kept[index]]
+            return _Fitted((lone,), judged=(rows, alone), noise_parts=parts)
         chosen = self.pool.map(
             lambda name, *values: self._condition(name, parameters, *values),
             names,
@@ -246,13 +252,16 @@ class _Stack:
             freedoms,
             weights,
         )
-        spread, final = None, stacked.mixture
+        spread, final, parts = None, stacked.mixture, noise_parts[stacked.kept]
         if input_noise and len(judges) >= _FEWEST_FOR_SPREAD:
             spread, final = fit_spread(self.inputs[judges], rows, self.groups[judges], final, most, self.seed)
+        if spread is not None:
+            squares = np.square(stacked.mixture.scales)
+            parts = np.vstack([parts, noise_part(stacked.mixture.weights, squares, parts * squares)])
         trees = None
         if boosted is not None and stacked.tree_weight:
             trees = replace(boosted.trees, weight=stacked.tree_weight)
-        return _Fitted(tuple(chosen), spread, trees, (rows, final))
+        return _Fitted(tuple(chosen), spread, trees, (rows, final), parts)
 
     def _boost(self, folds: int) -> CrossFittedTrees | None:
         if not self.trees or len(self.inputs) < _FEWEST_FOR_TREES:
@@ -270,19 +279,23 @@ class _Stack:
         known = (None, None) if form.correlation is None else landmark_rows(self.rows)
         return Component(fitted, name, weight, factor, degrees, form.prior.scale_degrees, *known)
 
-    def _leave_folds_out(self, parameters: Mapping[str, Array], folds: int, judges: Groups) -> tuple[Array, Array]:
-        """``(kernels, rows)`` means and scales of rows that no hyperparameter has seen, each given the other folds.
+    def _leave_folds_out(
+        self, parameters: Mapping[str, Array], folds: int, judges: Groups
+    ) -> tuple[Array, Array, Array]:
+        """``(kernels, rows)`` means, scales and parts of noise of rows that no hyperparameter has seen, by other folds.
 
         Not given all other rows: where there is nothing but noise, the mean of all others reveals the row itself.
         """
         assigned = self._folds(folds)
 
-        def leave_out(name: str) -> tuple[Array, Array]:
-            mean, variance = KernelPosterior(FORMS[name], parameters[name], self.rows).leave_groups_out(assigned)
-            return mean[judges], np.sqrt(variance[judges])
+        def leave_out(name: str) -> tuple[Array, Array, Array]:
+            posterior = KernelPosterior(FORMS[name], parameters[name], self.rows)
+            mean, variance = (each[judges] for each in posterior.leave_groups_out(assigned))
+            noise = posterior.scale * posterior.noise * self.rows.noise_scales[judges]
+            return mean, np.sqrt(variance), np.minimum(noise / variance, 1.0)
 
-        means, scales = zip(*self.pool.map(leave_out, parameters), strict=True)
-        return np.array(means), np.array(scales)
+        means, scales, parts = zip(*self.pool.map(leave_out, parameters), strict=True)
+        return np.array(means), np.array(scales), np.array(parts)
 
     def _folds(self, count: int) -> Groups:
         """The fold of each row."""
@@ -290,12 +303,12 @@ class _Stack:
         random.permutation(len(self.inputs))  # what the rows to learn from were drawn by
         return assign_folds(self.groups, count, random)
 
-    def _refit_in_folds(self, parameters: Mapping[str, Array], folds: int) -> tuple[Array, Array]:
-        """``(kernels, rows)`` means and scales of rows that neither hyperparameters nor posterior have seen."""
+    def _refit_in_folds(self, parameters: Mapping[str, Array], folds: int) -> tuple[Array, Array, Array]:
+        """``(kernels, rows)`` means, scales and parts of noise of rows that neither kernel nor posterior has seen."""
         names = list(parameters)
         assigned = self._folds(folds)
 
-        def leave_out(job: tuple[str, int]) -> tuple[Array, Array]:
+        def leave_out(job: tuple[str, int]) -> tuple[Array, Array, Array]:
             name, fold = job
             return self._leave_out(assigned == fold, FORMS[name], parameters[name])
 
@@ -304,15 +317,15 @@ class _Stack:
             for _ in missing:
                 yield np.stack([np.stack(next(found), axis=0) for _ in names], axis=1)
 
-        shapes = [(2, len(names), int((assigned == fold).sum())) for fold in range(folds)]
-        means, scales = np.zeros((2, len(names), len(self.inputs)))
-        lowest = np.array([-LARGEST, 1.0 / LARGEST])[:, None, None]  # scales are positive
+        shapes = [(3, len(names), int((assigned == fold).sum())) for fold in range(folds)]
+        means, scales, parts = np.zeros((3, len(names), len(self.inputs)))
+        lowest = np.array([-LARGEST, 1.0 / LARGEST, 0.0])[:, None, None]  # scales are positive
         stages = self.stages.arrays([f"fold {fold}" for fold in range(folds)], compute, shapes, lowest)
         for fold, found in enumerate(stages):
-            means[:, assigned == fold], scales[:, assigned == fold] = found
+            means[:, assigned == fold], scales[:, assigned == fold], parts[:, assigned == fold] = found
             judged = assigned <= fold
             self._tell(f"fold {fold + 1} of {folds}", means[:, judged], np.flatnonzero(judged))
-        return means, scales
+        return means, scales, parts
 
     def _tell(self, part: str, means: Array, judges: Groups) -> None:
         """Report a finished part with the score of the kernel that predicts left-out rows best."""
@@ -321,8 +334,8 @@ class _Stack:
             errors = np.average((means - rows.targets) ** 2, axis=1, weights=rows.counts)
             self.progress(with_score(part, means[int(np.argmin(errors))], rows.targets, rows.counts))
 
-    def _leave_out(self, out: npt.NDArray[np.bool_], form: KernelForm, parameters: Array) -> tuple[Array, Array]:
-        """Means and scales of rows that neither hyperparameters nor posterior have seen."""
+    def _leave_out(self, out: npt.NDArray[np.bool_], form: KernelForm, parameters: Array) -> tuple[Array, Array, Array]:
+        """Means, scales and parts of noise of rows that neither hyperparameters nor posterior have seen."""
         rest = np.flatnonzero(~out)
         learning = np.sort(np.random.default_rng(self.seed + 1).permutation(rest.size)[: self.learning_rows])
         steps = 25 if rest.size <= 400 else 12
@@ -330,7 +343,7 @@ class _Stack:
         posterior = KernelPosterior(form, refitted, self.rows.take(rest))
         mean, variance = posterior.predict(self.rows.inputs[out])
         noise = posterior.scale * posterior.noise * self.rows.noise_scales[out]
-        return mean, np.sqrt(variance + noise)
+        return mean, np.sqrt(variance + noise), noise / (variance + noise)
 
     def _without_rows(self, name: str, parameters: Mapping[str, Array], factor: float, degrees: float) -> Component:
         """A kernel alone, on landmarks that are no rows."""
@@ -341,15 +354,17 @@ class _Stack:
 
 def _with_skew(found: _Fitted) -> _Fitted:
     """With two kinds of errors, if left-out rows show that they are skewed."""
-    if found.judged is None:
+    if found.judged is None or found.noise_parts is None:
         return found
     rows, mixture = found.judged
-    skew = choose_skew(mixture, rows.targets, rows.counts)
+    skew = choose_skew(mixture, rows.targets, rows.counts, found.noise_parts)
     if skew is None:
         return found
     components = tuple(replace(each, tail=skew.tail(each.degrees_of_freedom)) for each in found.components)
     spread = found.spread and replace(found.spread, tail=skew.tail(found.spread.degrees_of_freedom))
-    return found._replace(components=components, spread=spread, judged=(rows, skew.of(mixture)), skew=skew)
+    return found._replace(
+        components=components, spread=spread, judged=(rows, skew.of(mixture, found.noise_parts)), skew=skew
+    )
 
 
 def most_flexible(weights: Mapping[str, float]) -> str:

@@ -112,16 +112,20 @@ class Fit:
         means, unknown, noises = (beside(list(each)) for each in zip(*predicted, strict=True))
         squares, spreads = factors * (unknown + noises), factors * self._error_variances()
         shares = np.array([float(each["weight"]) for each in components])
-        whole, (weights, freedoms) = self._with_tails(means, squares), self.mixture_parts(spread=False)
+        parts = noises / (unknown + noises)
+        whole, (weights, freedoms) = self._with_tails(means, squares, parts), self.mixture_parts(spread=False)
         if len(predicted) == 1 and self.spread is None:
-            mean, noise, epistemic = predicted[0][0], spreads * noises, spreads * unknown
+            functions = factors * self._error_variances(noise=False)
+            mean, noise, epistemic = predicted[0][0], spreads * noises, functions * unknown
         else:
             mean, variance = _moments(weights, *whole, freedoms)
             noise = total((shares * spreads) * noises)
             if self.spread is not None:
                 share = noise / variance
                 pooled = total(shares * (squares + (means - mean).squared))
-                whole = self._with_tails(beside([means, mean]), beside([squares, self._spread_square(x, mean, pooled)]))
+                parts = beside([parts, total((shares * factors) * noises) / total(shares * squares)])
+                square = self._spread_square(x, mean, pooled)
+                whole = self._with_tails(beside([means, mean]), beside([squares, square]), parts)
                 weights, freedoms = self.mixture_parts()
                 mean, variance = _moments(weights, *whole, freedoms)
                 noise = share * variance
@@ -166,27 +170,33 @@ class Fit:
             for number, tail in found
         ]
 
-    def _with_tails(self, means: Value, squares: Value) -> tuple[Value, Value]:
-        """Means and squared scales of the distributions, followed by those of their tails."""
+    def _with_tails(self, means: Value, squares: Value, parts: Value) -> tuple[Value, Value]:
+        """Means and squared scales of the distributions, followed by those of their tails.
+
+        Skewed errors are those of noise, which has these parts of the squared scales.
+        """
         tails = [(number, tail) for number, tail in self._tails() if number < means.width]
         if not tails:
             return means, squares
         own = np.array([number for number, _ in tails], dtype=np.int64)
         shares, factors, _, offsets, main_factors = np.array([tail for _, tail in tails]).T
+        if not offsets.any():
+            return beside([means, take(means, own)]), beside([squares, take(squares, own) * factors**2])
         moved, narrowed = np.zeros(means.width), np.ones(means.width)
         moved[own], narrowed[own] = -shares * offsets, main_factors**2
-        far, wide = take(means, own), take(squares, own) * factors**2
-        if offsets.any():
-            scales = apply("sqrt", squares)
-            means, far = means + scales * moved, far + take(scales, own) * ((1.0 - shares) * offsets)
-        return beside([means, far]), beside([squares * narrowed, wide])
+        scales, theirs = apply("sqrt", parts * squares), take(parts, own)
+        far = take(means, own) + take(scales, own) * ((1.0 - shares) * offsets)
+        wide = take(squares, own) * (theirs * (factors**2 - 1.0) + 1.0)
+        return beside([means + scales * moved, far]), beside([squares * (parts * (narrowed - 1.0) + 1.0), wide])
 
-    def _error_variances(self) -> Array:
-        """``(components,)`` variances of errors in squared scales."""
+    def _error_variances(self, *, noise: bool = True) -> Array:
+        """``(components,)`` variances of errors in squared scales: of noise, which may be skewed, or of the rest."""
         found = variance_factor(
             np.array([each["degrees_of_freedom"] or math.inf for each in self.header["components"]])
         )
         for number, (share, factor, freedom, offset, main_factor) in self._tails(spread=False):
+            if offset != 0.0 and not noise:
+                continue
             wide = factor**2 * float(variance_factor(np.array(freedom)))
             near = (1.0 - share) * main_factor**2 * found[number]
             found[number] = near + share * wide + share * (1.0 - share) * offset**2

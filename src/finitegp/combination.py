@@ -54,9 +54,8 @@ def combine(
         parts = np.vstack([noises / squares, noise_part(weights, squares, noises)])
         mixture = with_tails(plainly, [*tails, spread.tail], parts)
         noise = share * mixture.variance
-    functions = np.array([[component.function_variance] for component in components])
-    covariance = _covariance(predicted, means, weights, factors * functions)
-    if covariance is not None and spread is not None:
+    covariance = _covariance(predicted, means, weights, factors * spreads)
+    if covariance is not None and (spread is not None or any(tail is not None and tail.least_part for tail in tails)):
         ratios = torch.from_numpy(mixture.variance - noise) / covariance.diagonal().clamp_min(1e-300)
         covariance = ratios.sqrt()[:, None] * covariance * ratios.sqrt()
     if excess is not None:
@@ -103,16 +102,15 @@ def noise_part(weights: Array, squares: Array, noises: Array) -> Array:
 def with_tails(mixture: StudentMixture, tails: Sequence[ErrorTail | None], noise_parts: Array) -> StudentMixture:
     """The mixture in which each component has the tail of that place: those of tails follow the others.
 
-    ``noise_parts``, ``(components, rows)``, are those of the squared scales, which skewed errors depend on.
+    ``noise_parts``, ``(components, rows)``, are those of the squared scales: see ``ErrorTail``.
     """
     own = [number for number, tail in enumerate(tails) if tail is not None]
     if not own:
         return mixture
-    found = np.array([(0.0, 1.0, math.inf, 0.0, 1.0) if tail is None else tail for tail in tails])
-    shares, factors, freedoms, offsets, main_factors = found.T[:, :, None]
+    found = np.array([ErrorTail(0.0, 1.0) if tail is None else tail for tail in tails])
+    shares, factors, freedoms, offsets, main_factors, least = found.T[:, :, None]
     weights, means, scales = mixture.weights, mixture.means, mixture.scales
-    skewed = np.array([[tail is not None and tail.is_skewed] for tail in tails])
-    parts = np.where(skewed, noise_parts, 1.0)
+    parts = np.where(least > 0.0, np.minimum(noise_parts / np.maximum(least, 1e-300), 1.0), 1.0)
     near, far = (np.sqrt(parts * np.square(each) + 1.0 - parts) * scales for each in (main_factors, factors))
     away = offsets * np.sqrt(parts) * scales
     tailed = np.broadcast_to(freedoms[own], (len(own), mixture.degrees_of_freedom.shape[1]))

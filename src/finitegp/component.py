@@ -21,8 +21,9 @@ Array = npt.NDArray[np.float64]
 class ErrorTail(NamedTuple):
     """A share of errors with another scale and, where errors are skewed, another centre.
 
-    Skewed is the noise alone: with a part r of noise in the variance, the centres are those times the root of r, and a
-    factor f on the scale becomes that of r f^2 + 1 - r on its square.
+    Left-out rows show the errors of noise and function together. Where noise has a smaller part in the variance than in
+    nearly all of them, as in a gap, what the function adds is symmetric: with r times the least part that was seen, the
+    centres are multiplied by the root of r, and a factor f on the scale becomes r f^2 + 1 - r on its square.
 
     Attributes:
         share: Of all errors.
@@ -30,6 +31,7 @@ class ErrorTail(NamedTuple):
         degrees_of_freedom: Of their Student's t; infinite for a Gaussian.
         offset: Their centre minus that of the others, in scales; the mean of all stays what it is.
         main_factor: On the scale, for the others.
+        least_part: Of noise in the variance of rows that show these errors; zero if that makes no difference.
     """
 
     share: float
@@ -37,11 +39,7 @@ class ErrorTail(NamedTuple):
     degrees_of_freedom: float = math.inf
     offset: float = 0.0
     main_factor: float = 1.0
-
-    @property
-    def is_skewed(self) -> bool:
-        """Whether the two kinds of errors have different centres."""
-        return self.offset != 0.0
+    least_part: float = 0.0
 
     def error_variance(self, degrees_of_freedom: float) -> float:
         """The variance of all errors in squared scales, given the degrees of freedom of the others."""
@@ -83,13 +81,6 @@ class Component:
         """The variance of errors in squared scales."""
         if self.tail is not None:
             return self.tail.error_variance(self.degrees_of_freedom)
-        return float(variance_of_student(np.array(self.degrees_of_freedom)))
-
-    @property
-    def function_variance(self) -> float:
-        """The variance of what is not known of the function, in squared scales: skewed errors are those of noise."""
-        if self.tail is not None and not self.tail.is_skewed:
-            return self.error_variance
         return float(variance_of_student(np.array(self.degrees_of_freedom)))
 
     @property

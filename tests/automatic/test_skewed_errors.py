@@ -11,6 +11,7 @@ from scipy import integrate, optimize, stats
 
 from finitegp.automatic import fit_auto
 from finitegp.automatic.skewed_errors import SkewedErrors, choose_skew, fit_skew
+from finitegp.combination import with_tails
 from finitegp.lite import load
 from finitegp.persistence import load_fit, save_fit
 from finitegp.predictive import StudentMixture
@@ -37,7 +38,7 @@ def mixture(rows, seed=0):
 
 def test_both_kinds_together_have_the_mean_of_one():
     one, skew = mixture(3), SkewedErrors(0.3, 1.4, 0.5, 1.2)
-    both = skew.of(one, np.array([[1.0, 0.6, 0.1]]))
+    both = skew.of(one)
     np.testing.assert_allclose(both.mean, one.mean)
     for row in range(3):
         alone = both.take(np.array([row]))
@@ -54,25 +55,26 @@ def test_both_kinds_together_have_the_mean_of_one():
 
 def test_the_search_ends_where_no_other_place_is_better():
     random = np.random.default_rng(1)
-    one, counts, parts = mixture(400), random.uniform(0.5, 2.0, size=400), random.random((2, 400))
+    one, counts = mixture(400), random.uniform(0.5, 2.0, size=400)
     targets = one.mean + 0.5 * np.sqrt(one.variance) * (random.gamma(2.0, size=400) - 2.0)
-    density, found = fit_skew(one, targets, counts, parts)
-    assert density == pytest.approx(float(counts @ found.of(one, parts).log_density(targets)), rel=1e-9)
+    density, found = fit_skew(one, targets, counts)
+    assert density == pytest.approx(float(counts @ found.of(one).log_density(targets)), rel=1e-9)
 
     def loss(place):
         other = SkewedErrors(1.0 / (1.0 + np.exp(-place[0])), place[1], *np.exp(place[2:]))
-        return -float(counts @ other.of(one, parts).log_density(targets))
+        return -float(counts @ other.of(one).log_density(targets))
 
     here = np.array([np.log(found.share / (1.0 - found.share)), found.offset, *np.log(found[2:])])
     assert optimize.minimize(loss, here, method="Nelder-Mead").fun > -density - 0.01
 
 
-def test_noise_alone_is_skewed():
-    """Two kinds of noise, and a symmetric error of the function, which are independent."""
+def test_where_noise_has_a_smaller_part_there_is_less_skew():
+    """Errors as they were seen, and an independent symmetric one of the function, of a variance that is the same."""
     skew, scale = SkewedErrors(0.3, 1.4, 0.5, 1.2), 2.0
     one = StudentMixture(np.ones(1), np.zeros((1, 3)), np.full((1, 3), scale), np.full((1, 1), np.inf))
     parts = np.array([[1.0, 0.5, 0.0]])
-    both, random = skew.of(one, parts), np.random.default_rng(0)
+    both, random = with_tails(one, [skew.tail(np.inf, 0.8)], 0.8 * parts), np.random.default_rng(0)
+    assert with_tails(one, [skew.tail(np.inf, 0.8)], np.full((1, 3), 0.9)).means.tolist() == skew.of(one).means.tolist()
     far = random.random(400_000) < skew.share
     noise = np.where(far, (1.0 - skew.share) * skew.offset, -skew.share * skew.offset)
     noise += np.where(far, skew.far, skew.near) * random.normal(size=far.size)
@@ -92,14 +94,12 @@ def test_it_is_chosen_for_skewed_errors_only():
         errors = sign * (random.exponential(size=400) - 1.0)
         skew = choose_skew(one, errors, np.ones(400))
         assert skew is not None
-        both = skew.of(one, np.ones((1, 400)))
+        both = skew.of(one)
         scores = sign * both.normal_scores(errors)
         # No row lies beyond the sharp edge of an exponential, and two bells cannot have it: that side is too wide.
         assert np.mean(scores < -1.645) <= 0.05
         assert np.mean(scores > 1.645) == pytest.approx(0.05, abs=0.03)
-        assert (
-            sign * skew.of(one, np.ones((1, 400))).quantile(0.5 - sign * 0.45)[0] > -1.35
-        )  # -1.64 by the symmetric one
+        assert sign * skew.of(one).quantile(0.5 - sign * 0.45)[0] > -1.35  # -1.64 by the symmetric one
     assert choose_skew(one.take(slice(0, 30)), random.exponential(size=30) - 1.0, np.ones(30)) is None
 
 

@@ -21,7 +21,7 @@ _FEWEST = 40
 
 
 class SkewedErrors(NamedTuple):
-    """A share of noise with another centre and scale, in scales of a predictive distribution that knows one kind.
+    """A share of errors with another centre and scale, in scales of a predictive distribution that knows one kind.
 
     Attributes:
         share: Of the second kind.
@@ -35,19 +35,17 @@ class SkewedErrors(NamedTuple):
     near: float
     far: float
 
-    def tail(self, degrees_of_freedom: float) -> ErrorTail:
+    def tail(self, degrees_of_freedom: float, least_part: float = 0.0) -> ErrorTail:
         """Both kinds, as a component of a fit has them."""
-        return ErrorTail(self.share, self.far, degrees_of_freedom, self.offset, self.near)
+        return ErrorTail(self.share, self.far, degrees_of_freedom, self.offset, self.near, least_part)
 
-    def of(self, mixture: StudentMixture, noise_parts: Array) -> StudentMixture:
-        """The distribution with both kinds of errors in each component, of whose variance these parts are noise."""
+    def of(self, mixture: StudentMixture) -> StudentMixture:
+        """The distribution with both kinds of errors in each component."""
         tails = [self.tail(freedom) for freedom in mixture.degrees_of_freedom[:, 0].tolist()]
-        return with_tails(mixture, tails, noise_parts)
+        return with_tails(mixture, tails, np.ones((len(tails), 1)))
 
 
-def choose_skew(
-    mixture: StudentMixture, targets: Array, counts: Array, noise_parts: Array | float = 1.0
-) -> SkewedErrors | None:
+def choose_skew(mixture: StudentMixture, targets: Array, counts: Array) -> SkewedErrors | None:
     """Two kinds of errors around predictions of left-out rows, if these gain enough; otherwise None.
 
     Four parameters have to gain more than half the logarithm of the rows each, in nats in all (BIC).
@@ -65,37 +63,30 @@ def choose_skew(
         return None
     counts = counts / counts.mean()  # several measurements of one row have one mean, whose error they share
     without = float(counts @ mixture.log_density(targets))
-    density, found = fit_skew(mixture, targets, counts, noise_parts)
+    density, found = fit_skew(mixture, targets, counts)
     return found if density - without > 2.0 * math.log(rows) else None
 
 
-def fit_skew(
-    mixture: StudentMixture, targets: Array, counts: Array, noise_parts: Array | float = 1.0
-) -> tuple[float, SkewedErrors]:
+def fit_skew(mixture: StudentMixture, targets: Array, counts: Array) -> tuple[float, SkewedErrors]:
     """Two kinds of errors with the best density, the better one of those that lie below and above, and its log."""
     starts = (SkewedErrors(_SHARE, side * _OFFSET, _NEAR, _FAR) for side in (1.0, -1.0))
-    parts = np.broadcast_to(noise_parts, mixture.means.shape)
-    return max((_climb(mixture, targets, counts, parts, start) for start in starts), key=lambda both: both[0])
+    return max((_climb(mixture, targets, counts, start) for start in starts), key=lambda both: both[0])
 
 
-def _climb(
-    mixture: StudentMixture, targets: Array, counts: Array, parts: Array, start: SkewedErrors
-) -> tuple[float, SkewedErrors]:
+def _climb(mixture: StudentMixture, targets: Array, counts: Array, start: SkewedErrors) -> tuple[float, SkewedErrors]:
     from scipy.optimize import minimize
 
     errors = (targets - mixture.means) / mixture.scales
     freedoms = np.broadcast_to(mixture.degrees_of_freedom, errors.shape)
     constants = np.log(mixture.weights)[:, None] - np.log(mixture.scales)
-    total, roots = float(counts.sum()), np.sqrt(parts)
+    total = float(counts.sum())
 
     def loss(place: Array) -> tuple[float, Array]:
         """The negative mean log density, and its gradient."""
-        share, offset = 1.0 / (1.0 + math.exp(-place[0])), place[1]
+        share, offset, scales = 1.0 / (1.0 + math.exp(-place[0])), place[1], np.exp(place[2:])
         shares, centres = np.array([1.0 - share, share]), offset * np.array([-share, 1.0 - share])
-        wide = parts * np.exp(2.0 * place[2:])[:, None, None]
-        scales = np.sqrt(wide + 1.0 - parts)
-        z = (errors - centres[:, None, None] * roots) / scales
-        logs = constants + log_student(z, freedoms) + np.log(shares)[:, None, None] - np.log(scales)
+        z = (errors - centres[:, None, None]) / scales[:, None, None]
+        logs = constants + log_student(z, freedoms) + np.log(shares / scales)[:, None, None]
         highest = logs.max(axis=(0, 1))
         belongs = np.exp(logs - highest)
         together = belongs.sum(axis=(0, 1))
@@ -104,9 +95,9 @@ def _climb(
         with np.errstate(invalid="ignore"):
             trust = np.where(np.isinf(freedoms), 1.0, (freedoms + 1.0) / (freedoms + np.square(z)))
         pulls = belongs * trust * z
-        kinds, by_centre = belongs.sum(axis=(1, 2)), (pulls * roots / scales).sum(axis=(1, 2))
+        kinds, by_centre = belongs.sum(axis=(1, 2)), pulls.sum(axis=(1, 2)) / scales
         by_share = kinds[1] - share * kinds.sum() - share * (1.0 - share) * offset * by_centre.sum()
-        by_scale = ((pulls * z - belongs) * wide / np.square(scales)).sum(axis=(1, 2))
+        by_scale = (pulls * z).sum(axis=(1, 2)) - kinds
         gradient = np.array([by_share, (1.0 - share) * by_centre[1] - share * by_centre[0], *by_scale])
         return -float(counts @ (np.log(together) + highest)) / total, -gradient / total
 

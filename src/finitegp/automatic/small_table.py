@@ -34,6 +34,8 @@ _FEWEST_FOR_FOLDS = 5
 ENOUGH_JUDGES = 1000
 _FEWEST_FOR_OUTLIERS = 8
 _FEWEST_FOR_SPREAD, _FEWEST_FOR_TREES = 40, 25
+# Of left-out rows, which have at least the part of noise that this quantile has.
+_NEARLY_ALL = 0.05
 # With fewer rows than these the later trees are not taken, and folds are many.
 _FEW_FOR_TREES, _TREES_OF_FEW = 100, 80
 
@@ -357,14 +359,14 @@ def _with_skew(found: _Fitted) -> _Fitted:
     if found.judged is None or found.noise_parts is None:
         return found
     rows, mixture = found.judged
-    skew = choose_skew(mixture, rows.targets, rows.counts, found.noise_parts)
+    skew = choose_skew(mixture, rows.targets, rows.counts)
     if skew is None:
         return found
-    components = tuple(replace(each, tail=skew.tail(each.degrees_of_freedom)) for each in found.components)
-    spread = found.spread and replace(found.spread, tail=skew.tail(found.spread.degrees_of_freedom))
-    return found._replace(
-        components=components, spread=spread, judged=(rows, skew.of(mixture, found.noise_parts)), skew=skew
-    )
+    least = np.quantile(found.noise_parts, _NEARLY_ALL, axis=1).tolist()
+    parts = zip(found.components, least[: len(found.components)], strict=True)
+    components = tuple(replace(each, tail=skew.tail(each.degrees_of_freedom, part)) for each, part in parts)
+    spread = found.spread and replace(found.spread, tail=skew.tail(found.spread.degrees_of_freedom, least[-1]))
+    return found._replace(components=components, spread=spread, judged=(rows, skew.of(mixture)), skew=skew)
 
 
 def most_flexible(weights: Mapping[str, float]) -> str:

@@ -114,9 +114,9 @@ class Fit:
         shares = np.array([float(each["weight"]) for each in components])
         parts = noises / (unknown + noises)
         whole, (weights, freedoms) = self._with_tails(means, squares, parts), self.mixture_parts(spread=False)
-        if len(predicted) == 1 and self.spread is None:
-            functions = factors * self._error_variances(noise=False)
-            mean, noise, epistemic = predicted[0][0], spreads * noises, functions * unknown
+        symmetric = not any(tail[-1] for _, tail in self._tails())
+        if len(predicted) == 1 and self.spread is None and symmetric:
+            mean, noise, epistemic = predicted[0][0], spreads * noises, spreads * unknown
         else:
             mean, variance = _moments(weights, *whole, freedoms)
             noise = total((shares * spreads) * noises)
@@ -160,43 +160,47 @@ class Fit:
     def _tails(self, *, spread: bool = True) -> list[tuple[int, Array]]:
         """Numbers of distributions of whose errors a share is of another kind, with the latter.
 
-        That is the share, the factor on the scale, the degrees of freedom, the offset of the centre, and the factor on
-        the scale of the others.
+        That is the share, the factor on the scale, the degrees of freedom, the offset of the centre, the factor on
+        the scale of the others, and the least part of noise.
         """
         stored = [*self.header["components"], *([self.header["spread"]] if spread and self.spread is not None else [])]
         found = [(number, each["tail"]) for number, each in enumerate(stored) if each.get("tail") is not None]
         return [
-            (number, np.array([*tail[:2], tail[2] or math.inf, *(tail[3:] or (0.0, 1.0))], dtype=np.float64))
+            (number, np.array([*tail[:2], tail[2] or math.inf, *(tail[3:] or (0.0, 1.0, 0.0))], dtype=np.float64))
             for number, tail in found
         ]
 
     def _with_tails(self, means: Value, squares: Value, parts: Value) -> tuple[Value, Value]:
         """Means and squared scales of the distributions, followed by those of their tails.
 
-        Skewed errors are those of noise, which has these parts of the squared scales.
+        Where noise has a smaller part of the squared scales than in rows that show skewed errors, these have less.
         """
         tails = [(number, tail) for number, tail in self._tails() if number < means.width]
         if not tails:
             return means, squares
         own = np.array([number for number, _ in tails], dtype=np.int64)
-        shares, factors, _, offsets, main_factors = np.array([tail for _, tail in tails]).T
+        shares, factors, _, offsets, main_factors, least = np.array([tail for _, tail in tails]).T
         if not offsets.any():
             return beside([means, take(means, own)]), beside([squares, take(squares, own) * factors**2])
         moved, narrowed = np.zeros(means.width), np.ones(means.width)
         moved[own], narrowed[own] = -shares * offsets, main_factors**2
+        if least.any():
+            lowest = np.ones(means.width)
+            lowest[own] = np.maximum(least, 1e-300)
+            parts = smallest(parts * (1.0 / lowest), 1.0)
+        else:
+            parts = constant(np.ones(means.width))
         scales, theirs = apply("sqrt", parts * squares), take(parts, own)
         far = take(means, own) + take(scales, own) * ((1.0 - shares) * offsets)
         wide = take(squares, own) * (theirs * (factors**2 - 1.0) + 1.0)
         return beside([means + scales * moved, far]), beside([squares * (parts * (narrowed - 1.0) + 1.0), wide])
 
-    def _error_variances(self, *, noise: bool = True) -> Array:
-        """``(components,)`` variances of errors in squared scales: of noise, which may be skewed, or of the rest."""
+    def _error_variances(self) -> Array:
+        """``(components,)`` variances of errors in squared scales."""
         found = variance_factor(
             np.array([each["degrees_of_freedom"] or math.inf for each in self.header["components"]])
         )
-        for number, (share, factor, freedom, offset, main_factor) in self._tails(spread=False):
-            if offset != 0.0 and not noise:
-                continue
+        for number, (share, factor, freedom, offset, main_factor, _) in self._tails(spread=False):
             wide = factor**2 * float(variance_factor(np.array(freedom)))
             near = (1.0 - share) * main_factor**2 * found[number]
             found[number] = near + share * wide + share * (1.0 - share) * offset**2

@@ -192,7 +192,7 @@ def _encode_spread(spread: SpreadModel, columns: int) -> tuple[Header, Tensors]:
 
 def _encode_tail(tail: ErrorTail) -> list[float | None]:
     share, factor, freedom, *skew = tail
-    return [share, factor, None if math.isinf(freedom) else freedom, *(skew if skew != [0.0, 1.0] else [])]
+    return [share, factor, None if math.isinf(freedom) else freedom, *(skew if skew != [0.0, 1.0, 0.0] else [])]
 
 
 def _decode(
@@ -299,16 +299,16 @@ def _decode_spread(header: Header, tensors: Tensors, columns: int) -> SpreadMode
 def _decode_tail(stored: object) -> ErrorTail | None:
     if stored is None:
         return None
-    if not isinstance(stored, list) or len(stored) not in (3, 5):
-        raise ModelFileError("the tail of its errors is not three or five numbers")
+    if not isinstance(stored, list) or len(stored) not in (3, 6):
+        raise ModelFileError("the tail of its errors is not three or six numbers")
     share, factor = (positive_number("tail", value) for value in stored[:2])
     if share >= 1.0:
         raise ModelFileError(f"the share of its other errors is {share}")
-    offset, main_factor = stored[3:] or (0.0, 1.0)
-    if not math.isfinite(float(offset)):
-        raise ModelFileError(f"the offset of its other errors is {offset}")
+    offset, main_factor, least_part = stored[3:] or (0.0, 1.0, 0.0)
+    if not (math.isfinite(float(offset)) and 0.0 <= float(least_part) <= 1.0):
+        raise ModelFileError(f"the offset of its other errors is {offset}, and the part of noise {least_part}")
     main_factor = positive_number("tail", main_factor)
-    return ErrorTail(share, factor, _freedom(stored[2]) or math.inf, float(offset), main_factor)
+    return ErrorTail(share, factor, _freedom(stored[2]) or math.inf, float(offset), main_factor, float(least_part))
 
 
 def _freedom(value: object) -> float | None:

@@ -203,6 +203,10 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
                 f"Rows repeat, {100.0 * repeated.agreement[0]:.0f} % of them with the same target: a new row that is "
                 "equal to a training row is predicted by what that row had."
             )
+        names = self.encoder_.feature_names_out
+        logs = [names[number] for number in self.regressor_.fits_[0].record.get("log_columns", ())]
+        if logs:
+            notes.append(f"Seen on a logarithmic scale as well, because the evidence is for it: {listed(logs)}.")
         gaps = [f"{line.column} ({line.gaps})" for line in self.encoder_.summary() if line.gaps and line.outputs]
         if gaps:
             notes.append(f"Gaps were filled with the usual value, and a column marks where they were: {listed(gaps)}.")

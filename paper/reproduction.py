@@ -86,10 +86,10 @@ PARTS: tuple[Part, ...] = (
     *(Part(("svgp",), "linear", size) for size in (64, 32)),
     *(Part(("bsgd",), "gaussian", size, _FOUR, splits=3) for size in (64, 32, 16)),
     Part(("scgd",), "gaussian", 16, _FOUR, splits=3),
+    *(Part(("minimax",), "linear", size) for size in (64, 32)),
     # Ours with the same optimizer and number of epochs, and with its own optimizer.
     *(Part(("lagged",), "linear", size) for size in (128, 32)),
     Part(("lagged",), "linear", 32, settings=OWN, rates=(1e-3,)),
-    *(Part(("minimax",), "linear", size) for size in (64, 32)),
     *(Part(("scgd",), "gaussian", size, _FOUR, splits=3) for size in (32, 64)),
     *(Part(("minimax-stable",), "linear", size) for size in (128, 32)),
     Part(("svgp",), "gaussian", 64, _FOUR, splits=3),

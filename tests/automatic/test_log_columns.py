@@ -144,6 +144,6 @@ def test_models_without_rows_use_it_and_hold_none():
 def test_the_regressor_shows_it():
     table = dict(zip(("hour", "income", "balance"), made(100, 0)[0].T, strict=True)) | {"spent": made(100, 0)[1]}
     notes = TableRegressor(effort="low", random_state=0).fit(table, target="spent").notes_
-    assert "Seen on a logarithmic scale as well, because the evidence is for it: income, balance." in notes
+    assert "Seen on a logarithmic scale as well, because the evidence is for it: 'income', 'balance'." in notes
     regressor = GPRegressor(effort="low", random_state=0).fit(*made(100, 0))
     assert regressor.training_summary_["fits"][0]["log_columns"] == [1, 2]

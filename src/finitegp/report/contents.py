@@ -74,15 +74,7 @@ class Checkup:
 
 @dataclass(frozen=True, eq=False)
 class HeldOutPoints:
-    """A reproducible sample of held-out rows for the chart of predictions.
-
-    Attributes:
-        targets: What was observed.
-        mean: What was predicted.
-        low: The lower end of the 90 % interval.
-        high: The upper end.
-        total: How many held-out rows there are.
-    """
+    """A reproducible sample of the ``total`` held-out rows for the chart of predictions, with 90 % intervals."""
 
     targets: Array
     mean: Array
@@ -126,14 +118,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a training curve.
-
-    Attributes:
-        panel: Which chart it belongs to, such as ``"noise variance"``.
-        name: Of the line.
-        epochs: Where it was measured.
-        values: What was measured.
-    """
+    """One line of a training curve, in the chart ``panel``, such as ``"noise variance"``."""
 
     panel: str
     name: str
@@ -211,11 +196,8 @@ class ResidualPanel:
 class Importance:
     """The effect of shuffling one input on the held-out error.
 
-    Attributes:
-        name: Of the input.
-        increase: Mean increase of the RMSE over the shuffles.
-        spread: Its standard deviation over the shuffles.
-        error: Its standard error, from how much it differs between held-out rows.
+    ``increase`` of the RMSE is the mean over the shuffles and ``spread`` their standard deviation; ``error`` is its
+    standard error, from how much it differs between held-out rows.
     """
 
     name: str
@@ -226,15 +208,10 @@ class Importance:
 
 @dataclass(frozen=True)
 class ImportanceTable:
-    """Permutation importance of the inputs, largest first.
+    """Permutation importance of the inputs, largest first, from ``repeats`` shuffles of each.
 
-    Attributes:
-        entries: The inputs that were measured.
-        rows: Held-out rows used.
-        rows_of: Held-out rows there are.
-        inputs_of: Inputs there are; more than ``entries`` if a quick look left the others out.
-        repeats: Shuffles of each input.
-        base_rmse: The RMSE of these rows without shuffling.
+    ``rows`` of ``rows_of`` held-out rows were used. ``entries`` are fewer than ``inputs_of`` where a quick look left
+    the others out. ``base_rmse`` is the RMSE of these rows without shuffling.
     """
 
     entries: list[Importance]

@@ -190,17 +190,9 @@ def importance_figure(found: ImportanceTable) -> Figure:
     return Figure("importance", chart, table, {"drawn": len(entries)})
 
 
-def residual_figure(panel: ResidualPanel, number: int) -> Figure:
-    """Standardized residuals against one input, with local means."""
-    return _residuals(panel, f"residuals{number}", "", _SMALL)
-
-
-def level_figure(panel: ResidualPanel) -> Figure:
-    """Standardized residuals against the predicted mean."""
-    return _residuals(panel, "level", panel.name, {"height": 372})
-
-
-def _residuals(panel: ResidualPanel, name: str, label: str, size: dict[str, Any]) -> Figure:
+def residual_figure(panel: ResidualPanel, name: str, *, label: str = "", height: int | None = None) -> Figure:
+    """Standardized residuals against one input, or the predicted mean, with local means; small without a height."""
+    size: dict[str, Any] = _SMALL if height is None else {"height": height}
     if panel.categories is None:
         horizontal = Axis.around(panel.values, label)
     else:

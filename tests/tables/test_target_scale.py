@@ -26,6 +26,11 @@ def test_inverse_and_derivative(name):
     assert np.isinf(high) == (name == "identity")
 
 
+def test_what_is_plausible_of_targets_that_span_powers_of_ten():
+    assert TargetScale.fitted("log", np.array([0.01, 3.0, 1000.0])).plausible == pytest.approx((1e-7, 1999.99))
+    assert TargetScale.fitted("log", np.array([10.0, 12.0])).plausible == pytest.approx((100.0 / 12.0, 14.0))
+
+
 def test_yeo_johnson_is_that_of_scipy():
     targets = np.random.default_rng(0).lognormal(size=300)
     scale = TargetScale.fitted("yeo-johnson", targets)

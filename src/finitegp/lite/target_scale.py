@@ -31,8 +31,8 @@ class Scale:
         unit: What that function divides by.
         power: Its exponent, from 0 to 2: then every number is the image of a target.
         lowest: The smallest possible target; minus infinity if none is known.
-        plausible: The range of the fit's targets with as much again on each side, on this scale. Beyond it, an
-            exponential of an extrapolation is no mean that anyone means: means are taken with quantiles cut there.
+        plausible: The range of the fit's targets with as much again on each side, on this scale and on their own.
+            Beyond it, an exponential of an extrapolation is no mean that anyone means: quantiles are cut there for it.
     """
 
     name: str = "identity"

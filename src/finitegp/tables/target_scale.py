@@ -41,9 +41,13 @@ class TargetScale(Scale):
         scale = cls._fitted(name, targets)
         if name == "identity":
             return scale
-        values = scale.forward(np.array([targets.min(), targets.max()]))
-        low, high = scale.inverse(values + (values[1] - values[0]) * np.array([-1.0, 1.0])).tolist()
-        return replace(scale, plausible=(low, high))
+        ends = np.array([targets.min(), targets.max()])
+        # As much again on each side, of what they span on this scale and of what they span themselves: logarithms that
+        # span six powers of ten would allow for six more.
+        values = scale.forward(ends)
+        low, high = scale.inverse(values + np.ptp(values) * np.array([-1.0, 1.0]))
+        low, high = max(float(low), ends[0] - np.ptp(ends)), min(float(high), ends[1] + np.ptp(ends))
+        return replace(scale, plausible=(float(low), float(high)))
 
     @classmethod
     def _fitted(cls, name: str, targets: Array) -> TargetScale:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .component import Component, ErrorTail
+from .component import Component
+from .error_tail import with_tails
 from .extrapolation import ExcessVariance
 from .predictive import Prediction, StudentMixture, variance_of_student
 from .spread import SpreadModel
@@ -97,29 +98,6 @@ def widened(mixture: StudentMixture, variance: Array) -> StudentMixture:
 def noise_part(weights: Array, squares: Array, noises: Array) -> Array:
     """``(rows,)`` of the squared scales of all components, the part that is noise."""
     return np.asarray((weights @ noises) / (weights @ squares))
-
-
-def with_tails(mixture: StudentMixture, tails: Sequence[ErrorTail | None], noise_parts: Array) -> StudentMixture:
-    """The mixture in which each component has the tail of that place: those of tails follow the others.
-
-    ``noise_parts``, ``(components, rows)``, are those of the squared scales: see ``ErrorTail``.
-    """
-    own = [number for number, tail in enumerate(tails) if tail is not None]
-    if not own:
-        return mixture
-    found = np.array([ErrorTail(0.0, 1.0) if tail is None else tail for tail in tails])
-    shares, factors, freedoms, offsets, main_factors, least = found.T[:, :, None]
-    weights, means, scales = mixture.weights, mixture.means, mixture.scales
-    parts = np.where(least > 0.0, np.minimum(noise_parts / np.maximum(least, 1e-300), 1.0), 1.0)
-    near, far = (np.sqrt(parts * np.square(each) + 1.0 - parts) * scales for each in (main_factors, factors))
-    away = offsets * np.sqrt(parts) * scales
-    tailed = np.broadcast_to(freedoms[own], (len(own), mixture.degrees_of_freedom.shape[1]))
-    return StudentMixture(
-        np.concatenate([(1.0 - shares[:, 0]) * weights, shares[own, 0] * weights[own]]),
-        np.concatenate([means - shares * away, (means + (1.0 - shares) * away)[own]]),
-        np.concatenate([near, far[own]]),
-        np.concatenate([mixture.degrees_of_freedom, tailed]),
-    )
 
 
 def _covariance(predicted: Sequence[Prediction], means: Array, weights: Array, factors: Array) -> Tensor | None:

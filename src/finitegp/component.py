@@ -4,48 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from .error_shape import GAUSSIAN, ErrorShape, Shape
+from .error_tail import ErrorTail
 from .likelihood import MarginalLikelihood, negative_log_marginal_likelihood
 from .model import FittedGP
 from .predictive import Prediction, variance_of_student
 
 Array = npt.NDArray[np.float64]
-
-
-class ErrorTail(NamedTuple):
-    """A share of errors with another scale and, where errors are skewed, another centre.
-
-    Left-out rows show the errors of noise and function together. Where noise has a smaller part in the variance than in
-    nearly all of them, as in a gap, what the function adds is symmetric: with r times the least part that was seen, the
-    centres are multiplied by the root of r, and a factor f on the scale becomes r f^2 + 1 - r on its square.
-
-    Attributes:
-        share: Of all errors.
-        factor: On the scale, for this share.
-        degrees_of_freedom: Of their Student's t; infinite for a Gaussian.
-        offset: Their centre minus that of the others, in scales; the mean of all stays what it is.
-        main_factor: On the scale, for the others.
-        least_part: Of noise in the variance of rows that show these errors; zero if that makes no difference.
-    """
-
-    share: float
-    factor: float
-    degrees_of_freedom: float = math.inf
-    offset: float = 0.0
-    main_factor: float = 1.0
-    least_part: float = 0.0
-
-    def error_variance(self, degrees_of_freedom: float) -> float:
-        """The variance of all errors in squared scales, given the degrees of freedom of the others."""
-        main, own = variance_of_student(np.array([degrees_of_freedom, self.degrees_of_freedom]))
-        between = self.share * (1.0 - self.share) * self.offset**2
-        return float((1.0 - self.share) * self.main_factor**2 * main + self.share * self.factor**2 * own + between)
 
 
 @dataclass(frozen=True, eq=False)

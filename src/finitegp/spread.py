@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from .component import ErrorTail
+from .error_tail import ErrorTail
 from .model import FittedGP
 
 Array = npt.NDArray[np.float64]

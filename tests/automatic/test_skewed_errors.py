@@ -11,7 +11,7 @@ from scipy import integrate, optimize, stats
 
 from finitegp.automatic import fit_auto
 from finitegp.automatic.skewed_errors import SkewedErrors, choose_skew, fit_skew
-from finitegp.combination import with_tails
+from finitegp.error_tail import with_tails
 from finitegp.lite import load
 from finitegp.persistence import load_fit, save_fit
 from finitegp.predictive import StudentMixture

@@ -24,13 +24,8 @@ from .calibration import HeldOut, LeftOut, calibrate
 from .ensemble import Ensemble, train_ensemble, trains_long
 from .joined import make_joined_model, with_prior
 from .noise_networks import fit_noise_networks, log_noise_scale
-from .settings import AutoSettings
+from .settings import EXACT_PASS_SHARES, AutoSettings
 from .table import Array, Table
-
-# The rows in memory are summed in this number of shares, whatever the number of threads.
-SHARES = 2
-# Features of the kernel beside the networks: with many columns, fewer, and there is less to gain from them.
-_MANY_COLUMNS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +110,7 @@ def _fit(
         everything = merged.source() if whole else everything
     rng = np.random.default_rng(seed + 1)
     used = min(len(sample), settings.max_sample)
-    count = count_validation(used, settings)
+    count = settings.count_validation(used)
     validation, training = sample.between(0, count), sample.between(count, used)
     side_by_side = may_use_all_cores and threads > 1
     processes = side_by_side and trains_long(len(training), settings)
@@ -151,7 +146,7 @@ def _fit(
     stages.finish("noise")
     effects, factors, excess = extrapolated()
     stages.finish("effects")
-    num_fourier = count_fourier(training.inputs.shape[1], settings)
+    num_fourier = settings.count_fourier(training.inputs.shape[1])
     model, blocks = make_joined_model(ensemble.feature_maps(), effects, num_fourier, noise, seed=seed)
     model.to(exact_device(device))
     held_out, held_out_sums = _look_at(model, validation, excess, trees, settings.chunk_size)
@@ -182,17 +177,6 @@ def _fit(
     excess = replace(excess, nearness=calibration.nearness)
     trees = replace(trees, weight=calibration.tree_weight) if trees is not None and calibration.tree_weight else None
     return LargeTableFit(fitted, excess, calibration.error_shape, trees, calibration.scores, record)
-
-
-def count_fourier(columns: int, settings: AutoSettings) -> int:
-    """Fourier features beside the networks."""
-    wanted = settings.fourier_features
-    return wanted if columns <= _MANY_COLUMNS else max(4, wanted // 8 * 4)
-
-
-def count_validation(rows: int, settings: AutoSettings) -> int:
-    """Rows of a sample that are set aside."""
-    return min(max(1, int(settings.validation_fraction * rows)), settings.max_validation_rows)
 
 
 class _Stages:
@@ -272,14 +256,15 @@ def _sum_rows(model: FeatureGP, everything: Source, threads: int, ranks: Ranks) 
         return model.statistics(ranks.shard(everything))
     exact = model.exact_copy()
     if everything.can_take:
-        jobs = [(everything, Share(number, SHARES)) for number in range(SHARES)]
+        jobs = [(everything, Share(number, EXACT_PASS_SHARES)) for number in range(EXACT_PASS_SHARES)]
         shares = list(in_parallel(lambda source, share: exact.sum_rows(source, share=share), jobs, threads))
     else:
-        shares, frozen = [RunningSums() for _ in range(SHARES)], [exact.freeze() for _ in range(SHARES)]
+        shares = [RunningSums() for _ in range(EXACT_PASS_SHARES)]
+        frozen = [exact.freeze() for _ in range(EXACT_PASS_SHARES)]
         in_turn(
             lambda rows, number: exact.add_rows(shares[number], rows, frozen[number]),
             everything,
-            SHARES,
+            EXACT_PASS_SHARES,
             threads=threads > 1,
         )
     found = [sums for sums in shares if not sums.is_empty]

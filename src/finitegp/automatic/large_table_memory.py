@@ -19,9 +19,8 @@ from ..trees import mask_bytes
 from .boosting import boosting_bytes, tree_bytes
 from .ensemble import LARGEST_GROUP, embedding_shape, fold_size
 from .lagged_training import BLOCK
-from .large_table import SHARES, count_fourier, count_validation
 from .noise_networks import BATCH_SIZE, FREQUENCIES, HIDDEN
-from .settings import AutoSettings
+from .settings import EXACT_PASS_SHARES, AutoSettings
 
 # What is tried, best first: shares of the sample, and rows set aside.
 _SHARES_OF_SAMPLE = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03, 0.02, 0.01)
@@ -71,7 +70,7 @@ class LargeTableSetting:
     def num_features(self) -> int:
         """Of all networks, the Fourier kernel and the line."""
         networks = self.settings.members * self.settings.hidden[-1]
-        return networks + count_fourier(self.columns, self.settings) + self.columns + 1
+        return networks + self.settings.count_fourier(self.columns) + self.columns + 1
 
     def describe(self) -> str:
         """The setting in a line."""
@@ -110,7 +109,7 @@ def _candidates(wanted: LargeTableSetting) -> Iterator[LargeTableSetting]:
             if sample < fewest:
                 break
             settings = model if share == 1.0 else replace(model, max_sample=sample)
-            set_aside = count_validation(sample, settings)
+            set_aside = settings.count_validation(sample)
             yield replace(wanted, settings=settings)
             for rows in _VALIDATION_ROWS if last else _VALIDATION_ROWS[:2]:
                 if rows < set_aside:
@@ -182,7 +181,7 @@ def _networks(phase: str, fit: LargeTableSetting) -> Item:
 
 def _training(fit: LargeTableSetting) -> Iterator[Item]:
     s, p = fit.settings, fit.columns
-    rows, group = fit.sample - count_validation(fit.sample, s), LARGEST_GROUP
+    rows, group = fit.sample - s.count_validation(fit.sample), LARGEST_GROUP
     groups = min(fit.threads, -(-s.members // group))
     at_once, width = groups * group, s.hidden[-1]
     for phase in ("training: step", "training: refresh", "training: sums"):
@@ -211,7 +210,7 @@ def _training(fit: LargeTableSetting) -> Iterator[Item]:
 
 
 def _trees(fit: LargeTableSetting) -> Iterator[Item]:
-    rows, held_out = fit.sample - count_validation(fit.sample, fit.settings), count_validation(fit.sample, fit.settings)
+    rows, held_out = fit.sample - fit.settings.count_validation(fit.sample), fit.settings.count_validation(fit.sample)
     yield _networks("trees", fit)
     yield _folds("trees", fit)
     growing = boosting_bytes(rows, fit.columns, fit.settings.trees) + 16 * held_out
@@ -238,7 +237,7 @@ def _folds(phase: str, fit: LargeTableSetting) -> Item:
 
 
 def _left_out(fit: LargeTableSetting) -> int:
-    rows = fit.sample - count_validation(fit.sample, fit.settings)
+    rows = fit.sample - fit.settings.count_validation(fit.sample)
     return int(fit.settings.members * fold_size(rows, fit.settings.members))
 
 
@@ -261,7 +260,7 @@ def _model(phase: str, fit: LargeTableSetting, copies: int) -> Iterator[Item]:
     """The joined model in float64."""
     s, p = fit.settings, fit.columns
     noise = s.noise_networks * _noise_parameters(p) if s.input_noise else 0
-    numbers = s.members * _parameters(p, s) + noise + count_fourier(p, s) // 2 * p
+    numbers = s.members * _parameters(p, s) + noise + s.count_fourier(p) // 2 * p
     yield Item(phase, "model", copies * 8 * numbers)
     yield Item(phase, "work space of BLAS", 8 * _BLAS_PANEL_ROWS * fit.num_features)
 
@@ -271,18 +270,18 @@ def _matrix(fit: LargeTableSetting) -> int:
 
 
 def _held_out(phase: str, fit: LargeTableSetting) -> Iterator[Item]:
-    rows = count_validation(fit.sample, fit.settings)
+    rows = fit.settings.count_validation(fit.sample)
     yield _networks(phase, fit)
     yield _folds(phase, fit)
     yield Item(phase, "features of rows set aside", 8 * rows * fit.num_features)
 
 
 def _exact_pass(fit: LargeTableSetting) -> Iterator[Item]:
-    chunk, at_once = fit.settings.chunk_size, min(fit.threads, SHARES)
+    chunk, at_once = fit.settings.chunk_size, min(fit.threads, EXACT_PASS_SHARES)
     yield from _held_out("exact pass", fit)
     yield from _model("exact pass", fit, 2)
     # Of rows set aside; of each share; and the first of these with its mirror image.
-    yield Item("exact pass", "sums", (2 + SHARES) * _matrix(fit))
+    yield Item("exact pass", "sums", (2 + EXACT_PASS_SHARES) * _matrix(fit))
     block = 8 * min(GRAM_BLOCK_ROWS, chunk) * fit.num_features
     yield Item("exact pass", "chunk in the features", at_once * (8 * chunk * _numbers_per_row(fit) + block))
     ahead = 1 if fit.in_order and fit.threads > 1 else 0
@@ -290,7 +289,7 @@ def _exact_pass(fit: LargeTableSetting) -> Iterator[Item]:
 
 
 def _calibration(fit: LargeTableSetting) -> Iterator[Item]:
-    rows = count_validation(fit.sample, fit.settings)
+    rows = fit.settings.count_validation(fit.sample)
     yield from _held_out("calibration", fit)
     yield from _model("calibration", fit, 2)
     yield Item("calibration", "sums, sums without rows set aside, scaled ones, factor", 5 * _matrix(fit))

@@ -18,10 +18,8 @@ from .batched import BatchedNetworks
 from .ensemble import RACERS, fold_size, make_network, split_members, trains_long
 from .kernels import FORMS
 from .lagged_training import BLOCK, LaggedHeads, count_steps
-from .large_table import count_fourier, count_validation
 from .noise_networks import BATCH_SIZE, make_noise_network
-from .settings import AutoSettings
-from .small_table import ENOUGH_JUDGES
+from .settings import ENOUGH_JUDGES, AutoSettings
 
 # Threads wait for each other between small operations; processes hardly, but they have to start.
 _THREADS_LOSE, _PROCESSES_LOSE, _START = 1.5, 1.1, 3.0
@@ -141,7 +139,7 @@ def _of_trees(trees: int, rows: int, columns: int) -> float:
 def _of_networks(work: Work, speed: float) -> float:
     settings, threads = work.settings, min(work.threads, 2) if work.device.type == "cpu" else 1
     sample = min(work.rows, settings.max_sample)
-    aside = count_validation(sample, settings)
+    aside = settings.count_validation(sample)
     training = sample - aside
     steps = count_steps(int(training - fold_size(training, settings.members)), settings)
     long = trains_long(training, settings)
@@ -156,7 +154,7 @@ def _of_networks(work: Work, speed: float) -> float:
     noise_step = _timed_noise_step(work.columns, work.device)
     noise = _in_rounds([noise_step] * settings.noise_networks, threads) * settings.noise_steps
     # At the processor's speed, also where a device does these parts.
-    features = settings.members * settings.hidden[-1] + count_fourier(work.columns, settings) + work.columns + 1
+    features = settings.members * settings.hidden[-1] + settings.count_fourier(work.columns) + work.columns + 1
     row = timed[1] / settings.batch_size * settings.members + 0.7 * features**2 / speed
     side_by_side = work.may_use_all_cores and threads > 1
     calibration = _PLACES * (0.7 * features**3 + aside * features**2) / speed / (1.6 if side_by_side else 1.0)

@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+# Rows that are in memory are summed in this number of shares, whatever the number of threads.
+EXACT_PASS_SHARES = 2
+# With at least this number of rows that hyperparameters were not learned from, these alone judge, without refits.
+ENOUGH_JUDGES = 1000
+_MANY_COLUMNS = 64
+
 
 @dataclass(frozen=True)
 class AutoSettings:
@@ -99,6 +105,14 @@ class AutoSettings:
     def trees_beside_kernels(self) -> int:
         """The most trees of a small table, which has fewer rows, and one fit for each fold."""
         return self.trees // 2
+
+    def count_fourier(self, columns: int) -> int:
+        """Fourier features beside the networks; with many columns fewer, and there is less to gain from them."""
+        return self.fourier_features if columns <= _MANY_COLUMNS else max(4, self.fourier_features // 8 * 4)
+
+    def count_validation(self, rows: int) -> int:
+        """Rows of a sample that are set aside."""
+        return min(max(1, int(self.validation_fraction * rows)), self.max_validation_rows)
 
     def with_changes(self, changes: Mapping[str, object]) -> AutoSettings:
         """The same settings with some changed by name; an unknown name is an error."""

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..combination import with_tails
-from ..component import ErrorTail
+from ..error_tail import ErrorTail, with_tails
 from ..predictive import StudentMixture, log_student
 from .table import Array
 

@@ -23,6 +23,7 @@ from .atoms import dithered
 from .boosting import CrossFittedTrees, cross_fit_trees
 from .copies_and_outliers import Groups, are_copies, equal_rows, gross_outliers
 from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel, landmark_rows
+from .settings import ENOUGH_JUDGES
 from .skewed_errors import SkewedErrors, choose_skew
 from .stacking import fit_spread, stack_kernels, stack_with_trees
 from .table import Table, with_score
@@ -30,8 +31,6 @@ from .table import Table, with_score
 # Factors on variances from hundreds of rows and from twice as many differ by a tenth or two where both are right.
 _SAME_SCALE = 2.0
 _FEWEST_FOR_FOLDS = 5
-# With at least this number of rows that hyperparameters were not learned from, these alone judge, without refits.
-ENOUGH_JUDGES = 1000
 _FEWEST_FOR_OUTLIERS = 8
 _FEWEST_FOR_SPREAD, _FEWEST_FOR_TREES = 40, 25
 # Of left-out rows, which have at least the part of noise that this quantile has.

@@ -16,10 +16,11 @@ import torch
 from torch import nn
 
 from .. import __version__
-from ..component import Component, ErrorTail, student_component
+from ..component import Component, student_component
 from ..conformal import ConformalScores
 from ..data.scaling import LogScales, Standardizer
 from ..error_shape import ErrorShape
+from ..error_tail import ErrorTail
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
 from ..lite.container import Header, inside

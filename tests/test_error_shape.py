@@ -95,6 +95,7 @@ def fitted(heavy):
     return GPRegressor(effort="low", random_state=0).fit(*heavy[0])
 
 
+@pytest.mark.slow
 def test_a_fit_to_heavy_tails_has_calibrated_intervals_in_the_middle_too(heavy, fitted):
     inputs, targets = heavy[1]
     heaviest = max(fitted.fits_[0].components, key=lambda component: component.weight)

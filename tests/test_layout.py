@@ -109,6 +109,7 @@ def test_every_public_name_is_there():
         finitegp.nothing  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_test_file_that_cannot_be_imported_is_an_error(tmp_path):
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_broken.py").write_text("import no_such_module\n\n\ndef test_nothing():\n    pass\n")

@@ -349,6 +349,7 @@ def test_outcomes_are_told_apart():
     assert judged(Case("named", lambda: int("x"), named=("literal",)))[0] == "refused"
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_campaign(kit):
     for name, cases in parts(kit, 0.012, seed=17):
         if name == "kills at the start":

@@ -144,6 +144,7 @@ def test_a_fit_on_a_device_goes_on_there(path, stop_after):
     assert np.array_equal(predict(found), expected)
 
 
+@pytest.mark.slow
 def test_a_time_budget_is_not_chosen_anew(path, stop_after, monkeypatch):
     def fit():
         options = {"learning_rows": 200, "input_noise": False}

@@ -77,6 +77,7 @@ def test_reaches_the_full_batch_optimum(name, batch_size):
     assert -1e-4 <= gap_after_training(name, batch_size) <= GAPS[name]
 
 
+@pytest.mark.slow
 def test_bsgd_does_not_at_small_batches():
     """The paper's point: the gap of the biased gradient grows as batches shrink, that of the unbiased one does not."""
     small, large = (gap_after_training("bsgd", batch_size) for batch_size in (4, 64))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from finitegp import TableRegressor
 from finitegp.automatic.atoms import atom, dithered
@@ -40,6 +41,7 @@ def test_rows_in_an_atom_get_errors_like_those_of_the_others():
     assert dithered(smooth, seed=0) is smooth
 
 
+@pytest.mark.slow
 def test_rows_that_are_certain_do_not_spoil_what_is_claimed_of_others():
     """Noise that went to zero claimed a density of a thousand at zero, with an error of all others that was larger."""
     new = batters(1000, 11)

@@ -163,6 +163,7 @@ def test_of_two_members_one_can_have_gone_astray():
     assert ensemble._failed(members, found.clip, validation, plain, found.device) == [1]
 
 
+@pytest.mark.slow
 def test_processes_find_what_threads_find(monkeypatch):
     monkeypatch.setattr(ensemble, "_MANY_STEPS", 0)  # long training: one member for each process
     table, validation = make_table(), make_table(VALIDATION, seed=9)

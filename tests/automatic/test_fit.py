@@ -84,6 +84,7 @@ def test_closing_pass_takes_in_the_rows_set_aside(network_fit):
     assert not network_fit.keeps_rows
 
 
+@pytest.mark.slow
 def test_conformal_intervals_cover_where_the_gaussian_does_not():
     generator = np.random.default_rng(0)
     inputs = generator.uniform(-2, 2, size=(3000, 1))

@@ -88,6 +88,7 @@ def test_a_target_that_grows_with_the_column_stays_within_its_error_bars():
         assert (outside[:, 0] > 1.0).all()
 
 
+@pytest.mark.slow
 def test_the_fit_gains_by_it(fit):
     inputs, targets = made(1000, 1)
     assert fit.record["log_columns"] == [1, 2]

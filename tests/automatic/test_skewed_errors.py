@@ -103,6 +103,7 @@ def test_it_is_chosen_for_skewed_errors_only():
     assert choose_skew(one.take(slice(0, 30)), random.exponential(size=30) - 1.0, np.ones(30)) is None
 
 
+@pytest.mark.slow
 def test_a_fit_of_skewed_rows_gains_by_it(skewed):
     inputs, targets = made(2000, 1)
     assert skewed.record["skewed_errors"]["share"] > 0.0

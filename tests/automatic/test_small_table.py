@@ -192,6 +192,7 @@ def test_threads_make_no_difference():
     np.testing.assert_array_equal(one.scales, two.scales)
 
 
+@pytest.mark.slow
 def test_nothing_but_noise_has_one_spread_on_more_rows_too():
     """The mean of all other rows would tell what a row is, where there is nothing else to learn."""
     random = np.random.default_rng(0)
@@ -203,6 +204,7 @@ def test_nothing_but_noise_has_one_spread_on_more_rows_too():
     assert len(found.normal_scores) == 1100
 
 
+@pytest.mark.slow
 def test_weights_are_no_evidence_of_little_noise():
     random = np.random.default_rng(0)
     inputs, new = random.normal(size=(150, 2)), random.normal(size=(500, 2))

@@ -359,6 +359,7 @@ def test_what_is_no_time_is_a_usage_error(tmp_path):
     assert "must be a time such as 60s, 5min or 1h, but is 'soon'" in " ".join(done.output.replace("│", " ").split())
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(shop):
     """As with ``| head -1``."""
     command = [sys.executable, "-m", "finitegp", "predict", shop / "price.finitegp", shop / "new.csv", "-o", "-"]

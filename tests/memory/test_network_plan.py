@@ -240,6 +240,7 @@ print(*before, *huge_pages())
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="huge pages as Linux has them")
+@pytest.mark.slow
 def test_no_huge_pages_where_memory_counts():
     """With them the kernel fills the holes that freed memory has left."""
     done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)

@@ -122,6 +122,7 @@ def test_missing_package_names_the_extra():
         require("surely_no_such_package", "mlp")
 
 
+@pytest.mark.slow
 def test_import_needs_no_optional_package():
     packages = {package for package, _ in PACKAGES.values()}
     code = f"import sys, paper.peers; assert not {packages!r} & set(sys.modules)"

@@ -31,6 +31,25 @@ def test_what_is_plausible_of_targets_that_span_powers_of_ten():
     assert TargetScale.fitted("log", np.array([10.0, 12.0])).plausible == pytest.approx((100.0 / 12.0, 14.0))
 
 
+@pytest.mark.parametrize(("name", "sign"), [("log", 1.0), ("yeo-johnson", 1.0), ("yeo-johnson", -1.0)])
+def test_far_beyond_the_targets_of_the_fit_a_scale_is_linear(name, sign):
+    """There an exponential of an extrapolation was powers of ten away, and with it the ends of intervals."""
+    targets = sign * np.random.default_rng(0).lognormal(1.0, 0.8, size=200)
+    scale = TargetScale.fitted(name, targets)
+    end = scale.plausible[1 if sign > 0 else 0]
+    beyond = end + np.array([-1e-3, 0.0, 1.0, 10.0, 1e4]) * sign * np.ptp(targets)
+    values = scale.forward(beyond)
+    np.testing.assert_allclose(scale.inverse(values), beyond, rtol=1e-9)
+    step = 1e-4
+    slope = (scale.forward(beyond + step) - scale.forward(beyond - step)) / (2 * step)
+    np.testing.assert_allclose(scale.log_derivative(beyond), np.log(slope), atol=1e-5)  # no step at the bend either
+    np.testing.assert_allclose(scale.log_derivative(beyond[1:]), scale.log_derivative(beyond[1:2])[0], rtol=1e-12)
+    unbent = TargetScale(scale.name, scale.shift, scale.unit, scale.power, scale.lowest)
+    np.testing.assert_array_equal(scale.forward(targets), unbent.forward(targets))
+    far = scale.forward(np.array([end])) + sign * 20.0
+    assert abs(scale.inverse(far)[0]) < 1e-3 * abs(unbent.inverse(far)[0]) or name == "yeo-johnson"
+
+
 def test_yeo_johnson_is_that_of_scipy():
     targets = np.random.default_rng(0).lognormal(size=300)
     scale = TargetScale.fitted("yeo-johnson", targets)

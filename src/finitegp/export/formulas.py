@@ -139,14 +139,26 @@ def _deviations(fit: Fit) -> dict[str, Value]:
 
 def _targets(values: Value, scale: Scale) -> Value:
     """:meth:`Scale.inverse`."""
+    low, high = scale.bends()
+    curved = values if math.isinf(low.value) else largest(values, low.value)
+    curved = curved if math.isinf(high.value) else smallest(curved, high.value)
+    targets = _inverse_curve(curved, scale)
+    if math.isfinite(low.value):
+        targets = targets + low.slope * smallest(values - low.value, 0.0)
+    if math.isfinite(high.value):
+        targets = targets + high.slope * largest(values - high.value, 0.0)
+    return targets if math.isinf(scale.lowest) else largest(targets, scale.lowest)
+
+
+def _inverse_curve(values: Value, scale: Scale) -> Value:
     if scale.name == "log":
-        values = apply("exp", values)
-    elif scale.name == "square root":
-        values = largest(values, 0.0).squared - scale.shift
-    elif scale.name == "yeo-johnson":
-        above = _growth(largest(values, 0.0), scale.power)
-        values = (above - _growth(largest(0.0 - values, 0.0), 2.0 - scale.power)) * scale.unit + scale.shift
-    return values if math.isinf(scale.lowest) else largest(values, scale.lowest)
+        return apply("exp", values)
+    if scale.name == "square root":
+        return largest(values, 0.0).squared - scale.shift
+    if scale.name == "identity":
+        return values
+    above = _growth(largest(values, 0.0), scale.power)
+    return (above - _growth(largest(0.0 - values, 0.0), 2.0 - scale.power)) * scale.unit + scale.shift
 
 
 def _growth(values: Value, power: float) -> Value:

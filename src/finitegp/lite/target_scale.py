@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,14 @@ NODE_WEIGHTS: tuple[float, ...] = tuple(float(weight) for weight in _WEIGHTS[_NO
 SCALES = ("identity", "log", "square root", "yeo-johnson")
 
 
+class Bend(NamedTuple):
+    """Where a scale becomes linear: a target, its value, and targets per value beyond."""
+
+    target: float
+    value: float
+    slope: float
+
+
 @dataclass(frozen=True)
 class Scale:
     """A rising function of the target, such as its logarithm.
@@ -32,7 +40,8 @@ class Scale:
         power: Its exponent, from 0 to 2: then every number is the image of a target.
         lowest: The smallest possible target; minus infinity if none is known.
         plausible: The range of the fit's targets with as much again on each side, on this scale and on their own.
-            Beyond it, an exponential of an extrapolation is no mean that anyone means: quantiles are cut there for it.
+            Beyond it, targets that would grow ever faster with values of this scale grow linearly: an exponential of an
+            extrapolation with heavy tails is no amount that anyone means. And means are taken inside of it.
     """
 
     name: str = "identity"
@@ -67,6 +76,45 @@ class Scale:
 
     def forward(self, targets: Array) -> Array:
         """Targets on the scale of the model; minus infinity or NaN where one is impossible."""
+        low, high = self.bends()
+        values = self._curve(np.clip(targets, low.target, high.target))
+        if math.isfinite(low.target):
+            values = values + np.minimum(targets - low.target, 0.0) / low.slope
+        if math.isfinite(high.target):
+            values = values + np.maximum(targets - high.target, 0.0) / high.slope
+        return values
+
+    def inverse(self, values: Array) -> Array:
+        """Targets; where a value lies beyond the smallest possible target, that."""
+        low, high = self.bends()
+        targets = self._inverse_curve(np.clip(values, low.value, high.value))
+        if math.isfinite(low.target):
+            targets = targets + np.minimum(values - low.value, 0.0) * low.slope
+        if math.isfinite(high.target):
+            targets = targets + np.maximum(values - high.value, 0.0) * high.slope
+        return np.maximum(targets, self.lowest)
+
+    def log_derivative(self, targets: Array) -> Array:
+        """The logarithm of the derivative of `forward`, which a density is multiplied by."""
+        low, high = self.bends()
+        return self._log_slope(np.clip(targets, low.target, high.target))
+
+    def bends(self) -> tuple[Bend, Bend]:
+        """Below and above which targets are a linear function of values; infinite where there is none."""
+        low, high = Bend(-math.inf, -math.inf, 1.0), Bend(math.inf, math.inf, 1.0)
+        if self.name == "log" or (self.name == "yeo-johnson" and self.power < 1.0):
+            high = self._bend(self.plausible[1], high)
+        elif self.name == "yeo-johnson" and self.power > 1.0:
+            low = self._bend(self.plausible[0], low)
+        return low, high
+
+    def _bend(self, target: float, none: Bend) -> Bend:
+        if not math.isfinite(target):
+            return none
+        place = np.array([target])
+        return Bend(target, float(self._curve(place)[0]), math.exp(-float(self._log_slope(place)[0])))
+
+    def _curve(self, targets: Array) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.name == "log":
                 return np.log(targets)
@@ -78,19 +126,29 @@ class Scale:
         above, below = np.log1p(np.maximum(values, 0.0)), np.log1p(np.maximum(-values, 0.0))
         return np.where(values >= 0.0, _box_cox(above, self.power), -_box_cox(below, 2.0 - self.power))
 
-    def inverse(self, values: Array) -> Array:
-        """Targets; where a value lies beyond the smallest possible target, that."""
-        targets = values
+    def _inverse_curve(self, values: Array) -> Array:
         if self.name == "log":
             with np.errstate(over="ignore"):
-                targets = np.exp(values)
-        elif self.name == "square root":
-            targets = np.square(np.maximum(values, 0.0)) - self.shift
-        elif self.name == "yeo-johnson":
-            above = np.expm1(_inverse_box_cox(np.maximum(values, 0.0), self.power))
-            below = -np.expm1(_inverse_box_cox(np.maximum(-values, 0.0), 2.0 - self.power))
-            targets = np.where(values >= 0.0, above, below) * self.unit + self.shift
-        return np.maximum(targets, self.lowest)
+                return np.exp(values)
+        if self.name == "square root":
+            return np.square(np.maximum(values, 0.0)) - self.shift
+        if self.name == "identity":
+            return values
+        above = np.expm1(_inverse_box_cox(np.maximum(values, 0.0), self.power))
+        below = -np.expm1(_inverse_box_cox(np.maximum(-values, 0.0), 2.0 - self.power))
+        return np.where(values >= 0.0, above, below) * self.unit + self.shift
+
+    def _log_slope(self, targets: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.name == "log":
+                return -np.log(targets)
+            if self.name == "square root":
+                return -0.5 * np.log(targets + self.shift) - math.log(2.0)
+        if self.name == "identity":
+            return np.zeros_like(targets)
+        standard = (targets - self.shift) / self.unit
+        exponent = np.where(standard >= 0, self.power - 1.0, 1.0 - self.power)
+        return exponent * np.log1p(np.abs(standard)) - math.log(self.unit)
 
     def moments(self, lower: Array, upper: Array) -> tuple[Array, Array]:
         """Mean and standard deviation in the target's units from the ends of intervals at ``COVERAGES``.

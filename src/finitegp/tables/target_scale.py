@@ -23,7 +23,7 @@ _CLEAR_ERRORS, _CLEAR_NATS = 2.0, 0.01
 
 
 class TargetScale(Scale):
-    """A :class:`~finitegp.lite.target_scale.Scale` that is found from targets, with what densities need of it.
+    """A :class:`~finitegp.lite.target_scale.Scale` that is found from targets.
 
     Example:
         >>> scale = TargetScale.fitted("log", np.array([1.0, 10.0]))
@@ -80,19 +80,6 @@ class TargetScale(Scale):
         unit = float(np.subtract(*np.quantile(targets, [0.75, 0.25]))) or float(targets.std()) or 1.0
         power = float(np.clip(stats.yeojohnson_normmax((targets - middle) / unit), 0.0, 2.0))
         return cls("yeo-johnson", middle, unit, power, lowest)
-
-    def log_derivative(self, targets: Array) -> Array:
-        """The logarithm of the derivative of `forward`, which a density is multiplied by."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if self.name == "log":
-                return -np.log(targets)
-            if self.name == "square root":
-                return -0.5 * np.log(targets + self.shift) - math.log(2.0)
-        if self.name == "yeo-johnson":
-            standard = (targets - self.shift) / self.unit
-            exponent = np.where(standard >= 0, self.power - 1.0, 1.0 - self.power)
-            return exponent * np.log1p(np.abs(standard)) - math.log(self.unit)
-        return np.zeros_like(targets)
 
     def to_dict(self) -> dict[str, object]:
         """The scale in types that JSON has."""

@@ -106,6 +106,24 @@ def methods(kernel: str, batch_size: int) -> dict[str, Step]:
     return found
 
 
+def arithmetic(
+    method: str, batch_size: int, *, hidden: int = 128, features: int = 128, block: int = 20
+) -> float | None:
+    """Multiply-adds of one step with the linear kernel over those of a plain one, float64 counted twice, if known.
+
+    What no implementation can leave out: the network's two passes; the features times the inverse (``b d^2``); the
+    symmetric sums of the batch (``b d^2 / 2``) and a Cholesky factor with its inverse (``d^3 / 2``), both in float64.
+    """
+    forward = batch_size * (INPUTS * hidden + hidden * features)
+    plain = 2 * forward + batch_size * hidden * features
+    factors = {"plain network": None, "Lagged": 1.0 / block, "SCGD": 1.0}
+    if method not in factors:
+        return None
+    per_step = factors[method]
+    extra = 0.0 if per_step is None else 2.0 * batch_size * features**2 + per_step * features**3
+    return (plain + extra) / plain
+
+
 def measure(kernel: str, batch_size: int, rounds: int) -> list[dict]:
     steps = methods(kernel, batch_size)
     # Slow steps are measured over fewer, and never over less than one refresh of Lagged.

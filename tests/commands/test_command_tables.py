@@ -81,6 +81,22 @@ def test_predict_to_other_kinds_and_only_some_columns(here, shop):
     assert "did you mean 'zip'?" in result.stderr
 
 
+def test_what_is_outside_is_written_for_each_row(here, quick_effort):
+    rows = [f"{width / 7},{'ab'[width % 2]},{3.0 * width + width % 3}" for width in range(60)]
+    (here / "t.csv").write_text("\n".join(["width,cut,price", *rows]) + "\n")
+    fit("-o", "m.finitegp")
+    (here / "n.csv").write_text("width,cut\n2,a\n50,z\n")
+    run("predict", "m.finitegp", "n.csv", "-o", "out.csv", "--outside")
+    run("predict", "m.finitegp", "n.csv", "-o", "out.parquet", "--outside")
+    written = (here / "out.csv").read_text().splitlines()
+    assert written[0].endswith(",price_upper,price_outside")
+    inside, outside = (line.rpartition(",")[2] for line in written[1:])
+    assert inside == ""
+    assert outside.startswith("cut: new; width: ")
+    assert float(outside.rpartition(" ")[2]) > 5.0
+    assert pq.read_table("out.parquet")["price_outside"].to_pylist() == [inside, outside]
+
+
 def test_pipes(here, shop):
     text = (shop / "new.csv").read_bytes()
     run("predict", shop / "price.finitegp", shop / "new.csv", "-o", "file.csv")

@@ -12,7 +12,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import DotProduct, WhiteKernel
 from torch import nn
 
-from finitegp.errors import NumericalError
+from finitegp.errors import DataError, NumericalError
 
 # Predictions
 
@@ -29,6 +29,19 @@ def test_interval_covers_and_std_includes_the_noise(fitted):
         lower, upper = fitted.predict_interval(inputs, coverage=coverage)
         assert np.mean((lower < targets) & (targets < upper)) == pytest.approx(coverage, abs=0.06)
     assert np.all((lower < mean) & (mean < upper))
+
+
+def test_what_is_outside_is_known(fitted, rows):
+    inputs, _ = rows
+    assert not fitted.outside(inputs).any()
+    far = inputs[:3].copy()
+    far[1, 0] = inputs[:, 0].max() + 4.0 * inputs[:, 0].std()
+    found = fitted.outside(far)
+    assert found.shape == far.shape
+    assert found[1, 0] == pytest.approx(4.0, rel=0.05)
+    assert np.count_nonzero(found) == 1
+    with pytest.raises(DataError, match="without a feature_map"):
+        quick_network(epochs=1).fit(*rows).outside(inputs)
 
 
 def test_conformal_intervals_cover(fitted, rows):

@@ -174,6 +174,27 @@ def test_values_outside_of_the_fit_are_told(frame, model):
         model.predict(frame.assign(day="1.1.2100"))
 
 
+def test_what_is_outside_is_known_for_each_row_and_column():
+    table = make_frame(60).drop(columns="day").assign(same=1.0)
+    model = TableRegressor(effort="low", random_state=0).fit(table, target="price")
+    assert model.feature_names_in_.tolist() == ["size", "cut", "same"]
+    assert not model.outside(table).any()
+    new = table.head(4).assign(size=[3.0, 9.0, 3.0, -9.0], cut=["a", "b", "z", "z"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of just this
+        found = model.outside(new)
+    unit = table["size"].std(ddof=0)
+    low, high = ((table["size"].min() + 9.0) / unit, (9.0 - table["size"].max()) / unit)
+    np.testing.assert_allclose(found[[1, 3], 0], [high, low], rtol=0.02)  # a little less: neighbours are close by
+    np.testing.assert_array_equal(found[:, 1:], [[0.0, 0.0], [0.0, 0.0], [np.inf, 0.0], [np.inf, 0.0]])
+    assert found[[0, 2], 0].tolist() == [0.0, 0.0]
+    (chunk,) = model.predict_chunks(new, outside=True)
+    assert chunk.outside == ["", f"size: {found[1, 0]:.2g}", "cut: new", f"cut: new; size: {found[3, 0]:.2g}"]
+    assert next(model.predict_chunks(new)).outside is None
+    with pytest.raises(DataError, match="after automatic fits only"):
+        linear().fit(make_frame(), target="price").outside(make_frame())
+
+
 def test_many_equally_frequent_categories_are_learned():
     """Which ranks by frequency cannot do: they are in the order of the alphabet, whatever the effects."""
     random = np.random.default_rng(0)

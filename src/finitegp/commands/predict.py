@@ -76,6 +76,14 @@ def predict(
         list[str] | None,
         typer.Option("--keep", help="Write only this column beside the predictions; repeat for several."),
     ] = None,
+    outside: Annotated[
+        bool,
+        typer.Option(
+            "--outside",
+            help="Write one more column: which columns of a row lie outside of what the fit saw, and by how many "
+            "deviations.",
+        ),
+    ] = False,
     memory: Memory = None,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf8",
@@ -115,13 +123,13 @@ def predict(
             table = open_tables(tables, delimiter, encoding, loaded.reading_options | ON_DISK)
             _keep_to_budget(loaded.regressor_, budget, table, console, of_model=memory is None)
         prefix = loaded.target_ or "target"
-        added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper")]
+        added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper", *(["outside"] if outside else []))]
         check_columns(keep or [], table.column_names)
         taken = [name for name in added if name in (table.column_names if keep is None else keep)]
         if taken:
             raise DataError(f"The table has a column {taken[0]!r} already, which the predictions need: rename it.")
         found = TransformReport(source=table)
-        asked: dict[str, Any] = {"coverage": coverage, "method": interval, "report": found}
+        asked: dict[str, Any] = {"coverage": coverage, "method": interval, "report": found, "outside": outside}
         as_text = table.is_text and not output.name.lower().endswith((".parquet", ".pq"))
         write = _write_text if as_text else _write_typed
         write(_Predictions(loaded, table, added, keep, asked), output, force)
@@ -193,11 +201,14 @@ def _write_text(predictions: _Predictions, output: Path, force: bool) -> None:
             chunk = next(loaded.predict_chunks(_with_points(batch, table), **asked))
             figures = np.stack([chunk.mean, chunk.std, chunk.lower, chunk.upper], axis=1)
             columns = None if chosen is None else zip(*(batch.column(name).to_pylist() for name in chosen), strict=True)
+            outside = None if chunk.outside is None else iter(chunk.outside)
             for record, row in zip(records, figures.tolist(), strict=True):
                 own = record.text if columns is None else _joined(next(columns), delimiter)
                 numbers = delimiter.join(map(repr, row))
                 if loaded.decimal_sign != ".":  # as in the table, or a spreadsheet would read them as text
                     numbers = _joined([repr(number).replace(".", loaded.decimal_sign) for number in row], delimiter)
+                if outside is not None:
+                    numbers += delimiter + _joined([next(outside)], delimiter)
                 stream.write(f"{own}{delimiter}{numbers}{record.end or _NEW_LINE}")
 
 
@@ -243,11 +254,13 @@ def _write_typed(predictions: _Predictions, output: Path, force: bool) -> None:
 
     loaded, table, added, keep, asked = predictions
     kept = [field for field in table.schema if keep is None or field.name in keep]
-    schema = pa.schema([*kept, *(pa.field(name, pa.float64()) for name in added)])
+    kinds = [pa.float64()] * 4 + [pa.string()]
+    schema = pa.schema([*kept, *map(pa.field, added, kinds)])
     with table_writer(output, schema, overwrite=force) as writer:
         for rows, *figures in loaded.predict_chunks(table, **asked):
             own = [rows.column(field.name) for field in kept]
-            writer.write_batch(pa.RecordBatch.from_arrays([*own, *map(pa.array, figures)], schema=schema))
+            written = [pa.array(each) for each in figures if each is not None]
+            writer.write_batch(pa.RecordBatch.from_arrays([*own, *written], schema=schema))
 
 
 @contextmanager

@@ -268,6 +268,22 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             draws.append(fit.sample(inputs, n_samples, seed=int(random.randint(2**31 - 1))).T)
         return _join(draws, axis=1)
 
+    def outside(self, X: ArrayLike) -> Array:
+        """How far each value lies outside of what the fit saw, ``(rows, columns)``, in deviations of its column.
+
+        Zero inside of a column's range and, on large tables, outside of its gaps; infinite where a column that never
+        varied has another value. Error bars there grow with it.
+
+        Raises:
+            DataError: After a fit of a given feature map, which does not learn what was seen.
+        """
+        inputs = checked_inputs(self, X)
+        found = [fit.outside(inputs) for fit in self.fits_]
+        known = [each for each in found if each is not None]
+        if len(known) < len(found):
+            raise DataError("What lies outside is known after automatic fits only, those without a feature_map.")
+        return np.asarray(np.maximum.reduce(known))
+
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> GPRegressor:
         """Take up more rows: the exact posterior of all rows so far, with features, noise and scaling kept.
 

@@ -41,6 +41,7 @@ class PredictedChunk(NamedTuple):
     std: Array
     lower: Array
     upper: Array
+    outside: list[str] | None = None
 
 
 @check_arguments
@@ -110,14 +111,44 @@ class TablePredictions(TableParameters):
         coverage: float = 0.9,
         method: str = "predictive",
         report: TransformReport | None = None,
+        outside: bool = False,
     ) -> Iterator[PredictedChunk]:
-        """Rows and their predictions chunk by chunk, for tables of any length; ``report`` counts what is unusual."""
+        """Rows and their predictions chunk by chunk, for tables of any length.
+
+        Args:
+            table: The table.
+            coverage: Of the interval.
+            method: Of the interval, as in :meth:`predict_interval`.
+            report: Counts what is unusual.
+            outside: Whether each row gets a text that names its columns outside of the fit, the farthest first, and how
+                far: ``"size: 2.3; city: new"``; empty if there are none.
+        """
         report = TransformReport.on(table, report)
         predictor = self.predictor_
         for rows in record_batches(self._readable(table)):
-            prediction = predictor.predict(self.encode(rows, report))
+            encoded = self.encode(rows, report)
+            prediction = predictor.predict(encoded)
             lower, upper = predictor.intervals(prediction, [coverage], method)
-            yield PredictedChunk(rows, *predictor.moments(prediction), lower[:, 0], upper[:, 0])
+            named = _named_distances(self.encoder_.required_columns, predictor.outside(encoded)) if outside else None
+            yield PredictedChunk(rows, *predictor.moments(prediction), lower[:, 0], upper[:, 0], named)
+
+    def outside(self, X: TableLike) -> Array:
+        """How far each value lies outside of what the fit saw, ``(rows, columns)``, in deviations of its column.
+
+        One column for each of ``feature_names_in_``. Zero inside, and where a column is not used; infinite for a
+        category that the fit did not see and for a gap where it had none. Error bars there are wider.
+
+        Raises:
+            DataError: After a fit of a given feature map, which does not learn what was seen.
+        """
+        predictor = self.predictor_
+        used = np.concatenate([predictor.outside(rows) for rows in self._encoded(X)])
+        places = {name: number for number, name in enumerate(self.encoder_.required_columns)}
+        result = np.zeros((len(used), len(self.feature_names_in_)))
+        for number, name in enumerate(self.feature_names_in_):
+            if name in places:
+                result[:, number] = used[:, places[name]]
+        return result
 
     def _encoded(self, X: TableLike) -> list[EncodedRows]:
         table = self._readable(X)
@@ -249,6 +280,16 @@ class TablePredictions(TableParameters):
     def _effects(self) -> dict[str, float]:
         found = self.summary_.get("total_effects")
         return found if isinstance(found, dict) else {}
+
+
+def _named_distances(names: Sequence[str], distances: Array) -> list[str]:
+    """What is outside in each row, the farthest first."""
+    found = [""] * len(distances)
+    for row in np.flatnonzero(distances.any(axis=1)):
+        order = [place for place in np.argsort(-distances[row], kind="stable") if distances[row, place] > 0.0]
+        texts = ["new" if np.isinf(distances[row, place]) else f"{distances[row, place]:.2g}" for place in order]
+        found[row] = "; ".join(f"{names[place]}: {text}" for place, text in zip(order, texts, strict=True))
+    return found
 
 
 class KnownRows(NamedTuple):

@@ -133,6 +133,14 @@ class TablePredictor:
         std[which] = np.maximum.reduce([together, *stds, std[which]])
         return _moved(prediction, mean, std)
 
+    def outside(self, rows: EncodedRows) -> Array:
+        """``(rows, columns)`` how far outside of the fit each used column is: see :meth:`.TableRegressor.outside`."""
+        found = self.fit.outside(rows.inputs)
+        if found is None:
+            raise DataError("What lies outside is known after automatic fits only, those without a feature_map.")
+        result = np.stack([found[:, place].max(axis=1) for place in self.encoder.places().values()], axis=1)
+        return result if rows.unknown is None else np.where(rows.unknown, np.inf, result)
+
     def intervals(
         self, prediction: Prediction, coverages: Sequence[float], method: str = "predictive"
     ) -> tuple[Array, Array]:

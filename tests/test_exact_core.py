@@ -283,6 +283,15 @@ def test_posterior_rejects_what_does_not_fit(generator):
         posterior.predict(features[:, :2])
     with pytest.raises(ValueError, match="not among the rows"):
         posterior.forget(FeatureStatistics.from_batch(100 * features[:5], torch.ones(5)))
+    targets = features.sum(dim=1)
+    with pytest.raises(ValueError, match="not among the rows.*negative sum of squared residuals"):
+        posterior.forget(FeatureStatistics.from_batch(features[:5], 1000.0 * targets[:5]))
+    with pytest.raises(ValueError, match="not among the rows.*negative sum of squared residuals"):
+        posterior.forget(FeatureStatistics.from_batch(features[:5], targets[:5] + 3.0))
+    fewer = posterior.forget(FeatureStatistics.from_batch(features[:5], targets[:5]))
+    with pytest.raises(ValueError, match="not among the rows"):
+        fewer.forget(FeatureStatistics.from_batch(features[:5], targets[:5]))
+    assert fewer.forget(FeatureStatistics.from_batch(features[5:], targets[5:])).weight_mean.abs().max() < 1e-12
     with pytest.raises(ValueError, match="different noise variances"):
         posterior.merge(WeightPosterior(statistics, 0.2))
     with pytest.raises(ValueError, match="num_samples"):

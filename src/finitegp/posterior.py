@@ -13,6 +13,9 @@ from .likelihood import regularized_gram_factor
 from .predictive import Prediction
 from .statistics import FeatureStatistics
 
+# Of differences of sums, relative to the sums.
+_ROUNDING = 1e-8
+
 
 @check_arguments
 class WeightPosterior:
@@ -115,15 +118,24 @@ class WeightPosterior:
         return WeightPosterior(self.statistics + statistics, self.noise_variance)
 
     def forget(self, statistics: FeatureStatistics) -> WeightPosterior:
-        """The posterior without some of its rows, as if they had never been seen."""
+        """The posterior without some of its rows, as if they had never been seen.
+
+        Raises:
+            DataError: If no rows could have the sums that would remain, because these were not among them.
+        """
         remaining = self.statistics - statistics
-        lost = remaining.gram.diagonal() < -1e-8 * self.statistics.gram.diagonal().max()
+        lost = remaining.gram.diagonal() < -_ROUNDING * self.statistics.gram.diagonal().max()
         if bool(lost.any()):
-            raise DataError(
-                f"The rows to forget are not among the rows of this posterior: feature {int(lost.nonzero()[0])} would "
-                "have a negative sum of squares. Pass exactly the rows, targets and weights that were added."
-            )
-        return WeightPosterior(remaining, self.noise_variance)
+            raise _not_among(f"feature {int(lost.nonzero()[0])} would have a negative sum of squares")
+        try:
+            found = WeightPosterior(remaining, self.noise_variance)
+        except NumericalError:
+            raise _not_among("the row sums without them are not positive definite") from None
+        # Squared residuals with those of the prior: never negative, whatever the rows.
+        residuals = remaining.target_sum_of_squares - (remaining.projected_targets * found.weight_mean).sum(dim=0)
+        if bool((residuals < -_ROUNDING * self.statistics.target_sum_of_squares).any()):
+            raise _not_among("the targets of the others would have a negative sum of squared residuals")
+        return found
 
     def merge(self, other: WeightPosterior) -> WeightPosterior:
         """The posterior of both data sets together; the feature maps must be the same."""
@@ -141,3 +153,10 @@ class WeightPosterior:
 
     def _squeeze(self, values: Tensor) -> Tensor:
         return values[:, 0] if values.shape[1] == 1 else values
+
+
+def _not_among(why: str) -> DataError:
+    return DataError(
+        f"The rows to forget are not among the rows of this posterior: {why}. Pass exactly the rows, targets and weights "
+        "that were added, once."
+    )

@@ -88,6 +88,15 @@ def test_a_target_that_grows_with_the_column_stays_within_its_error_bars():
         assert (outside[:, 0] > 1.0).all()
 
 
+@pytest.mark.parametrize("rows", [3, 8, 19, 20, 21, 30, 45])
+def test_switches_are_no_sizes(rows):
+    """A column with one or two ones ended in an error about a quantile of fewer than three values."""
+    targets = np.arange(float(rows))
+    for ones in (1, 2, 3):
+        inputs = np.column_stack([targets < ones, targets])
+        assert choose_log_columns(inputs, targets) is None
+
+
 @pytest.mark.slow
 def test_the_fit_gains_by_it(fit):
     inputs, targets = made(1000, 1)

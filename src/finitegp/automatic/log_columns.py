@@ -45,8 +45,8 @@ def choose_log_columns(inputs: Array, targets: Array, *, seed: int = 0) -> LogSc
         True
     """
     some = np.random.default_rng(seed).permutation(len(targets))[:_ROWS]
-    found = _heavy_tailed(inputs)
-    if found is None or len(some) < _FEWEST:
+    found = _heavy_tailed(inputs) if len(some) >= _FEWEST else None
+    if found is None:
         return None
     scaled = winsorized_standardizer(targets[:, None]).transform(targets[some, None])[:, 0]
     scaled = np.clip(scaled, -_FARTHEST_TARGET, _FARTHEST_TARGET)  # a wild target is no reason
@@ -80,7 +80,9 @@ def _heavy_tailed(inputs: Array) -> LogScales | None:
         place = 1.0 if below > _ONE_SIDED * above else 0.0 if above > _ONE_SIDED * below else 0.5
         origin = _mean_of_three(column, place)
         distances = np.abs(column - origin)
-        found.append((number, origin, _mean_of_three(distances[distances > 0.0], 0.25)))
+        away = distances[distances > 0.0]
+        if len(away) >= 3:  # fewer are a switch, not a size
+            found.append((number, origin, _mean_of_three(away, 0.25)))
     if not found:
         return None
     columns, origins, units = zip(*found, strict=True)

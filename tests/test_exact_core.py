@@ -284,9 +284,9 @@ def test_posterior_rejects_what_does_not_fit(generator):
     with pytest.raises(ValueError, match="not among the rows"):
         posterior.forget(FeatureStatistics.from_batch(100 * features[:5], torch.ones(5)))
     targets = features.sum(dim=1)
-    with pytest.raises(ValueError, match="not among the rows.*negative sum of squared residuals"):
+    with pytest.raises(ValueError, match=r"not among the rows.*negative sum of squared residuals"):
         posterior.forget(FeatureStatistics.from_batch(features[:5], 1000.0 * targets[:5]))
-    with pytest.raises(ValueError, match="not among the rows.*negative sum of squared residuals"):
+    with pytest.raises(ValueError, match=r"not among the rows.*negative sum of squared residuals"):
         posterior.forget(FeatureStatistics.from_batch(features[:5], targets[:5] + 3.0))
     fewer = posterior.forget(FeatureStatistics.from_batch(features[:5], targets[:5]))
     with pytest.raises(ValueError, match="not among the rows"):

@@ -157,6 +157,6 @@ class WeightPosterior:
 
 def _not_among(why: str) -> DataError:
     return DataError(
-        f"The rows to forget are not among the rows of this posterior: {why}. Pass exactly the rows, targets and weights "
-        "that were added, once."
+        f"The rows to forget are not among the rows of this posterior: {why}. Pass exactly the rows, targets and "
+        "weights that were added, once."
     )

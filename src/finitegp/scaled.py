@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .arguments import check_arguments, check_at_least_one
 from .combination import combine
-from .component import Component
+from .component import Component, SpreadModel
 from .conformal import ConformalScores
 from .data import ArraySource, Rows, ScaledSource, Scaling
 from .data.arrays import check_rows
@@ -27,7 +27,6 @@ from .lite.repeated import RepeatedRows, SeenValues, change_rows, merge_repeated
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage
 from .processes import in_threads, one_blas_thread
-from .spread import SpreadModel
 from .trees import BoostedTrees
 
 Array = npt.NDArray[np.float64]

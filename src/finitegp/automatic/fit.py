@@ -31,10 +31,10 @@ from ..processes import count_processes, with_one_thread
 from ..scaled import ScaledGP
 from ..stages import is_resumable
 from .budget import BudgetedFit, count_columns
-from .copies_and_outliers import find_repeated_rows
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
 from .log_columns import choose_log_columns
+from .misleading_rows import find_repeated_rows
 from .seconds import Work, expected_seconds, within_seconds
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table

@@ -154,11 +154,12 @@ class ScaledGP:
         """Only the mean in the target's units, at a fraction of the cost."""
         found = torch.empty(_row_count(inputs), dtype=torch.float64)
         scale, shift = float(self.target_scaler.scale), float(self.target_scaler.mean)
-        for start, scaled, checked, seen in self._chunks(inputs, self.chunk_size):
+        size = self.chunk_size
+        for start, scaled, checked, seen in self._chunks(inputs, size):
             mean = torch.cat(in_threads(self._mean_of_share, list(_shares(scaled, checked)))) * scale + shift
             if seen is not None:
                 mean += torch.from_numpy(seen.chances) * (torch.from_numpy(seen.values) - mean)
-            found[start : start + self.chunk_size] = mean
+            found[start : start + size] = mean
         return found
 
     def _mean_of_share(self, scaled: Array, checked: Rows) -> Tensor:
@@ -453,6 +454,9 @@ def _gaussian(prediction: Prediction) -> StudentMixture:
 
 def _shares(scaled: Array, checked: Rows) -> Iterator[tuple[Array, Rows]]:
     """The rows of a chunk, as they are and checked, in shares for threads."""
+    if len(scaled) <= _SHARE_ROWS:
+        yield scaled, checked
+        return
     for start in range(0, len(scaled), _SHARE_ROWS):
         rows = slice(start, start + _SHARE_ROWS)
         yield scaled[rows], checked.take(rows)

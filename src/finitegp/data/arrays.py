@@ -105,8 +105,8 @@ class ArraySource(Source):
         return self._between(own.start, own.stop)
 
     def _between(self, first: int, last: int) -> Iterator[Rows]:
-        for start in range(first, last, self.chunk_size):
-            yield self._read(slice(start, min(start + self.chunk_size, last)), start)
+        size = self.chunk_size
+        return map(lambda start: self._read(slice(start, min(start + size, last)), start), range(first, last, size))
 
     def rows(self, start: int, stop: int, *, first_row: int = 0) -> Rows:
         """Rows ``start`` to ``stop``, checked; errors count rows from ``first_row``."""

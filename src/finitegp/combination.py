@@ -14,7 +14,8 @@ from torch import Tensor
 from .component import Component, SpreadModel
 from .error_shape import with_tails
 from .extrapolation import ExcessVariance
-from .predictive import Prediction, StudentMixture, variance_of_student
+from .lite.student import variance_of_student
+from .predictive import Prediction, StudentMixture
 
 Array = npt.NDArray[np.float64]
 

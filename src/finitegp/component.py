@@ -11,8 +11,9 @@ from torch import Tensor
 
 from .error_shape import GAUSSIAN, ErrorShape, ErrorTail, Shape
 from .likelihood import MarginalLikelihood, negative_log_marginal_likelihood
+from .lite.student import variance_of_student
 from .model import FittedGP
-from .predictive import Prediction, variance_of_student
+from .predictive import Prediction
 
 Array = npt.NDArray[np.float64]
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .predictive import StudentMixture, check_coverage, scores_between, variance_of_student
+from .lite.student import variance_of_student
+from .predictive import StudentMixture, check_coverage, scores_between
 
 Array = npt.NDArray[np.float64]
 

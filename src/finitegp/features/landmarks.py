@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
@@ -150,12 +149,12 @@ class LandmarkFeatures(nn.Module):
         """``(*batch, rows, rows)`` what the features lack of the kernel."""
         return self.covariance(inputs, inputs) - features @ features.mT
 
-    def _apply(self, *arguments: Any, **options: Any) -> LandmarkFeatures:
+    def _apply(self, *arguments: object, **options: object) -> LandmarkFeatures:
         self._factor = None  # belongs to the tensors as they were
         super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
         return self
 
-    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
+    def _load_from_state_dict(self, *arguments: object, **options: object) -> None:
         self._factor = None
         super()._load_from_state_dict(*arguments, **options)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -315,8 +315,8 @@ class ScaledGP:
                 return replace(self, repeated=repeated)
             inputs, targets = (each[chosen] for each in given[:2])
         data = self._scaled_source(inputs, targets, counts, seen=forget)
-        found = self._change(lambda fitted, data: fitted.forget(data) if forget else fitted.update(data), data)
-        return replace(found, repeated=repeated)
+        changed = [each.fitted.forget(data) if forget else each.fitted.update(data) for each in self.components]
+        return replace(self.with_fitted(changed), repeated=repeated)
 
     def merge(self, other: ScaledGP) -> ScaledGP:
         """The fit with the rows of both, which must stem from one fit."""
@@ -399,9 +399,6 @@ class ScaledGP:
     def _scaled_inputs(self, inputs: ArrayLike) -> Array:
         # Farther out there is nothing more to know, and squares would overflow.
         return np.clip(self.inputs_scaler.transform(inputs), -_FARTHEST, _FARTHEST)
-
-    def _change(self, change: Callable[[FittedGP, ScaledSource], FittedGP], data: ScaledSource) -> ScaledGP:
-        return self.with_fitted([change(component.fitted, data) for component in self.components])
 
     def _scaled_source(
         self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None, *, seen: bool = False

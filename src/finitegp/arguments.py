@@ -14,13 +14,15 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from .errors import ArgumentError, FiniteGPError
 
 Public = TypeVar("Public")
 Check = Callable[[Any], bool]
+#: The check of an argument, if its type has one, and the value that was given.
+Given = tuple[tuple[str, str, Check] | None, object]
 # Whose classes are compared.
 _OURS = ("finitegp", "torch", "numpy.random", "rich")
 # Longer values are shown by their type.
@@ -93,9 +95,9 @@ def _takes_arguments(method: types.FunctionType) -> bool:
     return bool(any_number) or code.co_argcount + code.co_kwonlyargcount > 1
 
 
-def _checked(function: Callable[..., Any], parameters: Any = None) -> Callable[..., Any]:
+def _checked(function: Callable[..., Any], parameters: type[object] | None = None) -> Callable[..., Any]:
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> object:
         try:
             return function(*args, **kwargs)
         except Exception as error:
@@ -103,7 +105,7 @@ def _checked(function: Callable[..., Any], parameters: Any = None) -> Callable[.
             raise
 
     @functools.wraps(function)
-    def generator(*args: Any, **kwargs: Any) -> Any:
+    def generator(*args: object, **kwargs: object) -> Generator[object, object, object]:
         try:
             return (yield from function(*args, **kwargs))
         except Exception as error:
@@ -113,7 +115,7 @@ def _checked(function: Callable[..., Any], parameters: Any = None) -> Callable[.
     return generator if inspect.isgeneratorfunction(function) else wrapper
 
 
-def _explain(error: Exception, given: Iterable[tuple[Any, Any]]) -> None:
+def _explain(error: Exception, given: Iterable[Given]) -> None:
     """Raise a better error if an argument is of a wrong type, unless this one names it already."""
     if isinstance(error, FiniteGPError):
         return
@@ -122,7 +124,12 @@ def _explain(error: Exception, given: Iterable[tuple[Any, Any]]) -> None:
             raise _wrong(check, value) from error
 
 
-def _given(function: Callable[..., Any], args: Any, kwargs: Any, parameters: Any) -> Iterator[tuple[Any, Any]]:
+def _given(
+    function: Callable[..., Any],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    parameters: type[object] | None,
+) -> Iterator[Given]:
     """The checks of all arguments with their values; and of the parameters of an estimator."""
     checks = _checks_of(function)
     places = inspect.signature(inspect.unwrap(function)).parameters.values()
@@ -137,7 +144,7 @@ def _given(function: Callable[..., Any], args: Any, kwargs: Any, parameters: Any
                 yield check, getattr(args[0], check[0], None)
 
 
-def _wrong(check: tuple[str, str, Check], value: Any) -> ArgumentError:
+def _wrong(check: tuple[str, str, Check], value: object) -> ArgumentError:
     name, words, _ = check
     try:
         shown = repr(value)
@@ -164,7 +171,7 @@ def _checks_of(function: Callable[..., Any]) -> list[tuple[str, str, Check] | No
     return found
 
 
-def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
+def _evaluated(annotation: object, function: Callable[..., Any]) -> object:
     if not isinstance(annotation, str):
         return annotation
     try:
@@ -173,7 +180,7 @@ def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
         return Any  # imported for type checkers alone
 
 
-def _check_of(annotation: Any) -> tuple[str, Check] | None:
+def _check_of(annotation: object) -> tuple[str, Check] | None:
     """The name of a type and the check of it; None if any value will do."""
     simple: dict[Any, tuple[str, Check]] = {
         None: ("None", _is_none),
@@ -208,11 +215,11 @@ def _check_of(annotation: Any) -> tuple[str, Check] | None:
     return None
 
 
-def _sequence_check(origin: Any, inner: Sequence[Any]) -> tuple[str, Check]:
+def _sequence_check(origin: object, inner: Sequence[object]) -> tuple[str, Check]:
     fixed = origin is tuple and bool(inner) and inner[1:] != (...,)
     element = _check_of(inner[0]) if inner and not fixed else None
 
-    def check(value: Any) -> bool:
+    def check(value: object) -> bool:
         if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0 or isinstance(value, bytes | Mapping):
             return False
         if isinstance(value, str) and origin in (list, tuple):
@@ -230,7 +237,7 @@ def _sequence_check(origin: Any, inner: Sequence[Any]) -> tuple[str, Check]:
     return words, check
 
 
-def _class_check(annotation: Any) -> tuple[str, Check] | None:
+def _class_check(annotation: type[object]) -> tuple[str, Check] | None:
     module = annotation.__module__
     if issubclass(annotation, os.PathLike):
         return "a path", lambda value: isinstance(value, str | os.PathLike)

@@ -196,7 +196,7 @@ class FeatureGPModel(Model, FantasizeMixin):
         else:
             outcomes = MultivariateNormal(mean, to_linear_operator(covariance))
             normal = MultitaskMultivariateNormal.from_batch_mvn(outcomes, task_dim=-1)
-        posterior: Any = GPyTorchPosterior(normal)
+        posterior: Posterior = GPyTorchPosterior(normal)
         if hasattr(self, "outcome_transform"):
             posterior = self.outcome_transform.untransform_posterior(posterior, X=X)
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
@@ -329,7 +329,7 @@ class _WeightPath(SamplePath):
 
 
 @DrawMatheronPaths.register(FeatureGPModel)  # type: ignore[untyped-decorator]
-def _draw_paths(model: FeatureGPModel, *, sample_shape: torch.Size, **_: Any) -> _WeightPath:
+def _draw_paths(model: FeatureGPModel, *, sample_shape: torch.Size, **_: object) -> _WeightPath:
     if model._batch_rows is not None:
         raise DataError(
             "Functions of a model that was conditioned on batches of rows cannot be drawn:",

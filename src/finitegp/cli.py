@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .commands import export, fit, info, judge, more_rows, predict
+from .commands import export, fit, look, more_rows, predict
 
 app = typer.Typer(
     help="Exact Gaussian-process regression on finite features.",
@@ -35,14 +35,14 @@ def main(
 for command, epilog in (
     (fit.fit, fit.EXAMPLES),
     (predict.predict, predict.EXAMPLES),
-    (judge.evaluate, judge.EVALUATE_EXAMPLES),
+    (look.evaluate, look.EVALUATE_EXAMPLES),
     (more_rows.update, more_rows.UPDATE_EXAMPLES),
     (more_rows.forget, more_rows.FORGET_EXAMPLES),
     (more_rows.statistics, more_rows.STATISTICS_EXAMPLES),
     (more_rows.merge, more_rows.MERGE_EXAMPLES),
     (export.export, export.EXAMPLES),
-    (info.info, info.EXAMPLES),
-    (judge.report, judge.REPORT_EXAMPLES),
+    (look.info, look.INFO_EXAMPLES),
+    (look.report, look.REPORT_EXAMPLES),
 ):
     app.command(epilog=epilog)(command)
 

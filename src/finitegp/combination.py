@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .component import Component
-from .error_tail import with_tails
+from .component import Component, SpreadModel
+from .error_shape import with_tails
 from .extrapolation import ExcessVariance
-from .predictive import Prediction, StudentMixture, variance_of_student
-from .spread import SpreadModel
+from .lite.student import variance_of_student
+from .predictive import Prediction, StudentMixture
 
 Array = npt.NDArray[np.float64]
 

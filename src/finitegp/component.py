@@ -1,4 +1,4 @@
-"""``Component``: one exact GP of a fit, with the factor, the shape and the evidence of its predictive distribution."""
+"""The GPs of a fit: ``Component`` predicts, ``SpreadModel`` knows in which rows errors are larger than predicted."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from .error_shape import GAUSSIAN, ErrorShape, Shape
-from .error_tail import ErrorTail
+from .error_shape import GAUSSIAN, ErrorShape, ErrorTail, Shape
 from .likelihood import MarginalLikelihood, negative_log_marginal_likelihood
+from .lite.student import variance_of_student
 from .model import FittedGP
-from .predictive import Prediction, variance_of_student
+from .predictive import Prediction
 
 Array = npt.NDArray[np.float64]
 
@@ -107,3 +107,44 @@ def student_component(fitted: FittedGP, shape: Shape = GAUSSIAN) -> Component:
     # Of noise alone, so that the scale is that of all errors.
     away = unit * shape.offset / shape.main.shrink
     return replace(main, tail=tail._replace(factor=unit * tail.factor, offset=away, main_factor=unit))
+
+
+@dataclass(frozen=True, eq=False)
+class SpreadModel:
+    """How much larger or smaller errors are than predicted, by a kernel GP on the log of squared out-of-fold errors.
+
+    Attributes:
+        fitted: The GP of the standardised log squares, given inputs, log variance and mean of the prediction.
+        shift: Mean of the log squares.
+        unit: Their standard deviation.
+        centres: Of log variance and mean.
+        units: Of log variance and mean.
+        limits: Between which its values are kept.
+        strength: By what it is multiplied.
+        factor: On the scales.
+        degrees_of_freedom: Of the predictions.
+        share: Its weight beside the mixture without it.
+        landmark_weights: What each landmark weighs in the row sums of ``fitted``; see ``Component``.
+        landmark_targets: Targets of ``fitted`` times these weights; see ``Component``.
+        tail: A share of errors that are of another size than the others, or None.
+    """
+
+    fitted: FittedGP
+    shift: float
+    unit: float
+    centres: Array
+    units: Array
+    limits: tuple[float, float]
+    strength: float
+    factor: float
+    degrees_of_freedom: float
+    share: float
+    landmark_weights: Tensor | None = None
+    landmark_targets: Tensor | None = None
+    tail: ErrorTail | None = None
+
+    def log_factors(self, inputs: Array, mean: Array, variance: Array) -> Array:
+        """The logarithm of the factor on each row's variance."""
+        extra = np.clip((np.column_stack([np.log(variance), mean]) - self.centres) / self.units, -4.0, 4.0)
+        found = self.fitted.predict(np.column_stack([inputs, extra])).mean.numpy() * self.unit + self.shift
+        return self.strength * np.clip(found, *self.limits)

@@ -359,7 +359,7 @@ class Ranks(Sums):
             f"Rank {self.rank} stops because rank {failed} met an error, which that rank reports.", reported=True
         )
 
-    def _call(self, collective: Callable[..., object], *arguments: Any) -> None:
+    def _call(self, collective: Callable[..., object], *arguments: object) -> None:
         try:
             collective(*arguments)
         except LostRankError:  # of a signal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from .data.iterables import as_source
 from .data.sources import Data
 from .errors import FeatureMapError, NumericalError
 from .model import FeatureGP
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
 
 
 @check_arguments
@@ -97,7 +100,7 @@ def fit_full_batch(
 
     iterations = 0
 
-    def callback(intermediate_result: Any) -> None:
+    def callback(intermediate_result: OptimizeResult) -> None:
         nonlocal iterations
         iterations += 1
         if progress is not None:

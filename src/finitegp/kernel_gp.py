@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import NumericalError
-from .lapack import factorise, invert
+from .linalg import factorise_in_place, invert_in_place
 
 Array = npt.NDArray[np.float64]
 
@@ -226,7 +226,7 @@ class KernelGP:
         covariance[np.diag_indices_from(covariance)] += noise * rows.noise_scales / rows.counts
         # Symmetric, so its transpose is the matrix itself, in LAPACK's order.
         factor = covariance.T
-        if factorise(factor):
+        if factorise_in_place(factor):
             return 1e10, np.zeros_like(parameters)
         solved = dpotrs(factor, rows.targets, lower=1)[0]
         prior_degrees = self.form.prior.scale_degrees
@@ -237,7 +237,7 @@ class KernelGP:
         log_volume += float(((rows.counts - 1.0) * np.log(noise * rows.noise_scales)).sum())
         value = 0.5 * (log_volume + freedom * math.log(squares)) - prior
         inverse = factor
-        invert(inverse)
+        invert_in_place(inverse)
         inverse[np.diag_indices_from(inverse)] *= 0.5
         weights = np.outer((freedom / squares) * solved, solved)  # twice the derivative in the covariance
         weights -= inverse.T
@@ -319,7 +319,7 @@ class KernelPosterior:
         for jitter in (0.0, 1e-8, 1e-6):
             self._factor = covariance.copy().T
             self._factor[np.diag_indices_from(self._factor)] += noise + jitter
-            if factorise(self._factor) == 0:
+            if factorise_in_place(self._factor) == 0:
                 break
         else:
             raise NumericalError("The covariance of the rows is not positive definite.")
@@ -352,14 +352,14 @@ class KernelPosterior:
     def leave_one_out(self) -> tuple[Array, Array]:
         """Mean and variance, noise included, of each row given all others, at the same parameters and scale."""
         inverse = self._factor.copy("F")
-        invert(inverse)
+        invert_in_place(inverse)
         precision = inverse.diagonal()
         return np.asarray(self.rows.targets - self._solved / precision), np.asarray(self.scale / precision)
 
     def leave_groups_out(self, groups: npt.NDArray[np.intp]) -> tuple[Array, Array]:
         """Mean and variance of one observation of each row given the rows of all other groups, at these parameters."""
         inverse = self._factor.copy("F")
-        invert(inverse)
+        invert_in_place(inverse)
         variances = 1.0 / inverse.diagonal()
         means = self.rows.targets - self._solved * variances
         diagonal = inverse.diagonal().copy()

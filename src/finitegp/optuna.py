@@ -135,7 +135,9 @@ class FeatureGPSampler(BaseSampler):
             found, _ = optimize_acqf(acquisition, unit_cube, q=1, num_restarts=self.num_restarts, raw_samples=128)
         return _decode(found[0], search_space)
 
-    def _updated_model(self, done: list[Any], space: dict[str, Any], direction: Any) -> FeatureGPModel:
+    def _updated_model(
+        self, done: list[FrozenTrial], space: dict[str, Any], direction: StudyDirection
+    ) -> FeatureGPModel:
         """The model of all these trials: fitted, or the last one with the rows that are new."""
         sign = 1.0 if direction == StudyDirection.MAXIMIZE else -1.0
         state = self._state

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .arguments import check_arguments
 from .errors import DataError
+from .lite.student import variance_of_student
 
 Array = npt.NDArray[np.float64]
 
@@ -214,12 +215,6 @@ def scores_between(below: Array, above: Array) -> Array:
     from scipy.special import ndtri
 
     return np.asarray(np.where(below < above, 1.0, -1.0) * ndtri(np.clip(np.minimum(below, above), 1e-300, 0.5)))
-
-
-def variance_of_student(degrees_of_freedom: Array) -> Array:
-    """The variance of Student's t of scale one; 1 for infinite degrees of freedom."""
-    with np.errstate(invalid="ignore"):
-        return np.where(np.isinf(degrees_of_freedom), 1.0, degrees_of_freedom / (degrees_of_freedom - 2.0))
 
 
 def log_student(values: Array, degrees_of_freedom: Array) -> Array:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import torch
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 _Result = TypeVar("_Result")
 _Job = TypeVar("_Job")
-_Arguments = ParamSpec("_Arguments")
 
 
 def count_processes(jobs: int) -> int:
@@ -43,12 +42,12 @@ def in_parallel(
         [8, 9]
     """
     if workers == 1 or len(jobs) == 1:
-        yield from (with_one_thread(function, *job) if processes else function(*job) for job in jobs)
+        yield from (_with_one_thread(function, *job) if processes else function(*job) for job in jobs)
     elif processes:
         # joblib comes with scikit-learn; its processes need no guarded main module and survive notebooks.
         from joblib import Parallel, delayed
 
-        calls = (delayed(with_one_thread)(function, *job) for job in jobs)
+        calls = (delayed(_with_one_thread)(function, *job) for job in jobs)
         yield from Parallel(n_jobs=workers, return_as="generator")(calls)
     else:
         with ThreadPoolExecutor(workers) as pool:
@@ -107,19 +106,23 @@ def beside(function: Callable[[], _Result], *, allowed: bool) -> Iterator[Callab
         yield pool.submit(function).result
 
 
-def with_one_thread(
-    function: Callable[_Arguments, _Result], *job: _Arguments.args, **options: _Arguments.kwargs
-) -> _Result:
-    """``function(*job, **options)`` with one thread of torch and one of BLAS, whose threads wait by spinning."""
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of torch and one of BLAS inside, whose threads wait by spinning; also decorates functions."""
     import scipy.linalg.blas  # noqa: F401 - has a BLAS of its own, which is limited only once it is loaded
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with threadpool_limits(1, user_api="blas"):
-            return function(*job, **options)
+            yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _with_one_thread(function: Callable[..., _Result], *job: object) -> _Result:
+    with one_thread():
+        return function(*job)
 
 
 def in_threads(function: Callable[..., _Result], jobs: Sequence[tuple[object, ...]]) -> list[_Result]:

@@ -203,7 +203,12 @@ def load_checkpoint(
         ) from error
 
 
-def _load(run: TrainingRun, torch_scheduler: Any, stored: Any, tensors: Mapping[str, Tensor]) -> None:
+def _load(
+    run: TrainingRun,
+    torch_scheduler: torch.optim.lr_scheduler.LRScheduler | None,
+    stored: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+) -> None:
     """Check everything, then change everything."""
     parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in ("algorithm", "pending", "optimizer", "best")}
     for name, tensor in tensors.items():
@@ -236,7 +241,7 @@ def _load(run: TrainingRun, torch_scheduler: Any, stored: Any, tensors: Mapping[
     run.algorithm.load_pending_state(parts["pending"])  # checks all of it before it changes anything
     run.algorithm.load_state_dict(parts["algorithm"])
     run.optimizer.load_state_dict(optimizer)
-    if scheduler is not None:
+    if torch_scheduler is not None and scheduler is not None:
         torch_scheduler.load_state_dict(scheduler)
     for name in _FIELDS:
         setattr(run, name, stored[name])
@@ -256,7 +261,9 @@ def _check_same(what: str, live: Mapping[str, Tensor], found: Mapping[str, Tenso
             )
 
 
-def _optimizer_state(optimizer: Any, stored: Any, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _optimizer_state(
+    optimizer: torch.optim.Optimizer, stored: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Any]:
     """The argument of ``optimizer.load_state_dict``, if it has the form of this optimizer's own state."""
     numbers = stored["optimizer_numbers"]
     names = [name.partition(".") for name in (*tensors, *numbers)]
@@ -293,7 +300,7 @@ def _optimizer_state(optimizer: Any, stored: Any, tensors: Mapping[str, Tensor])
     return {"state": state, "param_groups": groups}
 
 
-def _state_after_a_step(optimizer: Any) -> dict[int, dict[str, Any]]:
+def _state_after_a_step(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
     """The form of the state of each parameter, as a copy of the optimizer and its parameters shows."""
     twin = copy.deepcopy(optimizer)
     for group in twin.param_groups:
@@ -319,7 +326,7 @@ def _merged(what: str, live: Mapping[str, Any], saved: Mapping[str, Any], *, fix
     return merged
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_kind(part) for part in value]
     return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)

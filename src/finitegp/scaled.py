@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .arguments import check_arguments, check_at_least_one
 from .combination import combine
-from .component import Component
+from .component import Component, SpreadModel
 from .conformal import ConformalScores
 from .data import ArraySource, Rows, ScaledSource, Scaling
 from .data.arrays import check_rows
@@ -27,7 +27,6 @@ from .lite.repeated import RepeatedRows, SeenValues, change_rows, merge_repeated
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage
 from .processes import in_threads, one_blas_thread
-from .spread import SpreadModel
 from .trees import BoostedTrees
 
 Array = npt.NDArray[np.float64]
@@ -155,11 +154,12 @@ class ScaledGP:
         """Only the mean in the target's units, at a fraction of the cost."""
         found = torch.empty(_row_count(inputs), dtype=torch.float64)
         scale, shift = float(self.target_scaler.scale), float(self.target_scaler.mean)
-        for start, scaled, checked, seen in self._chunks(inputs, self.chunk_size):
+        size = self.chunk_size
+        for start, scaled, checked, seen in self._chunks(inputs, size):
             mean = torch.cat(in_threads(self._mean_of_share, list(_shares(scaled, checked)))) * scale + shift
             if seen is not None:
                 mean += torch.from_numpy(seen.chances) * (torch.from_numpy(seen.values) - mean)
-            found[start : start + self.chunk_size] = mean
+            found[start : start + size] = mean
         return found
 
     def _mean_of_share(self, scaled: Array, checked: Rows) -> Tensor:
@@ -315,8 +315,8 @@ class ScaledGP:
                 return replace(self, repeated=repeated)
             inputs, targets = (each[chosen] for each in given[:2])
         data = self._scaled_source(inputs, targets, counts, seen=forget)
-        found = self._change(lambda fitted, data: fitted.forget(data) if forget else fitted.update(data), data)
-        return replace(found, repeated=repeated)
+        changed = [each.fitted.forget(data) if forget else each.fitted.update(data) for each in self.components]
+        return replace(self.with_fitted(changed), repeated=repeated)
 
     def merge(self, other: ScaledGP) -> ScaledGP:
         """The fit with the rows of both, which must stem from one fit."""
@@ -400,9 +400,6 @@ class ScaledGP:
         # Farther out there is nothing more to know, and squares would overflow.
         return np.clip(self.inputs_scaler.transform(inputs), -_FARTHEST, _FARTHEST)
 
-    def _change(self, change: Callable[[FittedGP, ScaledSource], FittedGP], data: ScaledSource) -> ScaledGP:
-        return self.with_fitted([change(component.fitted, data) for component in self.components])
-
     def _scaled_source(
         self, inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None, *, seen: bool = False
     ) -> ScaledSource:
@@ -454,6 +451,9 @@ def _gaussian(prediction: Prediction) -> StudentMixture:
 
 def _shares(scaled: Array, checked: Rows) -> Iterator[tuple[Array, Rows]]:
     """The rows of a chunk, as they are and checked, in shares for threads."""
+    if len(scaled) <= _SHARE_ROWS:
+        yield scaled, checked
+        return
     for start in range(0, len(scaled), _SHARE_ROWS):
         rows = slice(start, start + _SHARE_ROWS)
         yield scaled[rows], checked.take(rows)

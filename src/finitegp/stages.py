@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -77,7 +78,7 @@ def is_resumable() -> bool:
     return _CURRENT.get() is not None
 
 
-def open_stages(work: str, setting: Mapping[str, Any], *rows: Any) -> Stages:
+def open_stages(work: str, setting: Mapping[str, Any], *rows: npt.NDArray[Any] | None) -> Stages:
     """The stages of the next piece of work, if it is the one that the file has in this place.
 
     Args:
@@ -216,14 +217,14 @@ class Stages:
     def arrays(
         self,
         names: Sequence[str],
-        compute: Callable[[list[int]], Iterable[Any]],
+        compute: Callable[[list[int]], Iterable[npt.NDArray[np.float64]]],
         shapes: Sequence[tuple[int, ...]],
-        lowest: Any = -LARGEST,
+        lowest: float | npt.NDArray[np.float64] = -LARGEST,
         highest: float = LARGEST,
-    ) -> Iterator[Any]:
+    ) -> Iterator[npt.NDArray[np.float64]]:
         """:meth:`collect` of one float64 array per stage, of a known shape and within limits."""
 
-        def decode(number: int, stored: StoredTensors) -> Any:
+        def decode(number: int, stored: StoredTensors) -> npt.NDArray[np.float64]:
             like = torch.empty(shapes[number], dtype=torch.float64)
             return stored.take("array", like, torch.as_tensor(lowest), highest).numpy()
 

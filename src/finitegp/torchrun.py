@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -87,7 +86,7 @@ def _stopped_by_torchrun(ranks: Ranks) -> Iterator[None]:
         yield
         return
 
-    def stop(*_: Any) -> None:
+    def stop(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise lost_rank(f"Rank {ranks.rank} of {ranks.world_size} was told to stop", "SIGTERM")
 

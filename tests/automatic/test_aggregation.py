@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from finitegp.automatic import fit_auto
-from finitegp.automatic.aggregation import neighbour_means
+from finitegp.automatic.kernels import neighbour_means
 from finitegp.features.landmarks import landmarks_of
 from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import read_container

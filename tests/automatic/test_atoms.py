@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from finitegp import TableRegressor
-from finitegp.automatic.atoms import atom, dithered
+from finitegp.automatic.misleading_rows import atom, dithered
 from finitegp.kernel_gp import KernelRows
 
 

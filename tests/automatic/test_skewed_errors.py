@@ -10,8 +10,8 @@ import torch
 from scipy import integrate, optimize, stats
 
 from finitegp.automatic import fit_auto
-from finitegp.automatic.skewed_errors import SkewedErrors, choose_skew, fit_skew
-from finitegp.error_tail import with_tails
+from finitegp.automatic.fitted_shapes import SkewedErrors, choose_skew, fit_skew
+from finitegp.error_shape import with_tails
 from finitegp.lite import load
 from finitegp.persistence import load_fit, save_fit
 from finitegp.predictive import StudentMixture

@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import t
 
 from finitegp.automatic import fit_auto, small_table
-from finitegp.automatic.copies_and_outliers import are_copies, equal_rows
 from finitegp.automatic.kernels import FORMS, condition_kernel
+from finitegp.automatic.misleading_rows import are_copies, equal_rows
 from finitegp.automatic.small_table import assign_folds, fit_small_table
 from finitegp.automatic.stacking import choose_shape, stacking_weights
 from finitegp.automatic.table import merge_equal_rows

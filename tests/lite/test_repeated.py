@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from finitegp import GPRegressor, TableRegressor
 from finitegp.automatic import fit_auto
-from finitegp.automatic.copies_and_outliers import find_repeated_rows, pairs_by_chance
+from finitegp.automatic.misleading_rows import find_repeated_rows, pairs_by_chance
 from finitegp.errors import DataError, ModelFileError
 from finitegp.lite import load
 from finitegp.lite.container import read_file, write_file

@@ -13,7 +13,13 @@ from finitegp import FeatureGP
 from finitegp.metrics import score
 from finitegp.report import gather_contents
 from finitegp.report.evaluation import Predicted, as_reported_model, measure_model
-from finitegp.report.held_out import JudgedRows, find_outliers, measure_calibration, measure_importance, residual_panel
+from finitegp.report.held_out import (
+    ExpectedRows,
+    find_outliers,
+    measure_calibration,
+    measure_importance,
+    residual_panel,
+)
 
 
 def test_scores_equal_independent_ones(contents, fit, training, held_out):
@@ -225,7 +231,7 @@ def test_columns_that_belong_together_but_are_no_categories():
     inputs, names = np.column_stack([np.zeros(500), columns]), ["month", "day"]
     found = find_outliers(
         "held-out",
-        JudgedRows(inputs, residuals, Predicted(np.zeros(500), np.ones(500)), np.arange(500)),
+        ExpectedRows(inputs, residuals, Predicted(np.zeros(500), np.ones(500)), np.arange(500)),
         [("date", [1, 2], names)],
         rows_of=500,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,9 @@ from threadpoolctl import threadpool_limits
 
 from ..trees import NEVER, BoostedTrees
 from .table import Array, Table
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import HistGradientBoostingRegressor
 
 DEPTH, LEAVES = 6, 16
 _RATE, _FEWEST_PER_LEAF, _PENALTY = 0.1, 5, 5.0
@@ -89,7 +92,7 @@ def tree_bytes(trees: int) -> int:
     return 3 * 8 * (1 << DEPTH) * trees
 
 
-def _boost(rows: Table, trees: int, seed: int) -> Any:
+def _boost(rows: Table, trees: int, seed: int) -> HistGradientBoostingRegressor:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     model = HistGradientBoostingRegressor(
@@ -107,7 +110,7 @@ def _boost(rows: Table, trees: int, seed: int) -> Any:
     return model.fit(rows.inputs, rows.targets, counts)
 
 
-def _complete(model: Any, count: int, inputs: Array, expected: Array) -> BoostedTrees | None:
+def _complete(model: HistGradientBoostingRegressor, count: int, inputs: Array, expected: Array) -> BoostedTrees | None:
     """The first trees of a model, each filled up to a complete one; None if they do not predict what is expected.
 
     scikit-learn has no public way to its trees.
@@ -125,7 +128,7 @@ def _complete(model: Any, count: int, inputs: Array, expected: Array) -> Boosted
     return found if np.allclose(found.predict(inputs), expected, rtol=1e-6, atol=1e-9) else None
 
 
-def _fill(stored: Any, columns: npt.NDArray[np.int64], thresholds: Array, leaves: Array) -> None:
+def _fill(stored: npt.NDArray[np.void], columns: npt.NDArray[np.int64], thresholds: Array, leaves: Array) -> None:
     nodes = len(columns)
     waiting = [(0, 0)]  # a place in the complete tree, and the stored node that stands there
     while waiting:

@@ -16,7 +16,13 @@ from ..arguments import check_arguments
 from ..component import student_component
 from ..conformal import ConformalScores
 from ..data import ArraySource, ScaledSource, Scaling, Source, as_source
-from ..data.scaling import Standardizer, check_magnitude, fit_target_scaler, winsorized_standardizer
+from ..data.scaling import (
+    Standardizer,
+    check_magnitude,
+    fit_target_scaler,
+    winsorized_standardizer,
+    without_constant_columns,
+)
 from ..data.sources import Data
 from ..data.spool import spool_temporarily
 from ..devices import as_device
@@ -27,18 +33,18 @@ from ..lite.hashing import row_hashes
 from ..memory import MemoryPlan, parse_bytes, return_freed_memory
 from ..memory.plan import Described
 from ..prediction_memory import PredictionSetting, plan_prediction
-from ..processes import count_processes, with_one_thread
+from ..processes import count_processes, one_thread
 from ..scaled import ScaledGP
 from ..stages import is_resumable
 from .budget import BudgetedFit, count_columns
-from .copies_and_outliers import find_repeated_rows
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
 from .log_columns import choose_log_columns
+from .misleading_rows import find_repeated_rows
 from .seconds import Work, expected_seconds, within_seconds
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table
-from .table import Array, Table, draw_sample, merge_equal_rows
+from .table import Table, draw_sample, merge_equal_rows
 
 _FEWEST_ROWS = 2
 # Up to this number of rows, sorting them takes no time.
@@ -198,7 +204,8 @@ def fit_source(
                 options |= {"may_be_copies": may_be_copies, "keep_rows": keep_rows, "trees": small.trees}
                 why = {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
                 # Threads of BLAS wait by spinning: beside another program a fit took three times as long.
-                kernels = with_one_thread(_fit_small, sample, chosen, record | why, center=center, **options)
+                with one_thread():
+                    kernels = _fit_small(sample, chosen, record | why, center=center, **options)
                 if budget is not None:
                     size = plan_prediction(budget, PredictionSetting.of(kernels)).setting.chunk_size
                     kernels = kernels.with_chunks(size)
@@ -394,13 +401,3 @@ def _fit_large(
         record=record | found.record | {"repeated_rows": repeated and repeated.described()},
         repeated=repeated,
     )
-
-
-def without_constant_columns(scaler: Standardizer, inputs: Array) -> Standardizer:
-    """The scaler with infinite scales for columns that do not vary: what new rows have there counts for nothing.
-
-    Nobody can know what such a column does.
-    """
-    low, high = inputs.min(axis=0), inputs.max(axis=0)
-    spread, size = high - low, np.maximum(np.abs(low), np.abs(high))
-    return Standardizer(scaler.mean, np.where(spread <= 1e-9 * size, np.inf, scaler.scale))

@@ -16,7 +16,7 @@ from ..error_shape import Shape
 from ..extrapolation import ExcessVariance, left_out_factors, total_effects
 from ..model import FeatureGP, FittedGP
 from ..noise import ConstantNoise, NoiseModel
-from ..processes import beside, count_processes, in_parallel, in_turn, with_one_thread
+from ..processes import beside, count_processes, in_parallel, in_turn, one_thread
 from ..statistics import FeatureStatistics, RunningSums, Share, sum_statistics
 from ..trees import BoostedTrees
 from .boosting import fit_trees
@@ -49,6 +49,7 @@ class LargeTableFit:
     record: dict[str, object]
 
 
+@one_thread()
 def fit_large_table(
     sample: Table,
     everything: Source,
@@ -84,22 +85,6 @@ def fit_large_table(
     """
     threads = min(2, count_processes(2)) if threads is None else threads
     threads = threads if device.type == "cpu" else 1
-    return with_one_thread(
-        _fit, sample, everything, settings, seed, threads, may_use_all_cores, progress, ranks, device
-    )
-
-
-def _fit(
-    sample: Table,
-    everything: Source,
-    settings: AutoSettings,
-    seed: int,
-    threads: int,
-    may_use_all_cores: bool,
-    progress: Callable[[str], None] | None,
-    ranks: Ranks,
-    device: torch.device,
-) -> LargeTableFit:
     stages = _Stages(progress)
     record: dict[str, object] = {"settings": settings.to_dict(), "rows": everything.num_data, "device": str(device)}
     whole = everything.num_data == len(sample)

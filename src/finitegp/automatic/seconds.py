@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ..devices import CPU
-from ..kernel_gp import KernelForm, KernelGP, KernelRows
-from ..processes import with_one_thread
+from ..kernel_gp import Array, KernelForm, KernelGP, KernelRows
+from ..processes import one_thread
 from ..schedules import FlatAdamW
 from ..stages import open_stages
 from .batched import BatchedNetworks
@@ -71,9 +71,16 @@ class Work:
         return self.rows > self.settings.small_rows
 
 
+@one_thread()
 def expected_seconds(work: Work) -> float:
     """Seconds of the whole fit; timing a few steps takes a fraction of one."""
-    return with_one_thread(_expected, work)
+    speed = _multiplications_per_second()
+    seconds = 0.8
+    if work.kernels:
+        seconds += _of_kernels(work, speed)
+    if work.networks:
+        seconds += _of_networks(work, speed)
+    return seconds
 
 
 def within_seconds(budget: float, work: Work) -> Work:
@@ -84,9 +91,9 @@ def within_seconds(budget: float, work: Work) -> Work:
     """
     candidates = [replace(work, settings=settings) for settings in _shorter(work.settings)]
 
-    def choose(_: list[int]) -> Iterator[int]:
+    def choose(_: list[int]) -> Iterator[Array]:
         in_time = (number for number, each in enumerate(candidates) if expected_seconds(each) <= budget)
-        yield next(in_time, len(candidates) - 1)
+        yield np.array(float(next(in_time, len(candidates) - 1)))
 
     setting = {"budget": budget, "rows": work.rows, "device": str(work.device)}
     # What a machine can do in time differs from minute to minute: a fit that is resumed keeps to what was chosen.
@@ -108,16 +115,6 @@ def _shorter(settings: AutoSettings) -> Iterator[AutoSettings]:
     for sample in _SAMPLES:
         if sample < settings.max_sample:
             yield with_share(_SHARES[-1], **few, max_sample=sample, fourier_features=64)
-
-
-def _expected(work: Work) -> float:
-    speed = _multiplications_per_second()
-    seconds = 0.8
-    if work.kernels:
-        seconds += _of_kernels(work, speed)
-    if work.networks:
-        seconds += _of_networks(work, speed)
-    return seconds
 
 
 def _of_kernels(work: Work, speed: float) -> float:

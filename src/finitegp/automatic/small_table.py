@@ -13,18 +13,16 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from ..combination import noise_part
-from ..component import Component
+from ..component import Component, SpreadModel
 from ..kernel_gp import BOUNDS, Array, KernelForm, KernelGP, KernelPosterior, KernelRows, fit_from_several_starts
 from ..predictive import StudentMixture
-from ..spread import SpreadModel
 from ..stages import LARGEST, Stages, open_stages
 from ..trees import BoostedTrees
-from .atoms import dithered
 from .boosting import CrossFittedTrees, cross_fit_trees
-from .copies_and_outliers import Groups, are_copies, equal_rows, gross_outliers
+from .fitted_shapes import SkewedErrors, choose_skew
 from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel, landmark_rows
+from .misleading_rows import Groups, are_copies, dithered, equal_rows, gross_outliers
 from .settings import ENOUGH_JUDGES
-from .skewed_errors import SkewedErrors, choose_skew
 from .stacking import fit_spread, stack_kernels, stack_with_trees
 from .table import Table, with_score
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..combination import pooled
+from ..component import SpreadModel
 from ..kernel_gp import Array, KernelForm, KernelPosterior, KernelPrior, KernelRows, fit_from_several_starts
 from ..predictive import StudentMixture, log_student
-from ..spread import SpreadModel
-from .copies_and_outliers import Groups
 from .kernels import LEARNING_ROWS, condition_kernel, landmark_rows
+from .misleading_rows import Groups
 
 # Logarithms of squared errors are nearly all noise: standardised, 0.9 of their variance where nothing is to be learned.
 _SPREAD_FORM = KernelForm(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -34,64 +35,51 @@ finitegp merge price.finitegp *.statistics -o joint.finitegp --only-sites --refi
 """
 
 
-def update(
-    model: Model,
-    tables: Tables,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The new model file.", show_default=False)],
-    target: Target = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf8",
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
+def _changing(what: str, doc: str) -> Callable[..., None]:
+    """The command that takes rows into a model, or out of it; ``doc`` is what users read."""
+
+    def command(
+        model: Model,
+        tables: Tables,
+        output: Annotated[Path, typer.Option("--output", "-o", help="The new model file.", show_default=False)],
+        target: Target = None,
+        delimiter: Delimiter = None,
+        encoding: Encoding = "utf8",
+        force: Force = False,
+        as_json: Json = False,
+    ) -> None:
+        console = Console(as_json)
+        with console.guard():
+            from ..tables.summaries import TransformReport
+
+            check_output(output, force=force, inputs=tables)
+            loaded, table = load_with_table(model, tables, delimiter, encoding, target)
+            found = TransformReport()
+            (loaded.update if what == "added" else loaded.forget)(table, report=found)
+            loaded.save(output, overwrite=force)
+            console.note(*table.notes, *loaded.unusual(found))
+            console.print(f"{found.rows} rows {what}, {loaded.rows_:g} in all: ", output)
+            console.result({"model": str(output), f"rows_{what}": found.rows, "rows": loaded.rows_})
+
+    command.__name__, command.__doc__ = "update" if what == "added" else "forget", doc
+    return command
+
+
+update = _changing(
+    "added",
     """Take more rows into a model: the exact posterior of all rows, with features, noise and scaling kept.
 
     The time does not depend on how many rows the model has seen. Rows that it has seen already would count twice.
-    """
-    _change(model, tables, output, target, delimiter, encoding, force, as_json, "added")
-
-
-def forget(
-    model: Model,
-    tables: Tables,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The new model file.", show_default=False)],
-    target: Target = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf8",
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
+    """,
+)
+forget = _changing(
+    "forgotten",
     """Take rows out of a model: the exact posterior as if it had never seen them, at the cost of these rows alone.
 
     They must be rows that the model has seen, which cannot be checked. Features, noise, scaling and, after the fit of
     a small table, the landmarks were learned with them and stay: to remove every trace, fit anew.
-    """
-    _change(model, tables, output, target, delimiter, encoding, force, as_json, "forgotten")
-
-
-def _change(
-    model: Path,
-    tables: list[Path],
-    output: Path,
-    target: str | None,
-    delimiter: str | None,
-    encoding: str,
-    force: bool,
-    as_json: bool,
-    what: str,
-) -> None:
-    console = Console(as_json)
-    with console.guard():
-        from ..tables.summaries import TransformReport
-
-        check_output(output, force=force, inputs=tables)
-        loaded, table = load_with_table(model, tables, delimiter, encoding, target)
-        found = TransformReport()
-        (loaded.update if what == "added" else loaded.forget)(table, report=found)
-        loaded.save(output, overwrite=force)
-        console.note(*table.notes, *loaded.unusual(found))
-        console.print(f"{found.rows} rows {what}, {loaded.rows_:g} in all: ", output)
-        console.result({"model": str(output), f"rows_{what}": found.rows, "rows": loaded.rows_})
+    """,
+)
 
 
 def statistics(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -21,6 +22,8 @@ from .sources import Measure, Rows, Source
 
 # An array in memory, or the rows of a file.
 RowValues = ArrayLike | RowFile | RecordField
+# The same, checked: a tensor or an array of numbers, or the rows of a file.
+Stored = Tensor | npt.NDArray[Any] | RowFile | RecordField
 
 
 @check_arguments
@@ -105,8 +108,8 @@ class ArraySource(Source):
         return self._between(own.start, own.stop)
 
     def _between(self, first: int, last: int) -> Iterator[Rows]:
-        for start in range(first, last, self.chunk_size):
-            yield self._read(slice(start, min(start + self.chunk_size, last)), start)
+        size = self.chunk_size
+        return map(lambda start: self._read(slice(start, min(start + size, last)), start), range(first, last, size))
 
     def rows(self, start: int, stop: int, *, first_row: int = 0) -> Rows:
         """Rows ``start`` to ``stop``, checked; errors count rows from ``first_row``."""
@@ -289,7 +292,7 @@ def _label(row: int, numbers: int | Index, place: Locator | None) -> str:
     return row_label(numbers + row if isinstance(numbers, int) else int(numbers[row]), place)
 
 
-def _as_array(values: RowValues, name: str, column_names: list[str] | None = None) -> Any:
+def _as_array(values: RowValues, name: str, column_names: list[str] | None = None) -> Stored:
     """A tensor, an array of a numeric type or an array-like on disk, without copying; errors name what is unusable."""
     if isinstance(values, RowFile | RecordField):
         return values
@@ -328,7 +331,7 @@ def _text_message(array: np.ndarray[Any, Any], name: str, column_names: list[str
     return f"{name} must be a rectangular array of numbers."
 
 
-def _to_tensor(values: Any, *, copied: bool) -> Tensor:
+def _to_tensor(values: Tensor | npt.NDArray[Any], *, copied: bool) -> Tensor:
     """A tensor of float32 or float64 in the byte order of this machine.
 
     Slices of NumPy arrays have to be ``copied``: they may be read-only or have negative strides.

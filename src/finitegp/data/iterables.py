@@ -34,7 +34,7 @@ class _Passes:
         self.used_up = isinstance(self.iterable, Iterator)
         return self.iterable
 
-    def first(self) -> Any:
+    def first(self) -> object:
         """The first item, which a later pass yields all the same."""
         self._refuse_used_up()
         items = iter(self.iterable)
@@ -118,7 +118,7 @@ class IterableSource(Source):
             yield rows
             seen += len(rows.inputs)
 
-    def _parts(self, item: Any, number: int, row: int) -> Any:
+    def _parts(self, item: object, number: int, row: int) -> Sequence[Any]:
         """The parts of an item; an error if it is not a tuple of them."""
         if not _has_parts(item):
             raise DataError(
@@ -194,7 +194,7 @@ class StreamSource(IterableSource):
         if single:
             yield _checked(_stacked(single), seen)
 
-    def _parts(self, item: Any, number: int, row: int) -> list[Any]:
+    def _parts(self, item: object, number: int, row: int) -> list[Any]:
         """Inputs, targets, weights and counts of an item as tensors; None for those that it does not have."""
         if not _has_parts(item) or item[0] is None:
             raise DataError(
@@ -227,7 +227,7 @@ def _has_parts(item: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(item, tuple | list) and len(item) in NUMBERS_OF_PARTS
 
 
-def _checked(parts: Any, first_row: int) -> Rows:
+def _checked(parts: Sequence[Any], first_row: int) -> Rows:
     source = source_of_parts(parts)
     return source.rows(0, source.num_data, first_row=first_row)
 

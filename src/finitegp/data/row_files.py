@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from io import FileIO
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ class RowFile:
     def _typed(self, rows: npt.NDArray[np.uint8]) -> Array:
         return rows.view(self.dtype.base).reshape(len(rows), *self.dtype.shape)
 
-    def _open(self) -> Any:
+    def _open(self) -> FileIO:
         try:
             opened = open(self.path, "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
         except OSError as error:

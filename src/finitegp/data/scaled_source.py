@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -42,15 +41,15 @@ class Scaling:
 
         A row of count ``k`` enters ``k`` times; weights make no difference. ``progress`` is called after every chunk.
         """
-        inputs: Any = 0
-        targets: Any = 0
+        inputs: Moments | int = 0
+        targets: Moments | int = 0
         for rows in as_source(data):
             counts = None if rows.counts is None else rows.counts.numpy()
             inputs += Moments.of(rows.inputs.numpy(), counts)
             targets += Moments.of(rows.observed.numpy(), counts)
             if progress is not None:
                 progress()
-        if not isinstance(inputs, Moments):
+        if not isinstance(inputs, Moments) or not isinstance(targets, Moments):
             raise DataError("There are no rows to standardise.")
         return cls(inputs.standardizer(), targets.standardizer())
 

@@ -177,6 +177,16 @@ def _quantiles(column: _Array, counts: ArrayLike | None) -> tuple[float, float]:
     return low, high
 
 
+def without_constant_columns(scaler: Standardizer, inputs: _Array) -> Standardizer:
+    """The scaler with infinite scales for columns that do not vary: what new rows have there counts for nothing.
+
+    Nobody can know what such a column does.
+    """
+    low, high = inputs.min(axis=0), inputs.max(axis=0)
+    spread, size = high - low, np.maximum(np.abs(low), np.abs(high))
+    return Standardizer(scaler.mean, np.where(spread <= _ROUNDING_RANGE * size, np.inf, scaler.scale))
+
+
 @dataclass(frozen=True, eq=False)
 class Moments:
     r"""Row count, mean, sum of squared deviations, smallest and largest value of each column, in float64: they add.

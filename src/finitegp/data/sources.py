@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -129,7 +129,7 @@ class Source(ABC):
 
     def measure(self) -> Measure:
         """Number of rows and targets, mean square of the targets and mean count, in one pass unless they are known."""
-        targets: Any = 0
+        targets: Moments | int = 0
         num_data, sum_of_counts, counted = 0, 0.0, False
         for rows in self:
             if rows.targets is not None:

@@ -12,6 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -229,8 +230,8 @@ def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | 
     _delete_own(folder, _UNFINISHED)  # of a spool that was killed: under the lock nobody else writes
     digest = hashlib.sha256()
     dtype: np.dtype[np.void] | None = None
-    inputs: Any = 0
-    targets: Any = 0
+    inputs: Moments | int = 0
+    targets: Moments | int = 0
     sum_of_counts = 0.0
     with temporary_file(folder, "rows") as temporary:
         with open(temporary, "wb", buffering=0) as opened:
@@ -257,7 +258,7 @@ def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | 
                 done += len(records)
                 if progress is not None:
                     progress(done, source.num_data)
-            if dtype is None:
+            if dtype is None or not isinstance(inputs, Moments):
                 raise DataError("There are no rows to spool.")
             if input_dtype == "float32":
                 _refuse_coarse(inputs, source.column_names)
@@ -274,12 +275,12 @@ def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | 
         "has_counts": counted,
         "input_dtype": input_dtype,
         "column_names": source.column_names,
-        "target_mean_square": float(targets.mean_square.mean()) if num_targets else 0.0,
+        "target_mean_square": float(targets.mean_square.mean()) if isinstance(targets, Moments) else 0.0,
         "mean_count": sum_of_counts / done,
     }
 
 
-def _write_all(opened: Any, view: memoryview, folder: Path, rows_done: int) -> None:
+def _write_all(opened: FileIO, view: memoryview, folder: Path, rows_done: int) -> None:
     try:
         while view:
             view = view[opened.write(view) :]

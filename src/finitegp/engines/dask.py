@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import DataError
 from .partitions import (
@@ -26,6 +27,9 @@ try:
     import dask.dataframe
 except ImportError as error:
     raise ImportError("finitegp.engines.dask needs Dask: pip install 'finitegp[dask]'.") from error
+
+if TYPE_CHECKING:
+    import pandas
 
 # Partial sums that one task adds: neighbours, so that the order of the sum is that of the partitions.
 _ADDED_AT_ONCE = 8
@@ -161,13 +165,13 @@ class DaskRows(PartitionedRows):
         return PartialSum(*total)
 
 
-def _is_numeric(dtype: Any) -> bool:
+def _is_numeric(dtype: object) -> bool:
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     return bool(is_numeric_dtype(dtype) or is_bool_dtype(dtype))
 
 
-def _frame_block(frame: Any, columns: Columns) -> Block:
+def _frame_block(frame: pandas.DataFrame, columns: Columns) -> Block:
     return columns.block(lambda name: frame[name].to_numpy(dtype=np.float64, na_value=np.nan))
 
 
@@ -180,7 +184,7 @@ def _array_block(
     return Block(inputs, targets, weights, counts)
 
 
-def _row_chunks(part: Any, chunks: tuple[int, ...]) -> list[Any]:
+def _row_chunks(part: dask.array.Array | None, chunks: tuple[int, ...]) -> list[Any]:
     """The parts of an array in the rows of these chunks, with all columns."""
     if part is None:
         return [None] * len(chunks)
@@ -199,11 +203,11 @@ def _add(parts: list[PartialSum]) -> PartialSum:
     return total
 
 
-def _predict_frame(frame: Any, predictor: Predictor, names: Sequence[str]) -> Any:
+def _predict_frame(frame: pandas.DataFrame, predictor: Predictor, names: Sequence[str]) -> pandas.DataFrame:
     rows = frame[list(names)] if predictor.takes_tables else _frame_block(frame, Columns(tuple(names))).inputs
     values = predictor.predict(rows, names)
     return frame.assign(**{name: values[:, column] for column, name in enumerate(predictor.gives)})
 
 
-def _predict_array(inputs: dask.array.Array, predictor: Predictor) -> Any:
+def _predict_array(inputs: dask.array.Array, predictor: Predictor) -> npt.NDArray[np.float64]:
     return predictor.predict(np.asarray(inputs))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,10 @@ from ..predictive import check_coverage
 from ..scaled import ScaledGP
 from ..statistics import FeatureStatistics, sum_statistics
 from ..tables.model import TableRegressor
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow as pa
 
 _Array = npt.NDArray[np.float64]
 _ENDS, _DEVIATIONS = ("mean", "lower", "upper"), ("epistemic_std", "noise_std", "std")
@@ -120,7 +124,7 @@ class Predictor:
         if taken := [name for name in self.gives if name in set(existing)]:
             raise DataError(f"The frame has a column {taken[0]!r} already:", "rename or drop it; predictions add it.")
 
-    def predict(self, rows: Any, names: Sequence[str] | None = None) -> _Array:
+    def predict(self, rows: _Array | pa.RecordBatch | pandas.DataFrame, names: Sequence[str] | None = None) -> _Array:
         """``(rows, len(gives))`` of numbers ``(rows, columns)``, or of a table; ``names`` are for errors."""
         if len(rows) == 0:
             return np.empty((0, len(self.gives)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from ..features import ConcatenatedFeatures, ConstantFeatures, FourierFeatures, 
 from ..full_batch import fit_full_batch
 from ..model import FeatureGP
 from ..noise import ConstantNoise, InputNoise, NoiseModel
-from ..processes import with_one_thread
+from ..processes import one_thread
 from ..scaled import ScaledGP
 from ..schedules import cosine_decay, make_optimizer
 from ..training import train
@@ -84,11 +85,10 @@ def fit_given(
         )
         if settings.algorithm == "exact":
             _train_exact(model, data, settings, record)
-        elif isinstance(settings.feature_map, str):
-            # Small networks are trained fastest by one thread, most of all beside other programs.
-            with_one_thread(_train_batches, model, data, settings, record)
         else:
-            _train_batches(model, data, settings, record)
+            # Small networks are trained fastest by one thread, most of all beside other programs.
+            with one_thread() if isinstance(settings.feature_map, str) else nullcontext():
+                _train_batches(model, data, settings, record)
     fitted = model.condition(data)
     record["seconds"] = time.perf_counter() - started
     return ScaledGP((Component(fitted),), inputs_scaler, target_scaler, record=record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from ..automatic.settings import EFFORTS
 from ..devices import as_device, exact_device
 from ..formatting import parse_seconds
 from ..memory import parse_bytes
+
+_Value = TypeVar("_Value")
 
 ALGORITHMS = ("exact", "lagged", "scgd", "minimax", "bsgd")
 FEATURE_MAPS = ("mlp", "fourier")
@@ -86,7 +88,7 @@ def check_parameters(regressor: Parameters) -> None:
         if not _is_auto(value) and not (isinstance(value, kind) and not isinstance(value, bool) and value > 0):  # type: ignore[operator]
             article = "a positive number" if kind is numbers.Real else "a positive whole number"
             raise ValueError(f"{name} must be 'auto' or {article}, but is {value!r}.")
-    fraction: Any = regressor.validation_fraction
+    fraction: object = regressor.validation_fraction
     if not (isinstance(fraction, numbers.Real) and 0.0 < float(fraction) < 0.5):
         raise ValueError(f"validation_fraction must lie between 0 and 0.5, but is {fraction!r}.")
     for name in ("keep_rows", "repeated_rows"):
@@ -209,5 +211,6 @@ def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _chosen(value: Any) -> Any:
-    return None if _is_auto(value) else value
+def _chosen(value: _Value | str) -> _Value | None:
+    """The value; None for ``"auto"``, the only text that there may be."""
+    return None if isinstance(value, str) else value

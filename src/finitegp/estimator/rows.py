@@ -87,7 +87,7 @@ def checked_inputs(estimator: BaseEstimator, X: ArrayLike) -> Array:
     return inputs
 
 
-def _to_numpy(values: ArrayLike) -> Any:
+def _to_numpy(values: ArrayLike) -> ArrayLike:
     """Torch tensors as NumPy arrays; everything else as it is, for scikit-learn to check."""
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()

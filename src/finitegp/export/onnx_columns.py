@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,12 @@ _DAYS_BEFORE_1970 = 719_162 + 800 * _CYCLE
 class Nodes:
     """Operators and constants of a graph, in their order."""
 
-    def __init__(self, onnx: Any, prefix: str) -> None:
+    def __init__(self, onnx: ModuleType, prefix: str) -> None:
         self.onnx, self.prefix = onnx, prefix
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
 
-    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+    def add(self, operator: str, *inputs: str, **attributes: object) -> str:
         """One operator; the name of its output."""
         name = f"{self.prefix}{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), [name], **attributes))

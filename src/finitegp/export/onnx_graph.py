@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from ..errors import DataError
 from ..lite.program import BLOCK, Value, beside, ordered
 from .formulas import MOST_COVERAGE, Exportable, Search, check_columns, described, predicted, target_ends
 from .onnx_columns import Nodes, encode_columns
+
+if TYPE_CHECKING:
+    import onnx
 
 # From 19 on, text can be compared.
 _OPSET, _OPSET_OF_TEXT, _IR_VERSION = 18, 19, 10
@@ -125,7 +129,7 @@ def _printer(double: bool) -> _Printer:
 class _Printer(Nodes):
     """Prints values as operators on numbers of 64 bits."""
 
-    def __init__(self, onnx: Any, double: bool, prefix: str = "v") -> None:
+    def __init__(self, onnx: ModuleType, double: bool, prefix: str = "v") -> None:
         super().__init__(onnx, prefix)
         self.type = onnx.TensorProto.DOUBLE if double else onnx.TensorProto.FLOAT
         self.names: dict[int, str] = {}
@@ -136,7 +140,7 @@ class _Printer(Nodes):
         given: Mapping[str, list[str]],
         encoded: Sequence[Mapping[str, Any]],
         about: dict[str, str],
-    ) -> Any:
+    ) -> onnx.ModelProto:
         """The graph, checked; of columns ``given`` as they are, or as they are to be ``encoded``."""
         helper, double = self.onnx.helper, self.onnx.TensorProto.DOUBLE
         order = ordered(outputs.values())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from .columns import PeriodicEmbedding, SoftClip
-from .composition import ComposedFeatures, ConcatenatedFeatures, ConstantFeatures, count_features
+from .composition import ComposedFeatures, ConcatenatedFeatures, ConstantFeatures, LinearFeatures, count_features
 from .fourier import FourierFeatures
 from .landmarks import LandmarkFeatures
-from .network import LinearFeatures, MLPFeatures
+from .network import MLPFeatures
 from .quadrature import GaussLegendreFeatures
 
 __all__ = [

@@ -13,41 +13,9 @@ from torch.quasirandom import SobolEngine
 
 from ..arguments import check_arguments
 from .base import Pullback, accumulate, check_size, log_of_number, log_of_positive, wrong_width
+from .landmarks import DEGREES_OF_FREEDOM, check_kernel, correlation
 
-# A kernel is the characteristic function of its spectral density. For Matern nu that is the multivariate
-# Student t with 2 nu degrees of freedom, and for the RBF kernel its limit, the normal distribution.
-DEGREES_OF_FREEDOM: dict[str, float] = {"rbf": math.inf, "matern12": 1, "matern32": 3, "matern52": 5}
 SAMPLINGS = ("iid", "orthogonal", "sobol")
-
-
-def check_kernel(kernel: str) -> str:
-    """``kernel`` itself, or a ValueError that lists the known names."""
-    if kernel not in DEGREES_OF_FREEDOM:
-        raise ValueError(f"kernel must be one of {list(DEGREES_OF_FREEDOM)}, but is {kernel!r}.")
-    return kernel
-
-
-def correlation(kernel: str, distance: Tensor) -> Tensor:
-    r"""The kernel with unit variance and length scale, as a function of the distance.
-
-    ============ ==========================================================
-    ``rbf``      :math:`\exp(-r^2 / 2)`
-    ``matern12`` :math:`\exp(-r)`
-    ``matern32`` :math:`(1 + \sqrt 3 r) \exp(-\sqrt 3 r)`
-    ``matern52`` :math:`(1 + \sqrt 5 r + 5 r^2 / 3) \exp(-\sqrt 5 r)`
-    ============ ==========================================================
-
-    Example:
-        >>> values = correlation("matern12", torch.tensor([0.0, 2.0]))
-        >>> bool(torch.allclose(values, torch.tensor([1.0, math.exp(-2.0)])))
-        True
-    """
-    degrees_of_freedom = DEGREES_OF_FREEDOM[check_kernel(kernel)]
-    if math.isinf(degrees_of_freedom):
-        return torch.exp(-0.5 * distance.square())
-    scaled = math.sqrt(degrees_of_freedom) * distance
-    polynomials = {1: torch.ones_like(scaled), 3: 1 + scaled, 5: 1 + scaled + scaled.square() / 3}
-    return polynomials[int(degrees_of_freedom)] * torch.exp(-scaled)
 
 
 def draw_frequencies(kernel: str, num_frequencies: int, input_dim: int, sampling: str, seed: int) -> Tensor:

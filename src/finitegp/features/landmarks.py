@@ -1,10 +1,9 @@
-"""A stationary kernel on landmarks: exact at these rows, with what is lost elsewhere as a variance of its own."""
+"""Stationary kernels, and these on landmarks: exact at these rows, what is lost elsewhere as a variance of its own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
@@ -14,14 +13,46 @@ from ..errors import NumericalError
 from ..linalg import cholesky
 from .base import check_size
 from .composition import ConcatenatedFeatures
-from .fourier import correlation
 
+# A kernel is the characteristic function of its spectral density. For Matern nu that is the multivariate
+# Student t with 2 nu degrees of freedom, and for the RBF kernel its limit, the normal distribution.
+DEGREES_OF_FREEDOM: dict[str, float] = {"rbf": math.inf, "matern12": 1, "matern32": 3, "matern52": 5}
 CORRELATIONS = ("rbf", "matern32", "matern52")
 # Relative to the kernel's variance: far below any noise, and enough for landmarks that are nearly equal; the larger
 # ones for thousands of them many length scales apart, whose distances carry the rounding of far larger squares.
 _JITTERS = (1e-10, 1e-8, 1e-6)
 # Next to nothing, so that the gradient of a root at a landmark is zero and not NaN.
 _LEAST_SQUARE = 1e-300
+
+
+def check_kernel(kernel: str) -> str:
+    """``kernel`` itself, or a ValueError that lists the known names."""
+    if kernel not in DEGREES_OF_FREEDOM:
+        raise ValueError(f"kernel must be one of {list(DEGREES_OF_FREEDOM)}, but is {kernel!r}.")
+    return kernel
+
+
+def correlation(kernel: str, distance: Tensor) -> Tensor:
+    r"""The kernel with unit variance and length scale, as a function of the distance.
+
+    ============ ==========================================================
+    ``rbf``      :math:`\exp(-r^2 / 2)`
+    ``matern12`` :math:`\exp(-r)`
+    ``matern32`` :math:`(1 + \sqrt 3 r) \exp(-\sqrt 3 r)`
+    ``matern52`` :math:`(1 + \sqrt 5 r + 5 r^2 / 3) \exp(-\sqrt 5 r)`
+    ============ ==========================================================
+
+    Example:
+        >>> values = correlation("matern12", torch.tensor([0.0, 2.0]))
+        >>> bool(torch.allclose(values, torch.tensor([1.0, math.exp(-2.0)])))
+        True
+    """
+    degrees_of_freedom = DEGREES_OF_FREEDOM[check_kernel(kernel)]
+    if math.isinf(degrees_of_freedom):
+        return torch.exp(-0.5 * distance.square())
+    scaled = math.sqrt(degrees_of_freedom) * distance
+    polynomials = {1: torch.ones_like(scaled), 3: 1 + scaled, 5: 1 + scaled + scaled.square() / 3}
+    return polynomials[int(degrees_of_freedom)] * torch.exp(-scaled)
 
 
 class LandmarkFeatures(nn.Module):
@@ -118,12 +149,12 @@ class LandmarkFeatures(nn.Module):
         """``(*batch, rows, rows)`` what the features lack of the kernel."""
         return self.covariance(inputs, inputs) - features @ features.mT
 
-    def _apply(self, *arguments: Any, **options: Any) -> LandmarkFeatures:
+    def _apply(self, *arguments: object, **options: object) -> LandmarkFeatures:
         self._factor = None  # belongs to the tensors as they were
         super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
         return self
 
-    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
+    def _load_from_state_dict(self, *arguments: object, **options: object) -> None:
         self._factor = None
         super()._load_from_state_dict(*arguments, **options)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..arguments import check_arguments
+from ..lite.modules import half_of_tensor_grid, keep_heavy, normal_quadrature
 from .base import check_size, log_of_number
 from .fourier import SpectralFeatures
 
@@ -129,11 +130,9 @@ class GaussLegendreFeatures(SpectralFeatures):
         self.frequency_cutoff = float(frequency_cutoff)
         self.tolerance = float(tolerance)
 
-        nodes, weights = np.polynomial.legendre.leggauss(self.nodes_per_dimension)
-        nodes = nodes * self.frequency_cutoff
-        weights = weights * self.frequency_cutoff * np.exp(-0.5 * nodes**2) / math.sqrt(2 * math.pi)
-        grid, grid_weights = _half_of_tensor_grid(nodes, weights, self.input_dim)
-        kept, dropped_weight = _keep_heavy(grid_weights, self.tolerance / 4)
+        nodes, weights = normal_quadrature(self.nodes_per_dimension, self.frequency_cutoff)
+        grid, grid_weights = half_of_tensor_grid(nodes, weights, self.input_dim)
+        kept, dropped_weight = keep_heavy(grid_weights, self.tolerance / 4)
         self.max_scaled_distance = _largest_distance(nodes, weights, self.input_dim, self.tolerance - dropped_weight)
         if self.max_scaled_distance == 0:
             raise ValueError(
@@ -174,27 +173,6 @@ class GaussLegendreFeatures(SpectralFeatures):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._round_nodes()
         return self
-
-
-def _half_of_tensor_grid(
-    nodes: NDArray[np.float64], weights: NDArray[np.float64], input_dim: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The grid points with positive first coordinate, ``(points, input_dim)``, and twice their weights."""
-    half = len(nodes) // 2
-    axes = [nodes[half:], *[nodes] * (input_dim - 1)]
-    axis_weights = [2 * weights[half:], *[weights] * (input_dim - 1)]
-    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, input_dim)
-    grid_weights = np.stack(np.meshgrid(*axis_weights, indexing="ij"), axis=-1).reshape(-1, input_dim)
-    return grid, grid_weights.prod(axis=1)
-
-
-def _keep_heavy(weights: NDArray[np.float64], budget: float) -> tuple[NDArray[np.intp], float]:
-    """The indices of all but the lightest weights, whose sum, also returned, is at most ``budget``."""
-    lightest_first = np.argsort(weights, kind="stable")
-    running_sum = np.cumsum(weights[lightest_first])
-    num_dropped = int(np.searchsorted(running_sum, budget, side="right"))
-    dropped_weight = float(running_sum[num_dropped - 1]) if num_dropped else 0.0
-    return np.sort(lightest_first[num_dropped:]), dropped_weight
 
 
 def _largest_distance(

@@ -35,7 +35,7 @@ from .program import (
     total,
 )
 from .repeated import RepeatedRows, change_rows, merge_repeated, read_repeated
-from .student import Mixture, variance_factor
+from .student import Mixture, variance_of_student
 
 # Of scaled inputs, of distances outside of what was seen, and of coordinates that distances to centres are taken in.
 _FARTHEST, _SLOWING, _CLIP = 1e8, 10.0, 4.0
@@ -136,7 +136,7 @@ class Fit:
         if "excess" in self.header:
             excess = self._excess(x)
             epistemic = epistemic + excess
-            before = variance_factor(freedoms) * squares
+            before = variance_of_student(freedoms) * squares
             squares = before + excess
             if finite.any():
                 found["freedoms"] = found["freedoms"] * (squares / before).squared
@@ -197,11 +197,11 @@ class Fit:
 
     def _error_variances(self) -> Array:
         """``(components,)`` variances of errors in squared scales."""
-        found = variance_factor(
+        found = variance_of_student(
             np.array([each["degrees_of_freedom"] or math.inf for each in self.header["components"]])
         )
         for number, (share, factor, freedom, offset, main_factor, _) in self._tails(spread=False):
-            wide = factor**2 * float(variance_factor(np.array(freedom)))
+            wide = factor**2 * float(variance_of_student(np.array(freedom)))
             near = (1.0 - share) * main_factor**2 * found[number]
             found[number] = near + share * wide + share * (1.0 - share) * offset**2
         return found
@@ -330,7 +330,7 @@ def _with_logarithms(given: Value, scaler: Arrays) -> Value:
 
 def _moments(weights: Array, means: Value, squares: Value, freedoms: Array) -> tuple[Value, Value]:
     mean = total(weights * means)
-    return mean, total(weights * (variance_factor(freedoms) * squares + (means - mean).squared))
+    return mean, total(weights * (variance_of_student(freedoms) * squares + (means - mean).squared))
 
 
 def read_fit(header: Header, stored: Mapping[str, npt.NDArray[np.generic]]) -> Fit:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 
 from .container import inside
 from .program import (
@@ -165,7 +166,7 @@ def _line(x: Value, arguments: Arguments, tensors: Tensors) -> Value:
     return beside([features, constant(np.exp(0.5 * tensors["log_bias_magnitude"]))])
 
 
-def _waves(x: Value, frequencies: Array, tensors: Tensors, amplitudes: Any) -> Value:
+def _waves(x: Value, frequencies: Array, tensors: Tensors, amplitudes: float | Array) -> Value:
     scaled = frequencies / np.exp(tensors["log_length_scales"])
     angles = affine(x, scaled.T)
     sizes: Array = np.exp(0.5 * tensors["log_magnitude"]) * amplitudes
@@ -182,20 +183,36 @@ def _quadrature(x: Value, arguments: Arguments, tensors: Tensors) -> Value:
     cutoff = float(arguments["frequency_cutoff"])
     if not (0 < columns <= 3 and count > 0 and 2.0 * columns * float(count) ** columns <= _MOST_GRID_NUMBERS):
         raise LiteError("its quadrature makes no sense")
+    nodes, weights = normal_quadrature(count, cutoff)
+    grid, grid_weights = half_of_tensor_grid(nodes, weights, columns)
+    kept, _ = keep_heavy(grid_weights, float(arguments["tolerance"]) / 4)
+    return _waves(x, grid[kept], tensors, np.tile(np.sqrt(grid_weights[kept]), 2))
+
+
+def normal_quadrature(count: int, cutoff: float) -> tuple[Array, Array]:
+    """Gauss-Legendre nodes between minus and plus a cutoff, and weights with the density of the standard normal."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     nodes = nodes * cutoff
-    weights = weights * cutoff * np.exp(-0.5 * nodes**2) / math.sqrt(2.0 * math.pi)
-    # Nodes in pairs w, -w: one half of the first axis, with twice the weight.
-    axes = [nodes[count // 2 :], *[nodes] * (columns - 1)]
-    factors = [2.0 * weights[count // 2 :], *[weights] * (columns - 1)]
-    grid, heavy = (
-        np.stack(np.meshgrid(*each, indexing="ij"), axis=-1).reshape(-1, columns) for each in (axes, factors)
-    )
-    products = heavy.prod(axis=1)
-    lightest = np.argsort(products, kind="stable")
-    dropped = int(np.searchsorted(np.cumsum(products[lightest]), float(arguments["tolerance"]) / 4, side="right"))
-    kept = np.sort(lightest[dropped:])
-    return _waves(x, grid[kept], tensors, np.tile(np.sqrt(products[kept]), 2))
+    return nodes, weights * cutoff * np.exp(-0.5 * nodes**2) / math.sqrt(2.0 * math.pi)
+
+
+def half_of_tensor_grid(nodes: Array, weights: Array, input_dim: int) -> tuple[Array, Array]:
+    """The grid points with positive first coordinate, ``(points, input_dim)``, and twice their weights."""
+    half = len(nodes) // 2
+    axes = [nodes[half:], *[nodes] * (input_dim - 1)]
+    axis_weights = [2 * weights[half:], *[weights] * (input_dim - 1)]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, input_dim)
+    grid_weights = np.stack(np.meshgrid(*axis_weights, indexing="ij"), axis=-1).reshape(-1, input_dim)
+    return grid, grid_weights.prod(axis=1)
+
+
+def keep_heavy(weights: Array, budget: float) -> tuple[npt.NDArray[np.intp], float]:
+    """The indices of all but the lightest weights, whose sum, also returned, is at most ``budget``."""
+    lightest_first = np.argsort(weights, kind="stable")
+    running_sum = np.cumsum(weights[lightest_first])
+    num_dropped = int(np.searchsorted(running_sum, budget, side="right"))
+    dropped_weight = float(running_sum[num_dropped - 1]) if num_dropped else 0.0
+    return np.sort(lightest_first[num_dropped:]), dropped_weight
 
 
 def soft_clipped(x: Value, limit: float) -> Value:

@@ -38,7 +38,7 @@ class Mixture(NamedTuple):
     @property
     def variance(self) -> Array:
         """``(rows,)``."""
-        return self._mixed(variance_factor(self.freedoms) * self.scales**2 + (self.means - self.mean[:, None]) ** 2)
+        return self._mixed(variance_of_student(self.freedoms) * self.scales**2 + (self.means - self.mean[:, None]) ** 2)
 
     def with_values(self, values: Array, chances: Array, scale: float) -> Mixture:
         """The mixture with a Gaussian of this scale around values that rows have with these probabilities."""
@@ -143,7 +143,7 @@ def log_density(z: Array, freedoms: Array) -> Array:
     return np.where(many, -0.5 * (np.square(z) + math.log(2.0 * math.pi)), student)
 
 
-def variance_factor(freedoms: Array) -> Array:
+def variance_of_student(freedoms: Array) -> Array:
     """The variance of Student's t of scale one."""
     with np.errstate(invalid="ignore"):
         return np.where(np.isinf(freedoms), 1.0, freedoms / (freedoms - 2.0))

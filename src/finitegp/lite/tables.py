@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,18 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?in
 _ISO = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]([0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.][0-9]{1,9})?)?)(Z|[+-].*)?)?"
 )
-_TRUE, _FALSE = ("true", "yes", "y", "t"), ("false", "no", "n", "f")
-_MISSING = {
+#: Words for true and false, in small letters.
+BOOLEAN_WORDS = (("true", "false"), ("yes", "no"), ("y", "n"), ("t", "f"))
+_TRUE, _FALSE = zip(*BOOLEAN_WORDS, strict=True)
+#: What people write where a number is missing; compared without regard to case and surrounding blanks.
+MISSING_WORDS = {
     *("", "-", "--", "---", "–", "—", ".", "..", "?", "*", "n/a", "na", "n.a.", "n.a", "#n/a", "#na", "<na>", "nan"),
     *("-nan", "null", "none", "nil", "(null)", "missing", "not available", "nat", "#value!", "#div/0!", "#ref!"),
 }
 
 
+#: Microseconds since 1970.
+Moments = npt.NDArray[np.int64]
 #: A column as a file describes it.
 Column = Mapping[str, Any]
 Cells = Sequence[object] | npt.NDArray[np.generic]
@@ -102,7 +107,7 @@ class Encoder:
         """The rows with known values put in where something is new, in several ways."""
         ends = np.cumsum([0, *(_width(column) for column in self.used)])
         places = [slice(int(start), int(end)) for start, end in itertools.pairwise(ends)]
-        return fill_unknown(inputs, unknown, list(zip(places, map(_representatives, self.used), strict=True)))
+        return fill_unknown(inputs, unknown, list(zip(places, map(representatives, self.used), strict=True)))
 
 
 def fill_unknown(
@@ -150,7 +155,7 @@ def encode_values(column: Column, values: npt.NDArray[Any]) -> Array:
     if column["type"] == "number":
         return values[:, None].astype(np.float64)
     if column["type"] == "date":
-        return _date_parts(values.astype(np.int64), column["parts"])
+        return date_parts(values.astype(np.int64), column["parts"])
     if column["encoding"] == "one-hot":
         return np.asarray(values[:, None] == np.arange(len(column["categories"])), dtype=np.float64)
     counts = column["counts"]
@@ -162,7 +167,7 @@ def encode_values(column: Column, values: npt.NDArray[Any]) -> Array:
     return np.stack([first, *([frequencies] if counts[0] > counts[-1] else [])], axis=1)
 
 
-def _representatives(column: Column) -> Array:
+def representatives(column: Column) -> Array:
     """Encodings of values that the fit saw, each for an equal share of rows or so."""
     if column["type"] == "category":
         count = len(column["categories"])
@@ -200,7 +205,7 @@ def _number(column: Column, cell: Any, row: int) -> float:
         return float(text)
     if column["kind"] == "boolean" and text.lower() in (*_TRUE, *_FALSE):
         return float(text.lower() in _TRUE)
-    if text.casefold() in _MISSING or text in column["words"]:
+    if text.casefold() in MISSING_WORDS or text in column["words"]:
         return math.nan
     found = _written_number(text, decimal, column.get("unit", "")) if decimal else None
     if found is None:
@@ -242,7 +247,7 @@ def _moment(column: Column, cell: Any, row: int) -> int:
     if isinstance(cell, datetime.date):
         return int(np.datetime64(cell, "us").astype(np.int64))
     text = str(cell).strip()
-    if isinstance(cell, str) and (text.casefold() in _MISSING or text in column["words"]):
+    if isinstance(cell, str) and (text.casefold() in MISSING_WORDS or text in column["words"]):
         return NOT_A_MOMENT
     match = _ISO.fullmatch(f"1970-01-01 {text}" if column["kind"] == "time" else text)
     if match is None or not isinstance(cell, str):
@@ -292,15 +297,53 @@ _READERS: dict[str, Callable[[Column, Cells], tuple[npt.NDArray[Any], npt.NDArra
 }
 
 
-def _date_parts(moments: npt.NDArray[np.int64], parts: Sequence[str]) -> Array:
+class Calendar(NamedTuple):
+    """Days since 1970, day of the year from 0, days in that year, weekday from Monday = 0, microseconds of the day."""
+
+    days: Moments
+    day_of_year: Moments
+    year_length: Moments
+    weekday: Moments
+    time_of_day: Moments
+
+
+def calendar(moments: Moments) -> Calendar:
+    """The calendar of moments.
+
+    Example:
+        >>> leap_day = calendar(np.array([1_709_164_800_000_000]))  # 29 February 2024, a Thursday
+        >>> [int(part[0]) for part in leap_day]
+        [19782, 59, 366, 3, 0]
+    """
     days = moments // DAY
     year = days.astype("datetime64[D]").astype("datetime64[Y]")
     start = year.astype("datetime64[D]").astype(np.int64)
     end = (year + np.timedelta64(1, "Y")).astype("datetime64[D]").astype(np.int64)
-    time = (moments - days * DAY) / DAY
-    turns = {"day of year": (days - start) / (end - start), "weekday": (days + 3) % 7 / 7, "time of day": time}
+    # 1 January 1970 was a Thursday.
+    return Calendar(days, days - start, end - start, (days + 3) % 7, moments - days * DAY)
+
+
+def date_parts(moments: Moments, parts: Sequence[str]) -> Array:
+    """Columns for moments, ``(rows, columns)``.
+
+    ``days`` is the time since 1970 in days, with fractions. The others are sine and cosine of the angle on a circle
+    that is one year, one week or one day round.
+
+    Example:
+        >>> date_parts(np.array([0, 129_600_000_000]), ("days", "time of day")).round(6).tolist()
+        [[0.0, 0.0, 1.0], [1.5, 0.0, -1.0]]
+    """
+    found = calendar(moments)
+    turns = {
+        "day of year": found.day_of_year / found.year_length,
+        "weekday": found.weekday / 7,
+        "time of day": found.time_of_day / DAY,
+    }
     columns: list[Array] = []
     for part in parts:
-        angle = 2.0 * np.pi * turns[part] if part != "days" else time
-        columns += [days + time] if part == "days" else [np.sin(angle), np.cos(angle)]
-    return np.stack(columns, axis=1)
+        if part == "days":
+            columns.append(found.days + found.time_of_day / DAY)
+        else:
+            angle = 2 * np.pi * turns[part]
+            columns += [np.sin(angle), np.cos(angle)]
+    return np.stack(columns, axis=1) if columns else np.empty((len(moments), 0))

@@ -176,7 +176,7 @@ def _read_head(path: Path, opened: BinaryIO, size: int, expected: str) -> bytes:
     return start + opened.read(length)
 
 
-def _check_header(path: Path, metadata: Any, expected: str, form: str) -> dict[str, Any]:
+def _check_header(path: Path, metadata: object, expected: str, form: str) -> dict[str, Any]:
     """Our own header out of the metadata, after its format and version."""
     if not isinstance(metadata, dict) or not isinstance(metadata.get("finitegp"), str):
         raise ModelFileError(f"{path} is a safetensors file, but not {expected} that finitegp saved.")

@@ -16,11 +16,10 @@ import torch
 from torch import nn
 
 from .. import __version__
-from ..component import Component, student_component
+from ..component import Component, SpreadModel, student_component
 from ..conformal import ConformalScores
 from ..data.scaling import LogScales, Standardizer
-from ..error_shape import ErrorShape
-from ..error_tail import ErrorTail
+from ..error_shape import ErrorShape, ErrorTail
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
 from ..lite.container import Header, inside
@@ -28,7 +27,6 @@ from ..lite.program import LiteError
 from ..lite.repeated import REPEATED_ARRAYS, RepeatedRows, read_repeated
 from ..noise import NoiseModel
 from ..scaled import ScaledGP
-from ..spread import SpreadModel
 from ..trees import BoostedTrees
 from .container import read_container, write_container
 from .gps import Tensors, checked_tensor, decode_gp, encode_gp, positive_number

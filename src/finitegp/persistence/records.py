@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from torch import Tensor
@@ -41,15 +41,15 @@ def _text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _number(value: object) -> bool:
+def _number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
-def _count(value: Any) -> bool:
+def _count(value: object) -> bool:
     return _number(value) and value >= 0 and float(value).is_integer()
 
 
-def _share(value: Any) -> bool:
+def _share(value: object) -> bool:
     return _number(value) and 0.0 <= value <= 1.0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from ..metrics import Scores, score
 from ..model import FittedGP
 from ..predictive import Prediction, StudentMixture
 from ..scaled import ScaledGP
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 Array = npt.NDArray[np.float64]
 # Normal scores of targets that a model holds impossible.
@@ -174,7 +177,7 @@ def _gp(model: ScaledGP, kind: str, extra: dict[str, Any] | None = None) -> Repo
     return ReportedModel(lambda inputs: Predicted.of(model.predict(inputs)), gp, mean or None, scale, record, kind)
 
 
-def _estimator_prediction(model: Any, target_index: int) -> Callable[[Array], Predicted]:
+def _estimator_prediction(model: BaseEstimator, target_index: int) -> Callable[[Array], Predicted]:
     def predict(inputs: Array) -> Predicted:
         mean, std = (np.asarray(part, dtype=np.float64) for part in model.predict(inputs, return_std=True))
         return Predicted(_column(mean, target_index), _column(std, target_index))

@@ -114,7 +114,7 @@ def _categories(
     return result, names
 
 
-class JudgedRows(NamedTuple):
+class ExpectedRows(NamedTuple):
     """Rows, what a model that has not seen them expects of each, and what to call each."""
 
     inputs: Array
@@ -125,7 +125,7 @@ class JudgedRows(NamedTuple):
 
 def find_outliers(
     source: str,
-    judged: JudgedRows,
+    judged: ExpectedRows,
     value_columns: Sequence[tuple[str, list[int], list[str]]],
     *,
     rows_of: int,

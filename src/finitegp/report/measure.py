@@ -21,7 +21,7 @@ from ..metrics import Scores
 from .contents import ColumnFacts, Curve, HeldOutPoints, Outliers, ReportContents
 from .doctor import Patient, examine
 from .evaluation import Evaluation, ModelFacts, ReportedModel, as_reported_model, evaluate, measure_model, thin
-from .held_out import JudgedRows, find_outliers, label_in, measure_calibration, measure_importance, residual_panel
+from .held_out import ExpectedRows, find_outliers, label_in, measure_calibration, measure_importance, residual_panel
 
 if TYPE_CHECKING:
     from ..tables.encoder import TableEncoder
@@ -138,7 +138,7 @@ def gather_contents(
         curves=curves,
         outliers=_outliers(
             reported,
-            JudgedRows(inputs, targets, predicted, np.arange(len(targets))),
+            ExpectedRows(inputs, targets, predicted, np.arange(len(targets))),
             training,
             shown_inputs[:3],
             training_row_numbers,
@@ -235,7 +235,7 @@ def _groups(names: list[str], given: Mapping[str, Sequence[str]] | None) -> dict
 
 def _outliers(
     reported: ReportedModel,
-    held_out: JudgedRows,
+    held_out: ExpectedRows,
     training: tuple[Array, Array] | None,
     shown_inputs: list[tuple[str, list[int], list[str]]],
     row_numbers: Sequence[int] | None,
@@ -259,7 +259,7 @@ def _outliers(
         numbers = kept if row_numbers is None else np.asarray(row_numbers, dtype=np.int64)[kept]
         try:
             left_out = reported.leave_one_out(inputs[kept], targets[kept])
-            judged = JudgedRows(inputs[kept], targets[kept], left_out, numbers)
+            judged = ExpectedRows(inputs[kept], targets[kept], left_out, numbers)
             source, rows_of = "leave-one-out", len(inputs)
         except NumericalError as error:
             remarks["outliers"] = f"Leave-one-out is not possible ({error}). These are held-out rows instead."

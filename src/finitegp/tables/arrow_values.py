@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,10 @@ from numpy.typing import ArrayLike
 
 from ..data.naming import check_unique, listed, unknown_column
 from ..errors import DataError
-from .dates import NOT_A_MOMENT
+from ..lite.tables import NOT_A_MOMENT
+
+if TYPE_CHECKING:
+    import pandas
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -94,14 +97,14 @@ def _name(value: object) -> str:
     return type(value).__name__
 
 
-def _from_pandas(frame: Any) -> pa.RecordBatch:
+def _from_pandas(frame: pandas.DataFrame) -> pa.RecordBatch:
     names = [str(name) for name in frame.columns]
     check_unique(names, "The data frame")
     arrays = [_array_of(frame.iloc[:, number], name) for number, name in enumerate(names)]
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _array_of(values: Any, name: str) -> pa.Array:
+def _array_of(values: npt.NDArray[Any] | pandas.Series, name: str) -> pa.Array:
     """One column as an Arrow array; columns of mixed objects become text."""
     try:
         array = pa.array(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values, from_pandas=True)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ..lite.hashing import SPLITMIX64_STEP, splitmix64
 from .arrow_values import family, plain, text_values
-from .columns import MOST_REPRESENTATIVES, Cells, FittedColumn, wrong_family
+from .columns import Cells, FittedColumn, wrong_family
 from .text_values import is_blank, parse_numbers
 
 Array = npt.NDArray[np.float64]
@@ -128,13 +128,6 @@ class CategoryColumn(FittedColumn):
     def is_unknown(self, cells: Cells) -> npt.NDArray[np.bool_]:
         """New categories, and gaps where the fit had none."""
         return (cells.values < 0) & ~(cells.missing & self.indicator)
-
-    def representatives(self) -> Array:
-        """All categories, or some from the lowest to the highest mean target, or from the commonest to the rarest."""
-        order = np.argsort(self.means) if self.means else np.arange(len(self.categories))
-        places = np.linspace(0, len(order) - 1, min(len(order), MOST_REPRESENTATIVES - 2)).astype(np.int64)
-        codes = np.unique(np.append(order[places], [0, len(order) - 1]))
-        return self._with_indicator(self.encode(Cells(codes, np.zeros(len(codes), dtype=bool))))
 
 
 class ShrunkMeans(NamedTuple):

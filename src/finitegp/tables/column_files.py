@@ -8,9 +8,10 @@ from typing import Any
 
 from ..data.naming import shortened
 from ..errors import DataError
+from ..lite.tables import NOT_A_MOMENT
 from .categories import CategoryColumn
 from .columns import DateColumn, FittedColumn, LeftOutColumn, NumberColumn
-from .dates import NOT_A_MOMENT, PARTS, STYLES
+from .dates import PARTS, STYLES
 from .sketches import MAX_CATEGORIES, MAX_CATEGORY_BYTES
 from .text_values import DECIMALS, MAX_UNIT
 

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..data.naming import shortened
+from ..lite.tables import BOOLEAN_WORDS, NOT_A_MOMENT, date_parts, representatives
 from .arrow_values import family, moment_values, number_values, plain
-from .dates import NOT_A_MOMENT, date_parts, moment_text, part_names, read_moments, whole_number_moments
+from .dates import moment_text, part_names, read_moments, whole_number_moments
 from .summaries import OutsideValues
 from .text_values import parse_numbers, read_numbers, strange_texts
 
@@ -25,12 +26,8 @@ _FAMILY_WORDS = {
     "time": "times of day",
     "other": "values of a type that cannot be used",
 }
-#: Words for true and false, in small letters.
-BOOLEAN_WORDS = (("true", "false"), ("yes", "no"), ("y", "n"), ("t", "f"))
 # Values that lie outside of the fit's by more than this share of its range are reported.
 _BEYOND = 0.1
-#: Rows without a value in a column are predicted with this number of its values at most.
-MOST_REPRESENTATIVES = 24
 
 
 class MisfitError(Exception):
@@ -119,14 +116,11 @@ class FittedColumn(ABC):
 
     def representatives(self) -> npt.NDArray[np.float64]:
         """Encodings of values that the fit saw, ``(values, columns)``, each for an equal share of rows or so."""
-        return np.empty((0, len(self.outputs)))
+        return representatives(self.to_dict())
 
     def outside(self, cells: Cells) -> OutsideValues | None:
         """Values that lie clearly outside of what the fit saw; None if there are none."""
         return None
-
-    def _with_indicator(self, encoded: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return np.column_stack([encoded, np.zeros(len(encoded))]) if self.indicator else encoded
 
     def to_dict(self) -> dict[str, object]:
         """All there is to know, for JSON."""
@@ -180,11 +174,6 @@ class OrderedColumn(FittedColumn):
     def fill(self, cells: Cells) -> None:
         """The usual value."""
         cells.values[cells.gaps] = self.usual
-
-    def representatives(self) -> npt.NDArray[np.float64]:
-        """The quantiles."""
-        values = np.array(self.quantiles or (self.usual,))
-        return self._with_indicator(self.encode(Cells(values, np.zeros(len(values), dtype=bool))))
 
     def outside(self, cells: Cells) -> OutsideValues | None:
         """Values beyond the span, by a share of its width."""

@@ -16,8 +16,8 @@ from pyarrow import csv
 
 from ..data.naming import check_number_of_columns, shortened
 from ..errors import DataError
+from ..lite.tables import MISSING_WORDS
 from .table_files import TableFile, chosen_columns, rows_between
-from .text_values import MISSING_WORDS
 
 _GZIP = b"\x1f\x8b"
 # What a column becomes when a value does not fit its type; every value of the old type is one of the new, so rows

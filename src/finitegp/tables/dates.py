@@ -6,16 +6,15 @@ A moment is a number of microseconds since 1970.
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..lite.tables import DAY, NOT_A_MOMENT
+
 Integers = npt.NDArray[np.int64]
-NOT_A_MOMENT = np.iinfo(np.int64).min
-_DAY = 86_400_000_000
 
 # How people write dates
 
@@ -61,7 +60,7 @@ def read_moments(texts: pa.Array, style: str = "iso") -> Integers:
     Example:
         >>> (read_moments(pa.array(["Apr 14, 2020", "13/2/1970"]), "day first") == NOT_A_MOMENT).tolist()
         [True, False]
-        >>> [int(read_moments(pa.array([text]), style)[0] // _DAY) for text, style in [
+        >>> [int(read_moments(pa.array([text]), style)[0] // DAY) for text, style in [
         ...     ("2/1/1970", "day first"), ("2/1/1970", "month first"), ("1970-02", "year-month")]]
         [1, 31, 31]
         >>> read_moments(pa.array(["1970-01-02", "1970-01-01T01:00+01:00", "1 May"])).tolist() == [
@@ -120,7 +119,7 @@ def whole_number_moments(values: npt.NDArray[np.float64], style: str = "yyyymmdd
     """Integers of whole numbers such as 20200112 (``"yyyymmdd"``) or 2020 (``"year"``); others are ``NOT_A_MOMENT``.
 
     Example:
-        >>> (whole_number_moments(np.array([19700102.0, 19701301.0])) // _DAY).tolist()[0]
+        >>> (whole_number_moments(np.array([19700102.0, 19701301.0])) // DAY).tolist()[0]
         1
     """
     low, high = (19_000_101, 21_001_231) if style == "yyyymmdd" else (1000, 2999)
@@ -136,7 +135,7 @@ def _midnights(year: Integers, month: Integers, day: Integers) -> Integers:
     first = ((year - 1970) * 12 + np.clip(month, 1, 12) - 1).astype("datetime64[M]").astype("datetime64[D]")
     last = (first.astype("datetime64[M]") + np.timedelta64(1, "M")).astype("datetime64[D]")
     good = (month >= 1) & (month <= 12) & (day >= 1) & (day <= (last - first).astype(np.int64))
-    return np.where(good, (first.astype(np.int64) + day - 1) * _DAY, NOT_A_MOMENT)
+    return np.where(good, (first.astype(np.int64) + day - 1) * DAY, NOT_A_MOMENT)
 
 
 def moment_text(moment: int) -> str:
@@ -149,40 +148,14 @@ def moment_text(moment: int) -> str:
     try:
         found = datetime.fromtimestamp(moment // 1_000_000, timezone.utc)
     except (OverflowError, ValueError, OSError):
-        return f"{moment / _DAY:.0f} days from 1970"
-    return found.strftime("%Y-%m-%d" if moment % _DAY == 0 else "%Y-%m-%d %H:%M:%S")
+        return f"{moment / DAY:.0f} days from 1970"
+    return found.strftime("%Y-%m-%d" if moment % DAY == 0 else "%Y-%m-%d %H:%M:%S")
 
 
 # What a regression uses of them
 
 # Each part but the first goes round in a circle, so it is given by its sine and cosine: 31 December is near 1 January.
 PARTS = ("days", "day of year", "weekday", "time of day")
-
-
-class Calendar(NamedTuple):
-    """Days since 1970, day of the year from 0, days in that year, weekday from Monday = 0, microseconds of the day."""
-
-    days: Integers
-    day_of_year: Integers
-    year_length: Integers
-    weekday: Integers
-    time_of_day: Integers
-
-
-def calendar(moments: Integers) -> Calendar:
-    """The calendar of moments.
-
-    Example:
-        >>> leap_day = calendar(np.array([1_709_164_800_000_000]))  # 29 February 2024, a Thursday
-        >>> [int(part[0]) for part in leap_day]
-        [19782, 59, 366, 3, 0]
-    """
-    days = moments // _DAY
-    year = days.astype("datetime64[D]").astype("datetime64[Y]")
-    start = year.astype("datetime64[D]").astype(np.int64)
-    end = (year + np.timedelta64(1, "Y")).astype("datetime64[D]").astype(np.int64)
-    # 1 January 1970 was a Thursday.
-    return Calendar(days, days - start, end - start, (days + 3) % 7, moments - days * _DAY)
 
 
 def part_names(parts: tuple[str, ...]) -> list[str]:
@@ -193,29 +166,3 @@ def part_names(parts: tuple[str, ...]) -> list[str]:
         ['days', 'weekday sine', 'weekday cosine']
     """
     return [name for part in parts for name in ([part] if part == "days" else [f"{part} sine", f"{part} cosine"])]
-
-
-def date_parts(moments: Integers, parts: tuple[str, ...]) -> npt.NDArray[np.float64]:
-    """Columns for moments, ``(rows, columns)``.
-
-    ``days`` is the time since 1970 in days, with fractions. The others are sine and cosine of the angle on a circle
-    that is one year, one week or one day round.
-
-    Example:
-        >>> date_parts(np.array([0, 129_600_000_000]), ("days", "time of day")).round(6).tolist()
-        [[0.0, 0.0, 1.0], [1.5, 0.0, -1.0]]
-    """
-    found = calendar(moments)
-    turns = {
-        "day of year": found.day_of_year / found.year_length,
-        "weekday": found.weekday / 7,
-        "time of day": found.time_of_day / _DAY,
-    }
-    columns: list[npt.NDArray[np.float64]] = []
-    for part in parts:
-        if part == "days":
-            columns.append(found.days + found.time_of_day / _DAY)
-        else:
-            angle = 2 * np.pi * turns[part]
-            columns += [np.sin(angle), np.cos(angle)]
-    return np.stack(columns, axis=1) if columns else np.empty((len(moments), 0))

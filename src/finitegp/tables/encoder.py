@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from numpy.typing import ArrayLike
 
 from ..arguments import check_arguments
 from ..data.naming import Locator, locator_of, row_label
@@ -364,7 +365,7 @@ def _names(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _one_per_row(name: str, values: Any, kind: type[np.generic]) -> npt.NDArray[Any]:
+def _one_per_row(name: str, values: ArrayLike, kind: type[np.generic]) -> npt.NDArray[Any]:
     try:
         found = np.asarray(values).astype(kind, casting="same_kind")
     except (TypeError, ValueError):

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..automatic.copies_and_outliers import find_repeated_rows
 from ..automatic.fit import fit_source
+from ..automatic.misleading_rows import find_repeated_rows
 from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
 from ..estimator.parameters import automatic_options, check_parameters

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments
-from ..automatic.atoms import atom
+from ..automatic.misleading_rows import atom
 from ..data.naming import Locator, locator_of, row_label
 from ..errors import DataError, warn_caller
 from ..estimator.parameters import RandomState

@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from ..data.naming import shortened
 from ..errors import DataError
+from ..lite.tables import BOOLEAN_WORDS, NOT_A_MOMENT
 from .arrow_values import family, moment_values, number_values, plain, text_values
 from .categories import CategoryColumn, CategoryMeans
-from .columns import BOOLEAN_WORDS, DateColumn, FittedColumn, LeftOutColumn, NumberColumn
-from .dates import FOUND_STYLES, NOT_A_MOMENT, PARTS, STYLES, moment_text, whole_number_moments
+from .columns import DateColumn, FittedColumn, LeftOutColumn, NumberColumn
+from .dates import FOUND_STYLES, PARTS, STYLES, moment_text, whole_number_moments
 from .sketches import (
     MAX_CATEGORIES,
     CategoryCounter,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -234,7 +234,8 @@ def coverage_scorer(model: BaseEstimator, X: TableLike, y: ArrayLike) -> float:
     return -abs(float(((lower <= targets) & (targets <= upper)).mean()) - 0.9)
 
 
-def _method(model: BaseEstimator, name: str) -> Any:
+def _method(model: BaseEstimator, name: str) -> Callable[..., Any]:
     if not hasattr(model, name):
         raise TypeError(f"model must be a TableRegressor or a GPRegressor, but is a {type(model).__name__}.")
-    return getattr(model, name)
+    found: Callable[..., Any] = getattr(model, name)
+    return found

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..lite.hashing import SPLITMIX64_STEP, splitmix64
-from .dates import NOT_A_MOMENT, calendar
+from ..lite.tables import NOT_A_MOMENT, calendar
 
 RESERVOIR_SIZE = 16_384
 MAX_CATEGORIES = 100_000

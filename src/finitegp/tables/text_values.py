@@ -11,14 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .dates import NOT_A_MOMENT, read_moments
+from ..lite.tables import MISSING_WORDS, NOT_A_MOMENT
+from .dates import read_moments
 from .sketches import CategoryCounter, MomentSketch, NumberSketch
-
-# What people write where a number is missing; compared without regard to case and surrounding blanks.
-MISSING_WORDS = frozenset(
-    {"", "-", "--", "---", "–", "—", ".", "..", "?", "*", "n/a", "na", "n.a.", "n.a", "#n/a", "#na", "<na>", "nan"}
-    | {"-nan", "null", "none", "nil", "(null)", "missing", "not available", "nat", "#value!", "#div/0!", "#ref!"}
-)
 
 # A column of text is one of numbers (or dates) if at most this share of its values, in at most this many spellings,
 # is something else; the something else is then missing values in words nobody has listed above.

@@ -238,3 +238,28 @@ def test_a_sample_is_of_all_rows_alike():
     assert np.abs(shares.reshape(10, 100).sum(axis=1) - 600).max() < 5 * np.sqrt(600 * 0.9)
     everything = draw_sample(ArraySource(inputs, inputs[:, 0]), 1000, 5000, seed=0)
     np.testing.assert_array_equal(np.sort(everything.targets), inputs[:, 0])
+
+
+def test_a_mistyped_value_does_not_take_a_column_away():
+    """One value a million times too large set the unit of its column: no other row differed from any other there."""
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(320, 2))
+    targets = inputs[:, 0] * inputs[:, 1] + 0.1 * random.normal(size=320)
+    inputs[3, 0] *= 1e6
+    fit = fit_auto(inputs[:120], targets[:120], effort="low", settings={"input_noise": False})
+    errors = fit.predict(inputs[120:]).mean.numpy() - targets[120:]
+    assert np.sqrt(np.mean(np.square(errors))) < 0.4  # of targets of deviation one, which is what it was
+    assert fit.inputs_scaler.scale[0] == pytest.approx(inputs[4:120, 0].std(), rel=0.1)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_a_few_rows_know_little_of_their_own_deviation(rows):
+    """90 % intervals held 68 to 78 % of further rows."""
+    held = []
+    for seed in range(12):
+        random = np.random.default_rng(seed)
+        inputs, targets = random.normal(size=(200, 2)), random.normal(size=200)
+        fit = fit_auto(inputs[:rows], targets[:rows], effort="low")
+        lower, upper = fit.interval(inputs[rows:], 0.9)
+        held.append(np.mean((lower.numpy() <= targets[rows:]) & (targets[rows:] <= upper.numpy())))
+    assert np.mean(held) > 0.8

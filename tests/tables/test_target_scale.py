@@ -86,6 +86,15 @@ def test_sums_of_heavy_tailed_columns_keep_the_scale_on_which_they_are_sums(unit
     assert choose_scale(inputs, targets)[0].name == "identity"
 
 
+def test_a_dozen_rows_are_enough_to_see_that_errors_grow_with_the_target():
+    """Below forty rows lifetimes from 2 to 9,000 were modelled as they are, and no 50 % interval held."""
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(15, 2))
+    scale, _ = choose_scale(inputs, np.exp(2.0 * inputs[:, 0] + 0.3 * random.normal(size=15)))
+    assert scale.name == "log"
+    assert choose_scale(inputs, 5.0 + inputs[:, 0] + 0.3 * random.normal(size=15))[0].name == "identity"
+
+
 def test_scores_from_quantiles_are_those_in_closed_form():
     random = np.random.default_rng(0)
     mean, std, targets = random.normal(size=400), random.uniform(0.5, 2.0, 400), random.normal(size=400)

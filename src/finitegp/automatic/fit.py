@@ -22,6 +22,7 @@ from ..data.scaling import (
     fit_target_scaler,
     winsorized_standardizer,
     without_constant_columns,
+    without_wild_values,
 )
 from ..data.sources import Data
 from ..data.spool import spool_temporarily
@@ -322,7 +323,8 @@ def _fit_small(
     repeated = find_repeated_rows(table.inputs, table.targets, table.counts) if repeats else None
     logs = choose_log_columns(table.inputs, table.targets, seed=seed) if settings.log_columns else None
     wide = table.inputs if logs is None else logs.added_to(table.inputs)
-    inputs_scaler = replace(without_constant_columns(Standardizer.fit(wide, table.counts), wide), logarithms=logs)
+    plain = without_wild_values(Standardizer.fit(wide, table.counts), wide, table.counts)
+    inputs_scaler = replace(without_constant_columns(plain, wide), logarithms=logs)
     target_scaler = fit_target_scaler(table.targets, table.counts, center=center)
     scaled = inputs_scaler.transform(table.inputs)
     targets = target_scaler.transform(table.targets)

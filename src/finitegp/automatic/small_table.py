@@ -20,7 +20,7 @@ from ..stages import LARGEST, Stages, open_stages
 from ..trees import BoostedTrees
 from .boosting import CrossFittedTrees, cross_fit_trees
 from .fitted_shapes import SkewedErrors, choose_skew
-from .kernels import FORMS, LEARNING_ROWS, LINEAR, condition_kernel, landmark_rows
+from .kernels import FORMS, LEARNING_ROWS, condition_kernel, landmark_rows
 from .misleading_rows import Groups, are_copies, dithered, equal_rows, gross_outliers
 from .settings import ENOUGH_JUDGES
 from .stacking import fit_spread, stack_kernels, stack_with_trees
@@ -29,6 +29,7 @@ from .table import Table, with_score
 # Factors on variances from hundreds of rows and from twice as many differ by a tenth or two where both are right.
 _SAME_SCALE = 2.0
 _FEWEST_FOR_FOLDS = 5
+_LEAST_DEGREES = 2.6
 _FEWEST_FOR_OUTLIERS = 8
 _FEWEST_FOR_SPREAD, _FEWEST_FOR_TREES = 40, 25
 # Of left-out rows, which have at least the part of noise that this quantile has.
@@ -212,13 +213,17 @@ class _Stack:
 
     def fit(self, parameters: Mapping[str, Array], *, input_noise: bool, keep_rows: bool) -> _Fitted:
         """Weights, shapes, trees and spread by left-out rows, posteriors by all."""
-        most = FORMS[LINEAR].prior.scale_degrees + self.rows.total
+        # The unit of the targets is their own deviation, so that the prior of the scale adds no degrees of freedom to
+        # theirs, of which the mean takes one.
+        total = self.rows.total
+        most = max(total - 1.0, _LEAST_DEGREES)
         folds = min(10 if len(self.inputs) <= 150 else 5, int(self.groups.max()) + 1)
         if len(self.inputs) < _FEWEST_FOR_FOLDS or folds < 3:
             equal = dict.fromkeys(parameters, 1.0 / len(parameters))
+            factor = total / max(total - 1.0, 1.0)  # their deviation is too small by the degree that the mean takes
             if not keep_rows:
-                return _Fitted((self._without_rows(most_flexible(equal), parameters, 1.0, most),))
-            return _Fitted(tuple(self._condition(name, parameters, 1.0, most, equal[name]) for name in equal))
+                return _Fitted((self._without_rows(most_flexible(equal), parameters, factor, most),))
+            return _Fitted(tuple(self._condition(name, parameters, factor, most, equal[name]) for name in equal))
         judges = np.delete(np.arange(len(self.inputs)), self.learning)
         if len(judges) >= ENOUGH_JUDGES:
             means, scales, noise_parts = self._leave_folds_out(parameters, folds, judges)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ from ..errors import DataError
 _Array = npt.NDArray[np.float64]
 # Values beyond this quantile, at either end, are moved to it before a column is measured.
 _WINSORIZED = 0.005
+# Wild values are those that make a deviation larger by this factor; among fewer rows none are told from the others.
+_WILD, _FEWEST_TO_WINSORIZE = 10.0, 20
 # A column with a smaller range, relative to its magnitude, differs from a constant by rounding.
 _ROUNDING_RANGE = 1e-9
 # Squares of larger values, and of smaller differences, are no numbers in floating point.
@@ -154,6 +156,30 @@ def winsorized_standardizer(inputs: ArrayLike, counts: ArrayLike | None = None) 
     columns = [_winsorized_column(column, weights) for column in array.T]
     mean, scale = np.array(columns).T
     return Standardizer(mean=mean, scale=scale)
+
+
+def without_wild_values(scaler: Standardizer, inputs: ArrayLike, counts: ArrayLike | None = None) -> Standardizer:
+    """The scaler of these rows, where a few wild values would set the unit of a column by that of the others.
+
+    A mistyped value a thousand times too large leaves no room for the other rows. Where the deviation is more than
+    tenfold that without the outermost half per cent of values on each side (at least one), that is taken instead.
+
+    Example:
+        >>> column = np.append(np.linspace(-1.0, 1.0, 99), 1e6)[:, None]
+        >>> scaler = without_wild_values(Standardizer.fit(column), column)
+        >>> bool(abs(scaler.scale - 0.578) < 0.02), bool(abs(scaler.mean) < 0.02)
+        (True, True)
+    """
+    array = np.asarray(inputs, dtype=np.float64)
+    few = max(1, int(_WINSORIZED * len(array)))
+    if len(array) < _FEWEST_TO_WINSORIZE:
+        return scaler
+    mean, scale = np.array(scaler.mean), np.array(scaler.scale)
+    ends = np.partition(array, (few, len(array) - 1 - few), axis=0)[[few, len(array) - 1 - few]]
+    moved = Standardizer.fit(np.clip(array, *ends), counts)
+    wild = (ends[0] < ends[1]) & (scale > _WILD * moved.scale)
+    mean[wild], scale[wild] = moved.mean[wild], moved.scale[wild]
+    return replace(scaler, mean=mean, scale=scale)
 
 
 def _winsorized_column(column: _Array, counts: _Array | None) -> tuple[float, float]:

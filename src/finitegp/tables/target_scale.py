@@ -17,7 +17,7 @@ Array = npt.NDArray[np.float64]
 _FOLDS = 4
 #: Rows that are enough to choose a scale by.
 ROWS_TO_CHOOSE_BY = 2000
-_FEWEST_ROWS = 40
+_FEWEST_ROWS, _LEAF = 12, 20
 # Another scale than the target's own is taken if it is better by this number of standard errors, and of nats.
 _CLEAR_ERRORS, _CLEAR_NATS = 2.0, 0.01
 
@@ -147,8 +147,12 @@ def _left_out_density(inputs: Array, targets: Array, folds: npt.NDArray[np.int64
     by_trees, by_ridge = np.empty_like(values), np.empty_like(values)
     for fold in range(_FOLDS):
         out = folds == fold
-        trees = HistGradientBoostingRegressor(max_iter=60, max_leaf_nodes=15, early_stopping=False, random_state=0)
-        by_trees[out] = trees.fit(inputs[~out], values[~out]).predict(inputs[out])
+        by_trees[out] = values[~out].mean()  # what trees come to that have too few rows for two leaves
+        if (~out).sum() >= 2 * _LEAF:
+            trees = HistGradientBoostingRegressor(
+                max_iter=60, max_leaf_nodes=15, min_samples_leaf=_LEAF, random_state=0
+            )
+            by_trees[out] = trees.set_params(early_stopping=False).fit(inputs[~out], values[~out]).predict(inputs[out])
         by_ridge[out] = BayesianRidge().fit(standard[~out], values[~out]).predict(standard[out])
     found = [np.full(len(values), -np.inf)]
     for predicted in (by_trees, by_ridge, 0.5 * (by_trees + by_ridge)):

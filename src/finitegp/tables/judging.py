@@ -391,4 +391,4 @@ class _Judge:
 
 def _known_rows(model: TableRegressor, training: TrainingRows, positions: Positions) -> KnownRows:
     rows, targets = training.take(positions)
-    return KnownRows(training.training_inputs(model.encoder_, positions), targets, rows.numbers)
+    return KnownRows(training.training_inputs(model.encoder_, positions), targets, rows)

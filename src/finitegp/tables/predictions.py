@@ -253,7 +253,7 @@ class TablePredictions(TableParameters):
             known = KnownRows(
                 self.encoder_.transform_training(rows, numbers=rows.copies()),
                 np.asarray(training[1], dtype=np.float64),
-                rows.numbers,
+                rows,
             )
         return report_on(self, judged, known, path, seed=seed, force=force, shell=shell)
 
@@ -293,11 +293,11 @@ def _named_distances(names: Sequence[str], distances: Array) -> list[str]:
 
 
 class KnownRows(NamedTuple):
-    """Training rows, or a sample of them: what the encoder made of them, their targets, and their numbers."""
+    """Training rows, or a sample of them: what the encoder made of them, their targets, and the rows themselves."""
 
     inputs: Array
     targets: Array
-    numbers: npt.NDArray[np.int64]
+    rows: TableRows
 
 
 def all_scores(judged: JudgedRows, known: KnownRows, seed: int) -> list[Scores]:
@@ -335,6 +335,11 @@ def report_on(
     """
     predictor = model.predictor_
     targets = judged.scored.targets
+    known_rows = 0 if known is None else len(known.targets)
+
+    def label_row(place: int) -> str:
+        return known.rows.label(place) if known and place < known_rows else judged.rows.label(place - known_rows)
+
     if scores is None and known is not None:
         scores = all_scores(judged, known, seed)
     elif scores is None:
@@ -346,7 +351,8 @@ def report_on(
         targets,
         training_inputs=None if known is None else known.inputs,
         training_targets=None if known is None else known.targets,
-        training_row_numbers=None if known is None else [int(number) for number in known.numbers],
+        training_row_numbers=None if known is None else [int(number) for number in known.rows.numbers],
+        label_row=label_row,
         **encoded_columns(model.encoder_),
         target_name=model.target_ or "target",
         seed=seed,

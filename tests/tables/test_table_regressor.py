@@ -381,6 +381,31 @@ def test_splits():
         split_groups(np.zeros(5, dtype=int), 0.2, seed=0)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"test_fraction": 1.0}, "test_fraction must be .* but is 1.0"),
+        ({"test_fraction": -0.1}, "test_fraction must be .* but is -0.1"),
+        ({"test_fraction": float("nan")}, "test_fraction must be .* but is nan"),
+        ({"test_fraction": "some"}, "test_fraction must be a number"),
+        ({"folds": 1}, "folds must be .* but is 1"),
+        ({"folds": -3}, "folds must be .* but is -3"),
+        ({"folds": 2.5}, "folds must be .* but is 2.5"),
+        ({"split_by": "day", "group": "size"}, "split_by cannot be used together with group"),
+        ({"split_by": "day", "folds": 3}, "split_by cannot be used together with folds"),
+    ],
+)
+def test_judging_that_makes_no_sense_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Judging(**wrong)
+
+
+@pytest.mark.parametrize("judging", [Judging(split_by="day"), Judging(group="size"), Judging(folds=3)])
+def test_another_table_judges_alone(frame, judging):
+    with pytest.raises(ValueError, match="test cannot be used together with"):
+        fit_and_judge(linear(), frame, "price", judging, test=frame)
+
+
 def test_judging_by_date_by_group_by_folds_and_by_another_table(frame):
     later = make_frame(40, seed=1)
     made = {

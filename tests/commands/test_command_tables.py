@@ -247,6 +247,13 @@ def test_ambiguous_dates_name_the_option(here):
     assert "day_first=" not in message
 
 
+def test_weights_that_are_text_name_the_option(here):
+    write_shop_table(here / "t.csv", 60)
+    message = run("fit", "t.csv", "-t", "price", "--weight", "colour", code=1).stderr
+    assert "The weight 'colour' must be numbers, but line 2 of t.csv holds" in message
+    assert "name another one with --weight." in message
+
+
 def test_splits_of_the_command_line(here, quick_effort):
     write_shop_table(here / "t.csv", 60)
     write_shop_table(here / "later.csv", 20, seed=5)

@@ -335,6 +335,23 @@ def test_weights_of_rows_that_come_later(frame, tmp_path):
         model.update(weighted.assign(times=[1.0, *[-1.0] * 79]))
 
 
+def test_weights_that_are_no_numbers_are_called_weights(frame):
+    kinds = {
+        "town": (["here"] * 80, "must be numbers, but row 0 holds 'here'"),
+        "when": (pd.date_range("2020-01-01", periods=80), "holds dates or times"),
+        "times": ([np.inf] + [1.0] * 79, "is infinite in 1 of 80 rows, first in row 0"),
+        "lists": ([[1]] * 80, "has the type list.*, but must be numbers"),
+    }
+    for name, (values, problem) in kinds.items():
+        with pytest.raises(DataError, match=f"^The weight '{name}' {problem}.*: correct .* as weight.$"):
+            linear(weight=name).fit(frame.assign(**{name: values}), target="price")
+    with pytest.raises(DataError, match="^The target 'town' must be numbers, but row 0 holds 'here'.* another target"):
+        linear().fit(frame.assign(town=["here"] * 80), target="town")
+    model = linear(weight="times").fit(frame.assign(times=1.0), target="price")
+    with pytest.raises(DataError, match=r"^The weight 'times'.* as weight\.$"):
+        model.update(frame.assign(times=["here"] * 80))
+
+
 def test_held_out_rows_are_taken_in_with_their_weights(frame):
     weighted = frame.assign(times=1.0 + np.arange(80) % 3)
     judged = fit_and_judge(linear(weight="times", target_scale="identity"), weighted, "price")

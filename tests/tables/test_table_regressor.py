@@ -343,9 +343,9 @@ def test_weights_that_are_no_numbers_are_called_weights(frame):
         "lists": ([[1]] * 80, "has the type list.*, but must be numbers"),
     }
     for name, (values, problem) in kinds.items():
-        with pytest.raises(DataError, match=f"^The weight '{name}' {problem}.*: correct .* as weight.$"):
+        with pytest.raises(DataError, match=rf"^The weight '{name}' {problem}.*: correct .* as weight\.$"):
             linear(weight=name).fit(frame.assign(**{name: values}), target="price")
-    with pytest.raises(DataError, match="^The target 'town' must be numbers, but row 0 holds 'here'.* another target"):
+    with pytest.raises(DataError, match=r"^The target 'town' must be numbers, but row 0 holds 'here'.* target\.$"):
         linear().fit(frame.assign(town=["here"] * 80), target="town")
     model = linear(weight="times").fit(frame.assign(times=1.0), target="price")
     with pytest.raises(DataError, match=r"^The weight 'times'.* as weight\.$"):

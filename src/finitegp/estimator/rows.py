@@ -85,9 +85,7 @@ def checked_inputs(estimator: BaseEstimator, X: ArrayLike) -> Array:
         validate_data(estimator, X, reset=False, skip_check_array=True)
         found: Array = _check_in_place(X).inputs
         return found
-    inputs: Array = validate_data(
-        estimator, _to_numpy(X), reset=False, dtype=np.float64, ensure_all_finite="allow-nan"
-    )
+    inputs: Array = validate_data(estimator, _to_numpy(X), reset=False, dtype=np.float64, ensure_all_finite="allow-nan")
     _check_no_gaps(estimator, inputs)
     return inputs
 

@@ -30,15 +30,15 @@ def data():
 
 class TestCheckpoints:
     @pytest.mark.parametrize("kind", [Lagged, SCGD, Minimax, BSGD])
-    @pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
-    def test_resumed_run_equals_the_uninterrupted_one_to_the_bit(self, data, tmp_path, kind, optimizer):
+    @pytest.mark.parametrize(("optimizer", "double"), [("adam", False), ("adadelta", False), ("adam", True)])
+    def test_resumed_run_equals_the_uninterrupted_one_to_the_bit(self, data, tmp_path, kind, optimizer, double):
         def go(path, stop_at=None, resume=None):
             class Stop(Callback):
                 def on_step(self, run):
                     if run.step == stop_at:
                         raise KeyboardInterrupt
 
-            algorithm = make(kind)
+            algorithm = make(kind, double=double)
             run = None
             callbacks = [ExactNLML(every=2), Checkpoint(path, every_steps=7), Stop()]
             try:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from finitegp import FeatureGP, FeatureStatistics, NumericalError, negative_log_marginal_likelihood
+from finitegp import ConstantNoise, FeatureGP, FeatureStatistics, NumericalError, negative_log_marginal_likelihood
 
 
 def noisy_problem(generator, noise_variance, rows=400, condition=1e3):
@@ -72,3 +72,22 @@ def test_feature_map_that_insists_on_float32(generator):
     features, targets = noisy_problem(generator, 1e-14)
     with pytest.raises(NumericalError, match="cannot be trusted"):
         FeatureGP(StubbornlyFloat32(), 1e-14).likelihood((features, targets))
+
+
+@pytest.mark.parametrize("double_again", [False, True])
+def test_a_float64_model_stores_noise_and_output_scale_in_float64(double_again):
+    model = FeatureGP(nn.Linear(2, 3).double(), noise_variance=0.05, output_scale=3.7)
+    model = model.double() if double_again else model
+    assert model.noise_variance == pytest.approx(0.05, rel=1e-15)
+    assert model.output_scale == pytest.approx(3.7, rel=1e-15)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
+    assert ConstantNoise(0.05, dtype=torch.float64).variance == pytest.approx(0.05, rel=1e-15)
+
+
+@pytest.mark.parametrize("feature_map", [nn.Linear(2, 3), nn.Identity(), nn.Linear(2, 3).bfloat16()])
+def test_other_models_store_what_they_stored(feature_map):
+    """To the bit, and exact copies have the noise of the model."""
+    model = FeatureGP(feature_map, noise_variance=0.05, output_scale=3.7)
+    assert torch.equal(model.noise.log_variance, torch.tensor(math.log(0.05), dtype=torch.float32))
+    assert torch.equal(model.log_output_scale, torch.tensor(math.log(3.7), dtype=torch.float32))
+    assert model.exact_copy().noise_variance == model.noise_variance

@@ -44,6 +44,18 @@ class TestLoop:
         train(algorithm, optimizer, data, epochs=2, batch_size=20, schedule=scheduler)
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0025)
 
+    def test_an_optimizer_that_needs_the_loss_is_refused(self, data):
+        algorithm = make()
+        with pytest.raises(ValueError, match="use fit_full_batch"):
+            train(algorithm, torch.optim.LBFGS(algorithm.parameters()), data, epochs=1, batch_size=20)
+
+    def test_an_optimizer_of_another_model_is_refused(self, data):
+        with pytest.raises(ValueError, match="none of the parameters of the algorithm"):
+            train(make(), make_optimizer(make()), data, epochs=1, batch_size=20)
+        algorithm = make()
+        some = torch.optim.SGD([*nn.Linear(1, 1).parameters(), algorithm.model.noise.log_variance], lr=0.01)
+        train(algorithm, some, data, epochs=1, batch_size=20)
+
     def test_same_seed_same_result(self, data):
         states = []
         for _ in range(2):

@@ -15,8 +15,9 @@ def make_data():
     return inputs, torch.sin(2 * inputs[:, 0]) + 0.2 * torch.randn(ROWS, generator=generator)
 
 
-def make(kind=Lagged, seed=0, **options):
-    model = FeatureGP(MLPFeatures(3, hidden=(16, 8), seed=seed), 0.5)
+def make(kind=Lagged, seed=0, double=False, **options):
+    features = MLPFeatures(3, hidden=(16, 8), seed=seed)
+    model = FeatureGP(features.double() if double else features, 0.5)
     return kind(model, ROWS, **options)
 
 

@@ -56,7 +56,9 @@ class FeatureGP(nn.Module):
 
     Args:
         feature_map: Any ``nn.Module`` that maps ``(rows, columns)`` to ``(rows, d)``.
-        noise_variance: Initial noise variance ``s`` in squared units of the target.
+        noise_variance: Initial noise variance ``s`` in squared units of the target. Its logarithm is stored in float64
+            if the feature map is float64, and otherwise in torch's default type, whose rounding :meth:`double` keeps:
+            exact copies of a float32 model have the noise that the model has.
         noise_model: A :class:`ConstantNoise` or :class:`InputNoise` instead of ``noise_variance``.
         output_scale: The factor ``a`` on the kernel, stored as a logarithm.
         learn_output_scale: Whether gradients reach ``output_scale``. Off by default: a network's last layer can
@@ -90,8 +92,10 @@ class FeatureGP(nn.Module):
         if noise_variance is not None and noise_model is not None:
             raise ValueError("Give noise_variance or noise_model, not both: the noise model holds the variance.")
         self.feature_map = feature_map
-        self.noise: NoiseModel = noise_model or ConstantNoise(0.1 if noise_variance is None else noise_variance)
-        self.log_output_scale = nn.Parameter(torch.zeros(()), requires_grad=learn_output_scale)
+        wide = torch.float64 if _float_type(feature_map) == torch.float64 else None
+        variance = 0.1 if noise_variance is None else noise_variance
+        self.noise: NoiseModel = noise_model or ConstantNoise(variance, dtype=wide)
+        self.log_output_scale = nn.Parameter(torch.zeros((), dtype=wide), requires_grad=learn_output_scale)
         self.set_output_scale(output_scale)
         # Of the features last computed by `checked_forward`: a module may cast to a coarser type than its own, and a
         # likelihood is only as good as its features.
@@ -117,10 +121,7 @@ class FeatureGP(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """The float type that the feature map computes in."""
-        for tensor in (*self.feature_map.parameters(), *self.feature_map.buffers()):
-            if tensor.is_floating_point():
-                return tensor.dtype
-        return self.log_output_scale.dtype
+        return _float_type(self.feature_map) or self.log_output_scale.dtype
 
     @property
     def device(self) -> torch.device:
@@ -315,6 +316,12 @@ class FeatureGP(nn.Module):
             for model in (self, exact):
                 model.noise.set_variance(optimal_noise(statistics).noise_variance)
         return FittedGP(exact, WeightPosterior(statistics, exact.noise.variance))
+
+
+def _float_type(feature_map: nn.Module) -> torch.dtype | None:
+    """The float type that a feature map computes in; None if it has no tensors that show it."""
+    tensors = (*feature_map.parameters(), *feature_map.buffers())
+    return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), None)
 
 
 @check_arguments

@@ -23,14 +23,16 @@ class NoiseModel(nn.Module, ABC):
 
     Args:
         variance: The initial noise variance ``s``.
+        dtype: The type that it is stored in; torch's default type if None. One that was stored in float32 keeps its
+            rounding in :meth:`double`, as all parameters do.
     """
 
     #: Whether rows have different noise scales.
     varies: bool = True
 
-    def __init__(self, variance: float) -> None:
+    def __init__(self, variance: float, *, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.log_variance = nn.Parameter(torch.tensor(math.log(check_noise_variance(variance))))
+        self.log_variance = nn.Parameter(torch.tensor(math.log(check_noise_variance(variance)), dtype=dtype))
 
     @property
     def variance(self) -> float:
@@ -55,6 +57,10 @@ class NoiseModel(nn.Module, ABC):
 class ConstantNoise(NoiseModel):
     """The same noise variance for every row.
 
+    Args:
+        variance: The initial noise variance ``s``.
+        dtype: The type that it is stored in; torch's default type if None.
+
     Example:
         >>> round(ConstantNoise(0.25).variance, 6)
         0.25
@@ -62,8 +68,8 @@ class ConstantNoise(NoiseModel):
 
     varies = False
 
-    def __init__(self, variance: float = 0.1) -> None:
-        super().__init__(variance)
+    def __init__(self, variance: float = 0.1, *, dtype: torch.dtype | None = None) -> None:
+        super().__init__(variance, dtype=dtype)
 
     def log_scale(self, inputs: Tensor, features: Tensor) -> None:
         """None: the scale is one for every row."""

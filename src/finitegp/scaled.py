@@ -235,10 +235,18 @@ class ScaledGP:
         return np.where(constant & away, np.inf, found)
 
     @torch.no_grad()
-    def sample(self, inputs: ArrayLike, num_samples: int = 1, *, seed: int = 0) -> Tensor:
+    def sample(
+        self, inputs: ArrayLike, num_samples: int = 1, *, seed: int = 0, new: npt.NDArray[np.bool_] | None = None
+    ) -> Tensor:
         """``(num_samples, rows)`` joint draws of new observations, noise included.
 
         Each row by itself is distributed as in :meth:`predict`; rows are correlated as those of the GP are.
+
+        Args:
+            inputs: ``(rows, columns)``.
+            num_samples: Draws of each row.
+            seed: Of the draws.
+            new: As in :meth:`predict`.
         """
         check_at_least_one(num_samples=num_samples)
         if seed < 0:
@@ -269,7 +277,7 @@ class ScaledGP:
         draws = draws * float(self.target_scaler.scale) + float(self.target_scaler.mean)
         if self.repeated is not None:
             seen = self.repeated.look_up(np.asarray(inputs, dtype=np.float64))
-            same = random.random(draws.shape) < seen.chances
+            same = random.random(draws.shape) < (seen.chances if new is None else np.where(new, 0.0, seen.chances))
             draws = np.where(same, seen.values + self.repeated.tolerance * random.normal(size=draws.shape), draws)
         return torch.from_numpy(draws)
 

@@ -94,6 +94,7 @@ def train(
                 f"micro_batch_size cannot be used with {type(algorithm).__name__} as it is set: its gradient is not a "
                 "mean over the rows of a batch."
             )
+    _check_optimizer(algorithm, optimizer)
     algorithm.micro_batch_size = micro_batch_size
     algorithm.share_steps(ranks)
     model = algorithm.model
@@ -186,6 +187,23 @@ def train(
         for callback in callbacks:
             callback.on_end(run)
     return run
+
+
+def _check_optimizer(algorithm: Algorithm, optimizer: torch.optim.Optimizer) -> None:
+    """An optimizer that steps by the gradients that are set, and has parameters of the algorithm."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "optimizer is LBFGS, which evaluates the loss several times per step, but a batch gives one gradient: use "
+            "fit_full_batch(model, data), which is L-BFGS on the exact gradient, or an optimizer such as "
+            "make_optimizer(algorithm)."
+        )
+    moved = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    # None at all where everything is frozen and only the algorithm's own state moves.
+    if moved and moved.isdisjoint(map(id, algorithm.parameters())):
+        raise ValueError(
+            "optimizer has none of the parameters of the algorithm, so that training would change nothing: make it "
+            "over algorithm.parameter_groups(), of this algorithm, as make_optimizer(algorithm) does."
+        )
 
 
 def _recover(run: TrainingRun, initial_state: dict[str, Tensor], problem: str) -> None:

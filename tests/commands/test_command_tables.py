@@ -4,6 +4,7 @@ import csv as python_csv
 import errno
 import gzip
 import io
+import itertools
 import json
 from datetime import date, datetime
 
@@ -246,6 +247,13 @@ def test_ambiguous_dates_name_the_option(here):
     assert "day_first=" not in message
 
 
+def test_weights_that_are_text_name_the_option(here):
+    write_shop_table(here / "t.csv", 60)
+    message = run("fit", "t.csv", "-t", "price", "--weight", "colour", code=1).stderr
+    assert "The weight 'colour' must be numbers, but line 2 of t.csv holds" in message
+    assert "name another one with --weight." in message
+
+
 def test_splits_of_the_command_line(here, quick_effort):
     write_shop_table(here / "t.csv", 60)
     write_shop_table(here / "later.csv", 20, seed=5)
@@ -258,7 +266,14 @@ def test_splits_of_the_command_line(here, quick_effort):
     assert found["scores"][0]["rmse"] == pytest.approx(
         run_json("evaluate", "model.finitegp", "later.csv")["scores"][0]["rmse"], rel=1e-9
     )
-    assert "choose one" in run("fit", "t.csv", "-t", "price", "--cv", 3, "--split-by", "sold", code=2).stderr
+    both = [("--cv", 3), ("--split-by", "sold"), ("--test", "later.csv"), ("--group", "colour")]
+    for one, other in itertools.combinations(both, 2):
+        if (one[0], other[0]) != ("--cv", "--group"):
+            message = " ".join(run("fit", "t.csv", "-t", "price", *one, *other, code=2).stderr.split())
+            assert "choose one" in message
+            assert one[0] in message
+            assert other[0] in message
+    assert fit("--cv", 3, "--group", "colour")["judged_by"] == "3-fold cross-validation"
 
 
 def test_scores_in_the_terminal_end_in_a_verdict_and_findings(here, shop, quick_effort):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from estimator_rows import make_rows, quick, quick_network
@@ -29,6 +30,18 @@ def test_interval_covers_and_std_includes_the_noise(fitted):
         lower, upper = fitted.predict_interval(inputs, coverage=coverage)
         assert np.mean((lower < targets) & (targets < upper)) == pytest.approx(coverage, abs=0.06)
     assert np.all((lower < mean) & (mean < upper))
+
+
+def test_gaps_point_to_the_regressor_for_tables(fitted, rows):
+    inputs, targets = rows
+    gaps = inputs.copy()
+    gaps[5, 1] = np.nan
+    remedy = r"row 5, column 1, but GPRegressor does not take missing values: use TableRegressor\(missing='impute'\)"
+    for attempt in (lambda: quick().fit(gaps, targets), lambda: fitted.predict(gaps)):
+        with pytest.raises(DataError, match=remedy):
+            attempt()
+    with pytest.raises(DataError, match="column 1 \\('b'\\)"):
+        quick().fit(pd.DataFrame(gaps[:, :2], columns=["a", "b"]), targets)
 
 
 def test_what_is_outside_is_known(fitted, rows):

@@ -143,6 +143,39 @@ def test_telling_column(random):
     assert "'a'" not in finding.evidence
 
 
+@pytest.mark.parametrize("rows", [40, 200, 2000])
+@pytest.mark.parametrize("wild", [9500.0, -1e9, 1e15])
+def test_one_wild_target_makes_no_column_telling(random, rows, wild):
+    inputs = random.normal(size=(rows, 3))
+    targets = 10.0 + inputs[:, 0] + random.normal(size=rows)
+    targets[7] = wild
+    assert fit_checks.check_telling_columns(inputs, targets, "abc") is None
+    if rows >= 200:  # of fewer rows, its neighbours are more than one in fifty
+        targets[targets != wild] = np.cos(2 * inputs[targets != wild, 2])
+        assert "'c'" in fit_checks.check_telling_columns(inputs, targets, "abc").evidence
+
+
+def test_rare_values_make_no_column_telling(random):
+    """Nearly all targets are the same, and so are those of neighbours."""
+    targets = np.zeros(1000)
+    targets[:3] = 1.0
+    assert fit_checks.check_telling_columns(random.normal(size=(1000, 2)), targets, "ab") is None
+
+
+def test_wild_targets(random):
+    targets = random.normal(10.0, size=300)
+    for usual in (targets, np.exp(targets), random.integers(0, 3, size=300) * 1.0, np.arange(300) == 5.0):
+        assert fit_checks.check_wild_targets(usual, str) is None
+    targets[[3, 8]] = 9500.0, -4e6
+    found = fit_checks.check_wild_targets(targets, "row {}".format)
+    assert found.evidence.startswith("row 8 has −4,000,000, row 3 has 9,500; all other targets lie between ")
+    twice = fit_checks.check_wild_targets(np.append(targets[:20], 9500.0), lambda row: f"line {row % 17}")
+    assert twice is not None
+    zeros = np.where(np.arange(300) < 20, 1.0, 0.0)
+    zeros[0] = 500.0
+    assert "row 0 has 500" in fit_checks.check_wild_targets(zeros, "row {}".format).evidence
+
+
 def test_a_table_sorted_by_its_target_is_no_leak(random):
     targets = np.sort(random.normal(size=400))
     categories = random.integers(0, 3, size=(400, 2)).astype(float)

@@ -65,6 +65,18 @@ def test_a_column_that_determines_the_target(tmp_path):
     assert "'tax'" in found["A column gives the target away"].evidence
 
 
+@pytest.mark.parametrize("row", [3, 11, 42])
+def test_a_mistyped_target_is_named_and_no_column_is_blamed(tmp_path, row):
+    """Whether it is held out or not."""
+    frame = make_frame(200)
+    frame.loc[row, "rent"] = 9500.0
+    frame.to_csv(tmp_path / "rents.csv", index=False)
+    fit = fit_and_judge(linear(frame), tmp_path / "rents.csv", "rent", report=tmp_path / "r.html")
+    found = {each.title: each for each in fit.contents.checkup.findings}
+    assert f"line {row + 2} of {tmp_path / 'rents.csv'} has 9,500" in found["A target is far from all others"].evidence
+    assert not any("away" in title for title in found)
+
+
 def test_error_bars_that_fail_in_a_segment(tmp_path):
     training, test = make_frame(), make_frame(800, seed=1)
     high = test["rent"] > test["rent"].quantile(0.75)

@@ -165,6 +165,54 @@ def test_new_rows_with_gaps_and_new_categories_are_never_better_known(frame, mod
     np.testing.assert_allclose(upper - lower, 2 * stats.norm.ppf(0.95) * unseen, rtol=1e-6)
 
 
+@pytest.mark.parametrize("scale", ["identity", "log", "square root", "yeo-johnson"])
+def test_quantiles_are_the_ends_of_intervals(frame, scale):
+    model = linear(target_scale=scale).fit(frame, target="price")
+    coverages = [0.1, 0.5, 0.9, 0.999]
+    levels = [0.5 - 0.5 * each for each in coverages] + [0.5 + 0.5 * each for each in coverages]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of categories that are new
+        for table in (frame, frame.assign(cut="z")):
+            found = model.quantile(table, levels)
+            lower, upper = model.predict_interval(table, coverages)
+            np.testing.assert_allclose(found, np.hstack([lower, upper]), rtol=1e-12)
+            assert np.array_equal(model.quantile(table, levels[0]), found[:, 0])
+    for wrong in (0.0, 1.0, [], [0.5, 1.5], float("nan")):
+        with pytest.raises(ValueError, match="level must be"):
+            model.quantile(frame, wrong)
+    with pytest.raises(ValueError, match="level must be"):
+        model.quantile(frame, "median")
+
+
+@pytest.mark.parametrize("scale", ["identity", "log"])
+@pytest.mark.parametrize("make", [linear, lambda **each: TableRegressor(effort="low", random_state=0, **each)])
+def test_samples_have_the_predicted_intervals(frame, scale, make):
+    """In the target's units, also of rows that hold something new, and of copies of rows that repeat."""
+    copies = pd.concat([frame] * 2, ignore_index=True)
+    model = make(target_scale=scale).fit(copies, target="price")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        table = copies[:6].assign(size=[9.0, *copies["size"][1:6]], cut=["a", "b", "z", "c", "z", "a"])
+        samples = model.sample_y(table, n_samples=20_000, random_state=3)
+        assert samples.shape == (6, 20_000)
+        assert np.array_equal(samples, model.sample_y(table, n_samples=20_000, random_state=3))
+        for level, quantiles in zip((0.05, 0.5, 0.9), model.quantile(table, [0.05, 0.5, 0.9]).T, strict=True):
+            np.testing.assert_allclose((samples <= quantiles[:, None]).mean(axis=1), level, atol=0.015)
+        lower, upper = model.predict_interval(table, 0.8)
+        inside = (lower[:, None] < samples) & (samples < upper[:, None])
+        np.testing.assert_allclose(inside.mean(axis=1), 0.8, atol=0.015)
+
+
+def test_samples_of_rows_are_correlated(frame, model):
+    """Rows that are known no better than each other: what they have in common is off in the same direction."""
+    far = frame[:2].assign(size=[400.0, 401.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one, other = model.sample_y(far, n_samples=2000)
+    assert np.corrcoef(one, other)[0, 1] > 0.9
+    assert model.sample_y(frame).shape == (80, 1)
+
+
 def test_values_outside_of_the_fit_are_told(frame, model):
     low, high = frame["size"].min(), frame["size"].max()
     told = rf"'size': 1 of 80 values lie outside of what the fit saw, {low:.6g} to {high:.6g}, the farthest, 99, by "
@@ -335,6 +383,23 @@ def test_weights_of_rows_that_come_later(frame, tmp_path):
         model.update(weighted.assign(times=[1.0, *[-1.0] * 79]))
 
 
+def test_weights_that_are_no_numbers_are_called_weights(frame):
+    kinds = {
+        "town": (["here"] * 80, "must be numbers, but row 0 holds 'here'"),
+        "when": (pd.date_range("2020-01-01", periods=80), "holds dates or times"),
+        "times": ([np.inf] + [1.0] * 79, "is infinite in 1 of 80 rows, first in row 0"),
+        "lists": ([[1]] * 80, "has the type list.*, but must be numbers"),
+    }
+    for name, (values, problem) in kinds.items():
+        with pytest.raises(DataError, match=rf"^The weight '{name}' {problem}.*: correct .* as weight\.$"):
+            linear(weight=name).fit(frame.assign(**{name: values}), target="price")
+    with pytest.raises(DataError, match=r"^The target 'town' must be numbers, but row 0 holds 'here'.* target\.$"):
+        linear().fit(frame.assign(town=["here"] * 80), target="town")
+    model = linear(weight="times").fit(frame.assign(times=1.0), target="price")
+    with pytest.raises(DataError, match=r"^The weight 'times'.* as weight\.$"):
+        model.update(frame.assign(times=["here"] * 80))
+
+
 def test_held_out_rows_are_taken_in_with_their_weights(frame):
     weighted = frame.assign(times=1.0 + np.arange(80) % 3)
     judged = fit_and_judge(linear(weight="times", target_scale="identity"), weighted, "price")
@@ -379,6 +444,31 @@ def test_splits():
     assert all(len(fold) == 15 for fold in folds)
     with pytest.raises(DataError, match="one group"):
         split_groups(np.zeros(5, dtype=int), 0.2, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"test_fraction": 1.0}, "test_fraction must be .* but is 1.0"),
+        ({"test_fraction": -0.1}, "test_fraction must be .* but is -0.1"),
+        ({"test_fraction": float("nan")}, "test_fraction must be .* but is nan"),
+        ({"test_fraction": "some"}, "test_fraction must be a number"),
+        ({"folds": 1}, "folds must be .* but is 1"),
+        ({"folds": -3}, "folds must be .* but is -3"),
+        ({"folds": 2.5}, "folds must be .* but is 2.5"),
+        ({"split_by": "day", "group": "size"}, "split_by cannot be used together with group"),
+        ({"split_by": "day", "folds": 3}, "split_by cannot be used together with folds"),
+    ],
+)
+def test_judging_that_makes_no_sense_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Judging(**wrong)
+
+
+@pytest.mark.parametrize("judging", [Judging(split_by="day"), Judging(group="size"), Judging(folds=3)])
+def test_another_table_judges_alone(frame, judging):
+    with pytest.raises(ValueError, match="test cannot be used together with"):
+        fit_and_judge(linear(), frame, "price", judging, test=frame)
 
 
 def test_judging_by_date_by_group_by_folds_and_by_another_table(frame):

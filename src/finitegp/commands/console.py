@@ -55,6 +55,7 @@ _ADVICE: dict[str, Callable[..., str]] = {
     "rows_of_model": lambda: "or use --only-sites.",
     "text_among_numbers": lambda: "Correct the file, or remove the column from all files.",
     "unknown_target": lambda: "name the column with --target.",
+    "weight_column": lambda: "correct the column, or name another one with --weight.",
     "wrong_delimiter": lambda delimiter: f"Use --delimiter {'tab' if delimiter == chr(9) else repr(delimiter)}.",
     "wrong_encoding": lambda: "or use --encoding with its own, for example latin-1.",
 }

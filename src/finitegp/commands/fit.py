@@ -130,7 +130,7 @@ def fit(
     console = Console(as_json)
     check_share("--test-fraction", test_fraction, zero=True)
     check_decimal(decimal)
-    _check_judging(cv, split_by, test)
+    _check_judging(cv, split_by, test, group)
     if memory is not None:
         check_size("--memory", memory)
     if time is not None:
@@ -261,8 +261,10 @@ def _check_checkpoint(output: Path, inputs: list[Path], *, resume: bool, force: 
     return path
 
 
-def _check_judging(cv: int, split_by: str | None, test: list[Path] | None) -> None:
+def _check_judging(cv: int, split_by: str | None, test: list[Path] | None, group: str | None) -> None:
     given = [name for name, value in (("--cv", cv), ("--split-by", split_by), ("--test", test)) if value]
+    if group is not None and given != ["--cv"]:  # folds may be of whole groups
+        given.append("--group")
     if len(given) > 1:
         raise typer.BadParameter(f"cannot be used together with {given[1]}: choose one.", param_hint=given[0])
     if cv == 1:

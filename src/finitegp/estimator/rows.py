@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from ..data import ArraySource
-from ..data.naming import check_unique
+from ..data.naming import check_unique, column_label
 from ..errors import DataError
 
 _NO_NUMBERS = ("object", "str", "category", "categorical", "enum", "date", "period", "time")
@@ -37,7 +37,9 @@ def checked_rows(
         multi_output=True,
         y_numeric=True,
         ensure_min_samples=fewest,
+        ensure_all_finite="allow-nan",
     )
+    _check_no_gaps(estimator, inputs)
     targets = np.asarray(targets, dtype=np.float64).reshape(len(inputs), -1)
     if sample_weight is None:
         return inputs, targets, None
@@ -83,8 +85,20 @@ def checked_inputs(estimator: BaseEstimator, X: ArrayLike) -> Array:
         validate_data(estimator, X, reset=False, skip_check_array=True)
         found: Array = _check_in_place(X).inputs
         return found
-    inputs: Array = validate_data(estimator, _to_numpy(X), reset=False, dtype=np.float64)
+    inputs: Array = validate_data(estimator, _to_numpy(X), reset=False, dtype=np.float64, ensure_all_finite="allow-nan")
+    _check_no_gaps(estimator, inputs)
     return inputs
+
+
+def _check_no_gaps(estimator: BaseEstimator, inputs: Array) -> None:
+    """scikit-learn's own error would advise another of its estimators."""
+    gaps = np.isnan(inputs)
+    if gaps.any():
+        row, column = np.argwhere(gaps)[0].tolist()
+        raise DataError(
+            f"X is NaN in row {row}, {column_label(column, getattr(estimator, 'feature_names_in_', None))}, but "
+            "GPRegressor does not take missing values: use TableRegressor(missing='impute'), or impute first."
+        )
 
 
 def _to_numpy(values: ArrayLike) -> ArrayLike:

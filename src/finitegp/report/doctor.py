@@ -37,6 +37,7 @@ class Patient:
         residual_panels: Residuals by input.
         importance: Of the inputs.
         scale_is_chosen: Whether left-out rows have settled on which scale the target is modelled.
+        label_row: What to call a row, by its place among the training rows and, after them, the held-out rows.
     """
 
     column_names: Sequence[str]
@@ -51,6 +52,7 @@ class Patient:
     residual_panels: Sequence[ResidualPanel]
     importance: ImportanceTable
     scale_is_chosen: bool
+    label_row: Callable[[int], str]
 
 
 class _NotPossible(Exception):  # noqa: N818  not an error: the reason is shown
@@ -124,6 +126,9 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         "constant columns": lambda: fit_checks.check_constant_columns(rows[0], groups),
         "duplicate columns": lambda: fit_checks.check_duplicate_columns(inputs, groups),
         "repeated target values": lambda: fit_checks.check_repeated_targets(targets),
+        "wild targets": lambda: fit_checks.check_wild_targets(
+            np.concatenate([*([] if patient.training is None else [rows[1]]), held_out_targets]), patient.label_row
+        ),
         "skewed target": check_skewed_target,
         "leakage: one telling column": lambda: fit_checks.check_telling_columns(inputs, targets, names),
         "leakage: held-out error near zero": lambda: prediction_checks.check_perfect_predictions(scores[0].r_squared),

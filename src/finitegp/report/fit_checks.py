@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ Array = npt.NDArray[np.float64]
 Groups = Mapping[str, list[int]]
 #: The share of rows from which on one target value is very common.
 COMMON = 0.15
-_MOST_COLUMNS = 1000
+_MOST_COLUMNS, _MOST_NAMED = 1000, 5
 _CHUNK = 10_000
 
 
@@ -125,8 +125,7 @@ def check_telling_columns(inputs: Array, targets: Array, names: Sequence[str]) -
         >>> check_telling_columns(column, column[:, 0] ** 2, ["paid"]).severity
         'warning'
     """
-    variance = float(np.var(targets))
-    if variance == 0.0 or len(targets) < 30:
+    if len(targets) < 30:
         return None
     # A table that is sorted by its target would make every column with ties look telling: ties come in random order.
     shuffled = np.random.default_rng(0).permutation(len(targets))
@@ -137,10 +136,11 @@ def check_telling_columns(inputs: Array, targets: Array, names: Sequence[str]) -
         x, y = values[order, index], observed[order]
         gap = x[2:] - x[:-2]
         weight = np.where(gap > 0.0, (x[1:-1] - x[:-2]) / np.where(gap > 0.0, gap, 1.0), 0.5)
-        squares = np.sort((y[1:-1] - (1.0 - weight) * y[:-2] - weight * y[2:]) ** 2)
-        # Rows at the ends of the column are far from their neighbours: one in fifty may be off.
-        ratio = float(np.mean(squares[: int(0.98 * len(squares))])) / (1.5 * variance)
-        if ratio < 1e-3:
+        squares = (y[1:-1] - (1.0 - weight) * y[:-2] - weight * y[2:]) ** 2
+        # Rows at the ends of the column are far from their neighbours: one in fifty may be off. The variance is that of
+        # the same rows, or one wild target would make it dwarf the distances of all others.
+        kept = np.argsort(squares, kind="stable")[: int(0.98 * len(squares))]
+        if float(np.mean(squares[kept])) < 1e-3 * 1.5 * float(np.var(y[1:-1][kept])):
             telling.append(names[index])
     if not telling:
         return None
@@ -204,6 +204,39 @@ def check_repeated_targets(targets: Array) -> Finding | None:
             "row is one of them.",
         )
     return None
+
+
+def check_wild_targets(targets: Array, label: Callable[[int], str]) -> Finding | None:
+    """A few targets ten times as far from the middle as all others: mistyped, or totals of other rows.
+
+    Args:
+        targets: Of all rows.
+        label: What to call a row; a row that occurs twice has one name.
+
+    Example:
+        >>> targets = np.append(np.random.default_rng(0).normal(10.0, size=200), 9500.0)
+        >>> check_wild_targets(targets, "row {}".format).evidence
+        'row 200 has 9,500; all other targets lie between 7.6 and 12.'
+    """
+    if len(targets) < 20:
+        return None
+    distances = np.abs(targets - np.median(targets))
+    order = np.argsort(-distances, kind="stable")
+    farthest = distances[order[: max(2, len(targets) // 100) + 1]]
+    wild = int(np.flatnonzero((farthest[:-1] >= 10.0 * farthest[1:]) & (farthest[1:] > 0.0)).max(initial=-1)) + 1
+    if wild == 0:
+        return None
+    found = {label(int(row)): f"{label(int(row))} has {shown(float(targets[row]), 4)}" for row in order[:wild]}
+    few, others = list(found.values())[:_MOST_NAMED], targets[order[wild:]]
+    more = f" and {len(found) - len(few)} more" if len(found) > len(few) else ""
+    low, high = (shown(float(end)) for end in (others.min(), others.max()))
+    return Finding(
+        "warning",
+        "A target is far from all others" if len(found) == 1 else "Some targets are far from all others",
+        f"{', '.join(few)}{more}; all other targets lie between {low} and {high}.",
+        "Correct the value, or leave the row out: mistyped, in another unit, or a total of other rows, perhaps. It "
+        "decides the scores, and makes error bars of all rows too wide.",
+    )
 
 
 def check_skewed_target(targets: Array) -> Finding | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -46,6 +46,7 @@ def gather_contents(
     target_name: str = "target",
     target_index: int = 0,
     training_row_numbers: Sequence[int] | None = None,
+    label_row: Callable[[int], str] | None = None,
     history: Sequence[Mapping[str, object]] | None = None,
     title: str | None = None,
     seed: int = 0,
@@ -67,6 +68,8 @@ def gather_contents(
         target_name: What is predicted.
         target_index: Which target, if the estimator has several.
         training_row_numbers: What to call each training row, for example its number in a file; by default from 0.
+        label_row: What to call a row in a sentence, such as its line in a file, by its place among the training rows
+            and, after them, the held-out rows.
         history: Measurements by epoch, as :func:`~finitegp.train` returns them, if the model has none on record.
         title: Heading of the page.
         seed: Of all samples of rows.
@@ -161,6 +164,7 @@ def gather_contents(
                 residual_panels=panels,
                 importance=importance,
                 scale_is_chosen=reported.units is not None,
+                label_row=label_row or _row_labels(0 if training is None else len(training[0]), training_row_numbers),
             ),
             seed=seed,
         ),
@@ -168,6 +172,15 @@ def gather_contents(
         columns=list(columns),
         other_scores={how: list(scores) for how, scores in (other_scores or {}).items()},
     )
+
+
+def _row_labels(training_rows: int, numbers: Sequence[int] | None) -> Callable[[int], str]:
+    def label(place: int) -> str:
+        if place >= training_rows:
+            return f"held-out row {place - training_rows}"
+        return f"training row {place if numbers is None else numbers[place]}"
+
+    return label
 
 
 class EncodedColumns(TypedDict):

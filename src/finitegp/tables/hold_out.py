@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arguments import check_arguments
 from ..errors import DataError
 from ..memory import format_bytes, parse_bytes
 from .arrow_values import family, number_values, plain
@@ -35,9 +37,10 @@ _DECIDING_BYTES, _HELD_OUT_BYTES = 64, 32
 _SCORED_NUMBERS, _MOST_OUTPUTS = 80, {"date": 8, "time": 8, "number": 2, "boolean": 2}
 
 
+@check_arguments
 @dataclass(frozen=True)
 class Judging:
-    """Which rows judge a fit.
+    """Which rows judge a fit: random ones, the last ones, whole groups, or all in folds, which may be of groups.
 
     Attributes:
         test_fraction: The share that is held out; 0 for none.
@@ -50,6 +53,16 @@ class Judging:
     split_by: str | None = None
     group: str | None = None
     folds: int = 0
+
+    def __post_init__(self) -> None:
+        """What cannot be meant is refused here, not after the fit."""
+        if not 0.0 <= self.test_fraction < 1.0:
+            raise ValueError(f"test_fraction must be at least 0 and less than 1, but is {self.test_fraction}.")
+        if not isinstance(self.folds, Integral) or self.folds < 0 or self.folds == 1:
+            raise ValueError(f"folds must be a whole number of 2 or more, or 0 for none, but is {self.folds}.")
+        for name, value in (("group", self.group), ("folds", self.folds)):
+            if self.split_by is not None and value:
+                raise ValueError(f"split_by cannot be used together with {name}: choose one.")
 
     @property
     def how(self) -> str:

@@ -128,6 +128,10 @@ def fit_and_judge(
         (12, True, ['this model', 'linear', 'mean'])
     """
     judging = judging or Judging()
+    if test is not None:
+        for name in ("split_by", "group", "folds"):
+            if getattr(judging, name):
+                raise ValueError(f"test cannot be used together with {name} of judging: choose one.")
     stages = {"reading": 0.05, "fit": 1.0, "judging": 0.05}
     stages |= {"fit to the earlier rows": 0.5, "report": 0.2} if report else {}
     with show_stages("finitegp", stages, shown=bool(model.verbose) and ranks.is_first) as shown:
@@ -391,4 +395,4 @@ class _Judge:
 
 def _known_rows(model: TableRegressor, training: TrainingRows, positions: Positions) -> KnownRows:
     rows, targets = training.take(positions)
-    return KnownRows(training.training_inputs(model.encoder_, positions), targets, rows.numbers)
+    return KnownRows(training.training_inputs(model.encoder_, positions), targets, rows)

@@ -100,6 +100,10 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         >>> lower, upper = model.predict_interval({"cut": ["b"], "size": [3]}, coverage=[0.5, 0.9])
         >>> lower.shape
         (1, 2)
+        >>> model.quantile({"cut": ["b"], "size": [3]}, 0.95).tolist() == upper[:, 1].tolist()
+        True
+        >>> model.sample_y({"cut": ["b"], "size": [3]}, n_samples=10).shape
+        (1, 10)
     """
 
     regressor_: GPRegressor

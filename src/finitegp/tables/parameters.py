@@ -169,7 +169,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
             self.missing_targets(training.facts.missing, table.num_rows, first)
         return training
 
-    def _number_column(self, table: TableRows | TableReader, name: str) -> NumberColumn:
+    def _number_column(self, table: TableRows | TableReader, name: str, *, weights: bool = False) -> NumberColumn:
         """How the numbers of a column are written."""
         check_columns([name], table.column_names)
         arrays = (batch.column(name) for batch in table.rows(0, table.num_rows))
@@ -178,7 +178,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
             first = next(iter(table.rows(0, min(table.num_rows, _LOOKED_AT))), None)
             return None if first is None else decimal_of_columns(first.columns)
 
-        return fit_target(arrays, name, decimal=self.decimal, usual=usual, source=table)
+        return fit_target(arrays, name, decimal=self.decimal, usual=usual, source=table, weights=weights)
 
     @staticmethod
     def _given_targets(y: ArrayLike, rows: TableRows | TableReader) -> Array:
@@ -198,7 +198,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
             if sample_weight is None:
                 return None
             return _given(np.asarray(sample_weight, dtype=np.float64).reshape(table.num_rows))
-        return _read_weights(self._number_column(table, self.weight), table)
+        return _read_weights(self._number_column(table, self.weight, weights=True), table)
 
     def check_gaps(self, training: TrainingRows) -> None:
         """An error that lists the gaps in the columns that would be used."""
@@ -284,13 +284,17 @@ def _given(values: Array) -> ReadNumbers:
     return lambda batch, row: values[row : row + batch.num_rows]
 
 
-def _read_by(column: NumberColumn, source: Locator | None) -> ReadNumbers:
+def _read_by(column: NumberColumn, source: Locator | None, *, weights: bool = False) -> ReadNumbers:
     """The reader of a column whose way of writing numbers is known."""
-    return lambda batch, row: read_target(column, batch.column(column.name), source=source, first_row=row)
+
+    def read(batch: pa.RecordBatch, row: int) -> Array:
+        return read_target(column, batch.column(column.name), source=source, first_row=row, weights=weights)
+
+    return read
 
 
 def _read_weights(column: NumberColumn, source: Locator | None) -> ReadNumbers:
-    name, read = column.name, _read_by(column, source)
+    name, read = column.name, _read_by(column, source, weights=True)
 
     def weights(batch: pa.RecordBatch, row: int) -> Array:
         if name not in batch.schema.names:

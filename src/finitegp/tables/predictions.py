@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from numpy.typing import ArrayLike
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments
 from ..errors import DataError, warn_caller
+from ..estimator.parameters import RandomState
 from ..metrics import Scores, score
 from ..persistence.regressors import Regressor
 from ..report.contents import ColumnFacts, ReportContents
@@ -93,6 +95,35 @@ class TablePredictions(TableParameters):
         parts = [predictor.intervals(predictor.predict(rows), levels, method) for rows in self._encoded(X)]
         lower, upper = (np.concatenate(each) for each in zip(*parts, strict=True))
         return (lower, upper) if np.ndim(coverage) else (lower[:, 0], upper[:, 0])
+
+    def quantile(self, X: TableLike, level: float | Sequence[float]) -> Array:
+        """The targets that new observations do not exceed with probability ``level``.
+
+        The ends of :meth:`predict_interval` at coverage ``c`` are those at ``(1 - c) / 2`` and ``(1 + c) / 2``.
+
+        Args:
+            X: The table.
+            level: Between 0 and 1: one gives ``(rows,)``, several give ``(rows, levels)``, from one prediction.
+        """
+        levels = np.ravel(level).tolist()
+        if not levels or not all(0.0 < each < 1.0 for each in levels):
+            raise ValueError(f"level must be a number between 0 and 1, or several, but is {level!r}.")
+        predictor = self.predictor_
+        found = np.concatenate([predictor.quantiles(predictor.predict(rows), levels) for rows in self._encoded(X)])
+        return found if np.ndim(level) else found[:, 0]
+
+    def sample_y(self, X: TableLike, n_samples: int = 1, random_state: RandomState = 0) -> Array:
+        """Draw joint new observations in the target's units, noise included: ``(rows, n_samples)``.
+
+        Each row by itself is distributed as its intervals say; rows are correlated, so all of them are in memory. Of
+        those that hold something new, as those are that have known values in its place.
+        """
+        predictor, rows = self.predictor_, self.read(X)
+        report = TransformReport.on(rows, None)
+        encoded = self.encode(rows, report)
+        self._warn(report)
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        return predictor.sample(encoded, n_samples, seed=seed)
 
     def log_density(self, X: TableLike, y: ArrayLike | None = None) -> Array:
         """The log predictive density of observed targets, ``(rows,)``; rows without a target have NaN."""
@@ -253,7 +284,7 @@ class TablePredictions(TableParameters):
             known = KnownRows(
                 self.encoder_.transform_training(rows, numbers=rows.copies()),
                 np.asarray(training[1], dtype=np.float64),
-                rows.numbers,
+                rows,
             )
         return report_on(self, judged, known, path, seed=seed, force=force, shell=shell)
 
@@ -293,11 +324,11 @@ def _named_distances(names: Sequence[str], distances: Array) -> list[str]:
 
 
 class KnownRows(NamedTuple):
-    """Training rows, or a sample of them: what the encoder made of them, their targets, and their numbers."""
+    """Training rows, or a sample of them: what the encoder made of them, their targets, and the rows themselves."""
 
     inputs: Array
     targets: Array
-    numbers: npt.NDArray[np.int64]
+    rows: TableRows
 
 
 def all_scores(judged: JudgedRows, known: KnownRows, seed: int) -> list[Scores]:
@@ -335,6 +366,11 @@ def report_on(
     """
     predictor = model.predictor_
     targets = judged.scored.targets
+    known_rows = 0 if known is None else len(known.targets)
+
+    def label_row(place: int) -> str:
+        return known.rows.label(place) if known and place < known_rows else judged.rows.label(place - known_rows)
+
     if scores is None and known is not None:
         scores = all_scores(judged, known, seed)
     elif scores is None:
@@ -346,7 +382,8 @@ def report_on(
         targets,
         training_inputs=None if known is None else known.inputs,
         training_targets=None if known is None else known.targets,
-        training_row_numbers=None if known is None else [int(number) for number in known.numbers],
+        training_row_numbers=None if known is None else [int(number) for number in known.rows.numbers],
+        label_row=label_row,
         **encoded_columns(model.encoder_),
         target_name=model.target_ or "target",
         seed=seed,

@@ -153,6 +153,22 @@ class TablePredictor:
             raise ModelFileError(f"What the model counted on rows kept aside makes no sense: {error}.") from None
         return self.scale.inverse(lower.numpy()), self.scale.inverse(upper.numpy())
 
+    def quantiles(self, prediction: Prediction, levels: Sequence[float]) -> Array:
+        """Targets that new observations do not exceed with these probabilities, ``(rows, levels)``."""
+        return self.scale.inverse(np.stack([prediction.quantile(level).numpy() for level in levels], axis=1))
+
+    def sample(self, rows: EncodedRows, num_samples: int, *, seed: int) -> Array:
+        """Joint draws of new observations in the target's units, ``(rows, draws)``."""
+        new = None if rows.unknown is None else np.asarray(rows.unknown.any(axis=1))
+        draws = self.fit.sample(rows.inputs, num_samples, seed=seed, new=new).numpy().T
+        if rows.unknown is not None and new is not None:
+            # The same draws around the mean and with the deviation that such rows are predicted with.
+            few, only = rows.inputs[new], np.ones(int(new.sum()), bool)
+            known, moved = self.fit.predict(few, new=only), self.predict(EncodedRows(few, rows.unknown[new]))
+            factor = (moved.std / known.std.cpu()).numpy()[:, None]
+            draws[new] = moved.mean.numpy()[:, None] + factor * (draws[new] - known.mean.cpu().numpy()[:, None])
+        return self.scale.inverse(draws)
+
     def moments(self, prediction: Prediction) -> tuple[Array, Array]:
         """Mean and standard deviation of a new observation, in the target's units."""
         if self.scale.name == "identity":

@@ -24,6 +24,7 @@ def fit_target(
     usual: Callable[[], str | None] | None = None,
     source: Locator | None = None,
     first_row: int = 0,
+    weights: bool = False,
 ) -> NumberColumn:
     """How the numbers of a target are written; anything but numbers and words for a missing one is an error.
 
@@ -35,6 +36,7 @@ def fit_target(
             what stands before the decimals of other columns, or None if that is not known either.
         source: What finds a row in its file, for error messages.
         first_row: Number of the first row there.
+        weights: Whether these are weights of rows instead, for error messages.
 
     Example:
         >>> import pyarrow as pa
@@ -48,12 +50,10 @@ def fit_target(
     for array in map(plain, arrays):
         found = family(array.type)
         if found in ("date", "time"):
-            raise DataError(
-                f"The target {name!r} holds dates or times ({array.type}): turn it into a number first, such as the "
-                "days since a fixed date, in a column of its own."
-            )
+            advice = "turn it into a number first, such as the days since a fixed date, in a column of its own."
+            raise _unusable(name, f" holds dates or times ({array.type})", advice, weights)
         if found == "other":
-            raise DataError(f"The target {name!r} has the type {array.type}, but must be numbers.")
+            raise _unusable(name, f" has the type {array.type}, but must be numbers", "choose another target.", weights)
         if found == "text":
             chunk = DistinctTexts(array)
             texts += int(chunk.filled.sum())
@@ -66,10 +66,8 @@ def fit_target(
     good = [reading for reading in readings if reading.holds and reading.words.unknown == 0]
     if texts and not good:
         row, text = strange or (first_row, "")
-        raise DataError(
-            f"The target {name!r} must be numbers, but {row_label(row, source)} holds {shortened(text)}: correct the "
-            "value, or choose another target."
-        )
+        problem = f" must be numbers, but {row_label(row, source)} holds {shortened(text)}"
+        raise _unusable(name, problem, "correct the value, or choose another target.", weights)
     if not texts:
         return plain_target(name)
     chosen = good[0]
@@ -78,6 +76,14 @@ def fit_target(
         wanted = usual()
         chosen = next((reading for reading in both if reading.decimal == wanted), chosen)
     return plain_target(name, decimal=chosen.decimal or "", unit=chosen.unit)
+
+
+def _unusable(name: str, problem: str, advice: str, weights: bool) -> DataError:
+    """The error for a column that cannot be the target, or the weights."""
+    if weights:
+        advice = "correct the column, or name another one as weight."
+        return DataError(f"The weight {name!r}{problem}:", advice, code="weight_column")
+    return DataError(f"The target {name!r}{problem}: {advice}")
 
 
 def decimal_of_columns(columns: Iterable[pa.Array]) -> str | None:
@@ -115,21 +121,25 @@ def _first_strange(texts: pa.Array, first_row: int) -> tuple[int, str] | None:
 
 
 def read_target(
-    column: NumberColumn, array: pa.Array, *, source: Locator | None = None, first_row: int = 0
+    column: NumberColumn,
+    array: pa.Array,
+    *,
+    source: Locator | None = None,
+    first_row: int = 0,
+    weights: bool = False,
 ) -> npt.NDArray[np.float64]:
     """The targets in an Arrow array, written as in the fit; NaN where missing. Infinite ones are an error."""
     try:
         cells = column.read(array)
     except MisfitError as misfit:
         place = "" if misfit.row is None else f", {row_label(first_row + misfit.row, source)}"
-        raise DataError(f"The target {column.name!r}{place} {misfit}: correct it, or choose another target.") from None
+        advice = "correct it, or choose another target."
+        raise _unusable(column.name, f"{place} {misfit}", advice, weights) from None
     values = np.asarray(cells.values, dtype=np.float64)
     if np.isinf(values).any():
         first = int(np.flatnonzero(np.isinf(values))[0])
-        raise DataError(
-            f"The target {column.name!r} is infinite in {int(np.isinf(values).sum())} of {len(values)} rows, first in "
-            f"{row_label(first_row + first, source)}: correct or remove these rows."
-        )
+        where = f"{int(np.isinf(values).sum())} of {len(values)} rows, first in {row_label(first_row + first, source)}"
+        raise _unusable(column.name, f" is infinite in {where}", "correct or remove these rows.", weights)
     return values
 
 

@@ -139,11 +139,12 @@ def page(lines: list[dict[str, Any]], effort: str) -> list[str]:
         "Coverages are shares of all test rows. A table refutes 90 % if so few or so many rows inside are less "
         "probable than 0.001 (binomial, two-sided).",
         "",
-        "Three things were changed because of what these tables showed ([log](log.md)): a fit of one of them ended in an "
-        "error, means of logarithms lay far outside of all targets (mean RMSE 4.454), and so did the outermost quantiles "
-        "(mean CRPS 84.2). The rule for means was chosen with other rows of 80 tables of the same collection, so that RMSE "
-        "and CRPS are no longer those of tables which nothing was tuned on; coverages and NLPD are hardly changed by "
-        "them. The choice of the scale of a target was changed after this run, also because of what it showed.",
+        "Three things were changed because of what these tables showed ([log](log.md)): a fit of one of them ended "
+        "in an error, means of logarithms lay far outside of all targets (mean RMSE 4.454), and so did the "
+        "outermost quantiles (mean CRPS 84.2). The rule for means was chosen with other rows of 80 tables of the "
+        "same collection, so that RMSE and CRPS are no longer those of tables which nothing was tuned on; coverages "
+        "and NLPD are hardly changed by them. The choice of the scale of a target was changed after this run, also "
+        "because of what it showed.",
         "",
     ]
     for method, names in broken.items():

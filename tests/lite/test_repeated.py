@@ -244,6 +244,13 @@ def test_draws_have_the_distribution_that_is_predicted(fit):
         below = (draws < found.quantile(probability) + 1e-9).double().mean(dim=0)
         exact = found.cumulative(found.quantile(probability) + 1e-9)
         assert float((below - exact).abs().max()) < 0.05
+    # Rows that are none that were seen, though their inputs are equal, have none of their targets.
+    new = np.arange(30) % 2 == 0
+    found, draws = fit.predict(inputs, new=new), fit.sample(inputs, 4000, seed=1, new=new)
+    plain = replace(fit, repeated=None).sample(inputs, 4000, seed=1)
+    assert torch.equal(draws[:, new], plain[:, new])
+    below = (draws < found.quantile(0.5) + 1e-9).double().mean(dim=0)
+    assert float((below - found.cumulative(found.quantile(0.5) + 1e-9)).abs().max()) < 0.05
 
 
 def test_a_row_that_is_left_out_is_a_row_that_is_forgotten(fit):

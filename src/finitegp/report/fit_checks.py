@@ -234,8 +234,8 @@ def check_wild_targets(targets: Array, label: Callable[[int], str]) -> Finding |
         "warning",
         "A target is far from all others" if len(found) == 1 else "Some targets are far from all others",
         f"{', '.join(few)}{more}; all other targets lie between {low} and {high}.",
-        "Correct the value, or leave the row out: mistyped, in another unit, or a total of other rows, perhaps. It "
-        "decides the scores, and makes error bars of all rows too wide.",
+        "Correct the value or leave the row out, if it is mistyped, in another unit or a total of other rows: it can "
+        "decide the scores, and widen the error bars of all rows.",
     )
 
 

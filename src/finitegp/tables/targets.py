@@ -78,14 +78,6 @@ def fit_target(
     return plain_target(name, decimal=chosen.decimal or "", unit=chosen.unit)
 
 
-def _unusable(name: str, problem: str, advice: str, weights: bool) -> DataError:
-    """The error for a column that cannot be the target, or the weights."""
-    if weights:
-        advice = "correct the column, or name another one as weight."
-        return DataError(f"The weight {name!r}{problem}:", advice, code="weight_column")
-    return DataError(f"The target {name!r}{problem}: {advice}")
-
-
 def decimal_of_columns(columns: Iterable[pa.Array]) -> str | None:
     """What stands before the decimals of most columns of text that are numbers in one way of writing only, or None.
 
@@ -191,3 +183,11 @@ def check_varies(smallest: float, largest: float, name: str | None) -> None:
             f"The target {name or 'y'!r} is {smallest:.6g} in every row, so there is nothing to predict: choose "
             "another column."
         )
+
+
+def _unusable(name: str, problem: str, advice: str, weights: bool) -> DataError:
+    """The error for a column that cannot be the target, or the weights."""
+    if weights:
+        advice = "correct the column, or name another one as weight."
+        return DataError(f"The weight {name!r}{problem}:", advice, code="weight_column")
+    return DataError(f"The target {name!r}{problem}: {advice}")

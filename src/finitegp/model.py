@@ -20,7 +20,7 @@ from .errors import DataError, FeatureMapError
 from .features import count_features
 from .features.base import Pullback, PullbackMap
 from .features.composition import Combining
-from .features.landmarks import landmark_parts, landmarks_of, residual_variance
+from .features.landmarks import landmark_parts, landmarks_of, residual_variance, unseen_variance
 from .frozen import PIECE_ROWS, FrozenGP, FrozenModel, pieces
 from .likelihood import (
     MarginalLikelihood,
@@ -65,6 +65,11 @@ class FeatureGP(nn.Module):
     Data are ``(inputs, targets)`` arrays, a :class:`~finitegp.data.ArraySource`, or any re-iterable of chunks.
     Exact passes run a float64 copy of the feature map, so a float32 network gives values that can be trusted.
 
+    Attributes:
+        unseen_is_noise: Whether the variance of a row that its features on landmarks do not see counts as noise of this
+            row in sums and evidence (FITC). Off by default. The kernels of small tables have it on: their landmarks are
+            the first rows, of which everything is seen, and other rows come by :meth:`FittedGP.update`.
+
     Example:
         >>> inputs = torch.linspace(-1, 1, 50)[:, None]
         >>> targets = 2 * inputs[:, 0] + 0.5
@@ -74,6 +79,8 @@ class FeatureGP(nn.Module):
         >>> abs(float(prediction.mean) - 1.0) < 0.01
         True
     """
+
+    unseen_is_noise: bool = False
 
     def __init__(
         self,
@@ -185,6 +192,35 @@ class FeatureGP(nn.Module):
         self.feature_rounding = torch.finfo(features.dtype).eps if coarse else 0.0
         return features, log_scale
 
+    def summed_forward(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
+        """:meth:`checked_forward` as the row sums have it: what landmarks do not see of a row may be noise of it."""
+        features, log_scale = self.checked_forward(rows)
+        return features, self.with_unseen_noise(features, log_scale)
+
+    def with_unseen_noise(self, features: Tensor, log_scale: Tensor | None) -> Tensor | None:
+        """Log noise scales with that of :meth:`unseen_noise`."""
+        unseen = self.unseen_noise(features)
+        if unseen is None:
+            return log_scale
+        log_unseen = torch.log(unseen / self.noise.variance)  # minus infinity where everything is seen
+        return torch.logaddexp(torch.zeros_like(unseen) if log_scale is None else log_scale, log_unseen)
+
+    def unseen_noise(self, features: Tensor) -> Tensor | None:
+        """``(rows,)`` what is added to the noise variance of rows in sums; None for nothing (``unseen_is_noise``)."""
+        if not self.unseen_is_noise:
+            return None
+        scale = self.output_scale
+        unseen = unseen_variance(self.feature_map, features / math.sqrt(scale))
+        return None if unseen is None else scale * unseen
+
+    def check_free_noise(self) -> None:
+        """Raise an error if the row sums depend on the noise variance, which then cannot be trained or optimised."""
+        if self.unseen_is_noise:
+            raise ValueError(
+                "With unseen_is_noise the row sums depend on the noise variance, so that it cannot be trained or "
+                "optimised: set unseen_is_noise afterwards."
+            )
+
     def checked_inputs(self, rows: Rows) -> Tensor:
         """The inputs of one chunk in the model's type and on its device, with their number of columns checked."""
         self.check_columns(rows)
@@ -242,7 +278,7 @@ class FeatureGP(nn.Module):
             raise no_targets()
         parts: Iterable[tuple[Rows, Tensor, Tensor | None]]
         if frozen is None or rows.weights is not None:
-            parts = [(rows, *self.checked_forward(rows))]
+            parts = [(rows, *self.summed_forward(rows))]
         else:
             parts = self._pieces(rows, frozen)
         for part, features, log_scale in parts:
@@ -284,7 +320,7 @@ class FeatureGP(nn.Module):
 
     def residual_squares(self, rows: Rows, weights: Tensor) -> float:
         """The sum of squared residuals of one chunk at these weights, each divided by its row's noise scale."""
-        features, log_scale = self.checked_forward(rows)
+        features, log_scale = self.summed_forward(rows)
         residuals = features.to(torch.float64) @ weights - rows.observed.to(features.device)
         if log_scale is not None:
             residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
@@ -298,6 +334,7 @@ class FeatureGP(nn.Module):
 
     def optimize_noise(self, data: Data, *, optimize_output_scale: bool = False) -> NoiseOptimum:
         """Set the noise variance (and output scale) to its exact optimum for the present features, in one pass."""
+        self.check_free_noise()
         optimum = optimal_noise(self.statistics(data), optimize_output_scale=optimize_output_scale)
         self.noise.set_variance(optimum.noise_variance)
         if optimize_output_scale:
@@ -309,6 +346,8 @@ class FeatureGP(nn.Module):
 
         ``optimize_noise`` first sets the noise variance as :meth:`optimize_noise` does, within the same pass.
         """
+        if optimize_noise:
+            self.check_free_noise()
         exact = self.exact_copy().requires_grad_(False)
         statistics = exact.sum_statistics(as_source(data))
         if optimize_noise:
@@ -445,13 +484,23 @@ class FittedGP:
     @torch.no_grad()
     def leave_one_out(self, data: Data) -> Prediction:
         """For each training row, the prediction of the posterior without it: closed form, one pass over the data."""
-        parts = []
+        return self.leave_out(data)[0]
+
+    @torch.no_grad()
+    def leave_out(self, data: Data) -> tuple[Prediction, Tensor]:
+        """:meth:`leave_one_out`, and the noise variance ``(rows,)`` that each row has in the sums."""
+        parts, noises = [], []
         for rows in as_source(data, chunk_size=self.chunk_size):
-            features, log_scale = self.model.checked_forward(rows)
+            features, own = self.model.checked_forward(rows)
+            log_scale = self.model.with_unseen_noise(features, own)
             targets = rows.observed.to(features.device)
             left_out = self.posterior.leave_one_out(features, targets, log_scale)
+            noises.append(noise := left_out.noise_variance)
+            if log_scale is not own:  # what is not seen is of the function, where a new observation is predicted
+                scale = torch.zeros_like(noise) if own is None else own.to(noise)
+                left_out = replace(left_out, noise_variance=self.posterior.noise_variance * scale.exp())
             parts.append(self._with_residual_variance(left_out, features) if self._has_landmarks else left_out)
-        return Prediction.concatenate(parts)
+        return Prediction.concatenate(parts), torch.cat(noises)
 
     def update(self, data: Data) -> FittedGP:
         """The posterior with more rows, at a cost that does not depend on how many there were before."""
@@ -464,7 +513,8 @@ class FittedGP:
     def merge(self, other: FittedGP) -> FittedGP:
         """The posterior of both data sets; both must have the same feature map and noise."""
         mine, theirs = self.model.state_dict(), other.model.state_dict()
-        if mine.keys() != theirs.keys() or not all(torch.equal(mine[key], theirs[key]) for key in mine):
+        same = mine.keys() == theirs.keys() and self.model.unseen_is_noise == other.model.unseen_is_noise
+        if not same or not all(torch.equal(mine[key], theirs[key]) for key in mine):
             raise DataError("Only posteriors of the same model can be merged, but the parameters differ.")
         return self._with(self.posterior.merge(other.posterior))
 

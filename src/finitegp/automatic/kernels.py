@@ -71,6 +71,7 @@ def condition_kernel(
     """
     features = kernel_features(form, parameters, inputs, keep_rows=keep_rows)
     model = FeatureGP(features, noise_variance=noise_of(parameters))
+    model.unseen_is_noise = keep_rows and form.correlation is not None  # of rows that come later
     weights = None if bool((rows.noise_scales == 1.0).all()) else 1.0 / rows.noise_scales
     counts = None if bool((rows.counts == 1.0).all()) else rows.counts
     # What coarser features do not see of the rows is noise to them: with the kernel's own noise they would overfit.

@@ -52,6 +52,7 @@ def exact_gradient(model: FeatureGP, data: Data) -> ExactGradient:
         True
     """
     source = as_source(data)
+    model.check_free_noise()
     was_training = model.training
     model.eval()
     try:

@@ -127,7 +127,7 @@ class GP:
         return affine(features, self.weights[:, :1]), unknown, noise
 
     def _unseen(self, blocks: list[Block], plain: list[Value], tolerance: float = 0.0) -> Value | None:
-        """The variance that features on landmarks do not see, but for a part of the kernel's; None without landmarks."""
+        """The variance that features on landmarks do not see, but for a part of the kernel's; None: no landmarks."""
         found: Value | None = None
         for block, mine in zip(blocks, plain, strict=True):
             if block.variance:

@@ -8,7 +8,7 @@ import torch
 from scaled_fits import COUNTS, make_rows, same
 from sklearn.gaussian_process.kernels import Matern
 
-from finitegp import DataError, FeatureGP, GPRegressor
+from finitegp import DataError, FeatureGP, GPRegressor, ModelFileError
 from finitegp.algorithms import exact_gradient
 from finitegp.automatic import fit_auto
 from finitegp.data import ArraySource
@@ -32,7 +32,7 @@ def model_on(places, output_scale=1.0):
     line = LinearFeatures(2, bias=False, magnitude=SLOPE)
     model = FeatureGP(ConcatenatedFeatures(line, kernel), noise_variance=NOISE, output_scale=output_scale).double()
     model.noise.set_variance(NOISE)
-    model.unseen_is_noise = True
+    model.unseen_scale = 1.0 / NOISE
     return model
 
 
@@ -120,27 +120,40 @@ def same_as(one, other, new):
 def test_at_landmarks_there_is_nothing_to_weigh():
     first = rows_of(30, 0)
     weighed, plain = model_on(first[0]), model_on(first[0])
-    plain.unseen_is_noise = False
+    plain.unseen_scale = 0.0
     one, other = (each.condition(first).posterior.statistics.flatten() for each in (weighed, plain))
     assert torch.equal(one, other)
-    assert weighed.unseen_noise(weighed(torch.from_numpy(first[0]))[0]) is None
-    assert plain.unseen_noise(plain(torch.from_numpy(first[0] + 0.5))[0]) is None
+    at_landmarks, beside = (torch.from_numpy(first[0] + away) for away in (0.0, 0.5))
+    assert weighed.with_unseen(weighed(at_landmarks)[0], None) is None
+    assert plain.with_unseen(plain(beside)[0], None) is None
+    assert float(weighed.with_unseen(weighed(beside)[0].detach(), None).max()) > 1.0
 
 
-def test_what_depends_on_the_noise_is_refused():
-    first = rows_of(30, 0)
+def test_the_noise_is_a_common_factor_that_can_be_learned():
+    """The ratio of what is not seen stays, so that sums do not depend on the noise: its optimum by dense matrices."""
+    first, more = rows_of(15, 0), rows_of(60, 1)
     model = model_on(first[0])
-    for refused in (
-        lambda: model.optimize_noise(first),
-        lambda: model.condition(first, optimize_noise=True),
-        lambda: exact_gradient(model, first),
-    ):
-        with pytest.raises(ValueError, match="cannot be trained or optimised"):
-            refused()
-    other = model_on(first[0])
-    other.unseen_is_noise = False
+    model.optimize_noise(more)
+    found = model.noise_variance / NOISE
+    dense = Dense(first[0], 1.0, *more, np.ones(60))
+    seen = dense.covariance - np.diag(dense.noise)
+    evidences = []
+    for factor in (found, 0.98 * found, 1.02 * found):
+        dense.covariance = seen + factor * np.diag(dense.noise)
+        evidences.append(dense.log_evidence())
+    assert evidences[0] > max(evidences[1:])
+    close(-model.likelihood(more).total_nlml, evidences[0])
+    exact_gradient(model, more)
+    assert abs(float(model.noise.log_variance.grad)) < 1e-9
+    close(model.condition(more).posterior.noise_variance, found * NOISE)
+
+
+def test_other_rules_are_other_models():
+    first = rows_of(30, 0)
+    one, other = model_on(first[0]), model_on(first[0])
+    other.unseen_scale = 0.0
     with pytest.raises(DataError, match="Only posteriors of the same model"):
-        model.condition(first).merge(other.condition(first))
+        one.condition(first).merge(other.condition(first))
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +185,9 @@ def test_files_of_older_releases_keep_their_rule(stack, more, tmp_path):
     save_fit(stack, tmp_path / "new.finitegp")
     header, tensors = read_container(tmp_path / "new.finitegp")
     entries = header["fits"][0]["components"]
-    assert [each.pop("unseen_is_noise", False) for each in entries] == [each["name"] != "linear" for each in entries]
-    header["fits"][0]["spread"]["gp"].pop("unseen_is_noise")
+    expected = [0.0 if each["name"] == "linear" else 1.0 / each["noise_variance"] for each in entries]
+    assert [each.pop("unseen_scale", 0.0) for each in entries] == pytest.approx(expected, rel=1e-12)
+    header["fits"][0]["spread"]["gp"].pop("unseen_scale")
     write_container(tmp_path / "old.finitegp", header, tensors)
     old, new = load_fit(tmp_path / "old.finitegp"), load_fit(tmp_path / "new.finitegp")
     points = make_rows(30, seed=2)[0]
@@ -195,7 +209,7 @@ def test_files_of_older_releases_keep_their_rule(stack, more, tmp_path):
 
 def replace_rule(component):
     model = component.fitted.model.exact_copy().requires_grad_(False)
-    model.unseen_is_noise = False
+    model.unseen_scale = 0.0
     return replace(component, fitted=type(component.fitted)(model, component.fitted.posterior))
 
 
@@ -222,17 +236,46 @@ def test_error_bars_follow_the_errors():
 
 
 def test_features_of_an_earlier_fit_learn_their_noise_again():
-    """A warm start optimises the noise of all rows, which has what is not seen in it."""
-    first, later = make_rows(60, seed=1), make_rows(80, seed=4)
-    gp = GPRegressor(effort="low", warm_start=True, random_state=0).fit(*first).fit(*later)
-    assert not any(each.fitted.model.unseen_is_noise for each in gp.fits_[0].components)
-    assert np.isfinite(gp.log_density(*make_rows(30, seed=5))).all()
+    first, later = make_rows(60, seed=1), make_rows(300, seed=4)
+    gp = GPRegressor(effort="low", warm_start=True, random_state=0).fit(*first)
+    before = gp.fits_[0].components
+    gp.fit(*later)
+    for one, other in zip(before, gp.fits_[0].components, strict=True):
+        assert one.fitted.model.unseen_scale == other.fitted.model.unseen_scale
+        assert one.fitted.posterior.noise_variance != other.fitted.posterior.noise_variance
+    new, targets = make_rows(500, seed=5)
+    lower, upper = gp.predict_interval(new, coverage=0.9)
+    assert 0.84 < np.mean((lower <= targets) & (targets <= upper)) < 0.99
 
 
-def test_the_rule_of_a_fit_that_sees_all():
-    """A line loses nothing, and its file has no entry of it."""
+def test_a_line_has_nothing_that_is_not_seen():
     inputs = np.random.default_rng(0).normal(size=(60, 2))
     fit = fit_auto(inputs, inputs[:, 0] + 0.1 * np.cos(99.0 * inputs[:, 1]), effort="low")
-    flags = {each.name: each.fitted.model.unseen_is_noise for each in fit.components}
-    assert not flags.get("linear", False)
-    assert all(on for name, on in flags.items() if name != "linear")
+    for component in fit.components:
+        assert (component.fitted.model.unseen_scale > 0.0) == (component.name != "linear")
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.0, "yes", None])
+def test_entries_of_files_that_make_no_sense(stack, value, tmp_path):
+    save_fit(stack, tmp_path / "fit.finitegp")
+    header, tensors = read_container(tmp_path / "fit.finitegp")
+    header["fits"][0]["components"][1]["unseen_scale"] = value
+    write_container(tmp_path / "fit.finitegp", header, tensors)
+    with pytest.raises(ModelFileError, match="unseen_scale"):
+        load_fit(tmp_path / "fit.finitegp")
+
+
+def test_without_rows_the_sums_are_weighted_from_the_start(tmp_path):
+    """The density of other rows rises with an update, and sums of sites add up to it."""
+    random = np.random.default_rng([0, 60, 3])
+    inputs = random.normal(size=(900, 4))
+    targets = np.sin(2 * inputs[:, 0]) + inputs[:, 1] * inputs[:, 2] + 0.3 * random.normal(size=900)
+    fit = fit_auto(inputs[:60], targets[:60], effort="low", keep_rows=False)
+    (component,) = fit.components
+    assert component.fitted.model.unseen_scale == pytest.approx(1.0 / component.fitted.posterior.noise_variance)
+    updated = fit.update(inputs[60:500], targets[60:500])
+    before, after = (float(each.log_density(inputs[500:], targets[500:]).mean()) for each in (fit, updated))
+    assert after > before + 0.05
+    save_fit(fit, tmp_path / "fit.finitegp")
+    lite = load(tmp_path / "fit.finitegp").update(inputs[60:500], targets[60:500])
+    close(lite.predict(inputs[500:]).std, updated.predict(inputs[500:]).std, 1e-9)

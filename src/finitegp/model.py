@@ -66,9 +66,9 @@ class FeatureGP(nn.Module):
     Exact passes run a float64 copy of the feature map, so a float32 network gives values that can be trusted.
 
     Attributes:
-        unseen_is_noise: Whether the variance of a row that its features on landmarks do not see counts as noise of this
-            row in sums and evidence (FITC). Off by default. The kernels of small tables have it on: their landmarks are
-            the first rows, of which everything is seen, and other rows come by :meth:`FittedGP.update`.
+        unseen_scale: What the variance of a row that its features on landmarks do not see adds to the row's noise scale
+            ``v`` in sums and evidence, per unit. Zero by default: nothing. ``1 / s`` makes it noise of this row (FITC).
+            Kernels of small tables have it, for rows that are no landmarks: those that :meth:`FittedGP.update` adds.
 
     Example:
         >>> inputs = torch.linspace(-1, 1, 50)[:, None]
@@ -80,7 +80,7 @@ class FeatureGP(nn.Module):
         True
     """
 
-    unseen_is_noise: bool = False
+    unseen_scale: float = 0.0
 
     def __init__(
         self,
@@ -193,33 +193,20 @@ class FeatureGP(nn.Module):
         return features, log_scale
 
     def summed_forward(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
-        """:meth:`checked_forward` as the row sums have it: what landmarks do not see of a row may be noise of it."""
+        """:meth:`checked_forward` as the row sums have it: what landmarks do not see of a row may be noise."""
         features, log_scale = self.checked_forward(rows)
-        return features, self.with_unseen_noise(features, log_scale)
+        return features, self.with_unseen(features, log_scale)
 
-    def with_unseen_noise(self, features: Tensor, log_scale: Tensor | None) -> Tensor | None:
-        """Log noise scales with that of :meth:`unseen_noise`."""
-        unseen = self.unseen_noise(features)
+    def with_unseen(self, features: Tensor, log_scale: Tensor | None) -> Tensor | None:
+        """Log noise scales ``(rows,)`` or None with what ``unseen_scale`` adds to them."""
+        if not self.unseen_scale:
+            return log_scale
+        output_scale = self.output_scale
+        unseen = unseen_variance(self.feature_map, features / math.sqrt(output_scale))
         if unseen is None:
             return log_scale
-        log_unseen = torch.log(unseen / self.noise.variance)  # minus infinity where everything is seen
-        return torch.logaddexp(torch.zeros_like(unseen) if log_scale is None else log_scale, log_unseen)
-
-    def unseen_noise(self, features: Tensor) -> Tensor | None:
-        """``(rows,)`` what is added to the noise variance of rows in sums; None for nothing (``unseen_is_noise``)."""
-        if not self.unseen_is_noise:
-            return None
-        scale = self.output_scale
-        unseen = unseen_variance(self.feature_map, features / math.sqrt(scale))
-        return None if unseen is None else scale * unseen
-
-    def check_free_noise(self) -> None:
-        """Raise an error if the row sums depend on the noise variance, which then cannot be trained or optimised."""
-        if self.unseen_is_noise:
-            raise ValueError(
-                "With unseen_is_noise the row sums depend on the noise variance, so that it cannot be trained or "
-                "optimised: set unseen_is_noise afterwards."
-            )
+        added = torch.log(self.unseen_scale * output_scale * unseen)  # minus infinity where everything is seen
+        return torch.logaddexp(torch.zeros_like(added) if log_scale is None else log_scale, added)
 
     def checked_inputs(self, rows: Rows) -> Tensor:
         """The inputs of one chunk in the model's type and on its device, with their number of columns checked."""
@@ -334,7 +321,6 @@ class FeatureGP(nn.Module):
 
     def optimize_noise(self, data: Data, *, optimize_output_scale: bool = False) -> NoiseOptimum:
         """Set the noise variance (and output scale) to its exact optimum for the present features, in one pass."""
-        self.check_free_noise()
         optimum = optimal_noise(self.statistics(data), optimize_output_scale=optimize_output_scale)
         self.noise.set_variance(optimum.noise_variance)
         if optimize_output_scale:
@@ -346,8 +332,6 @@ class FeatureGP(nn.Module):
 
         ``optimize_noise`` first sets the noise variance as :meth:`optimize_noise` does, within the same pass.
         """
-        if optimize_noise:
-            self.check_free_noise()
         exact = self.exact_copy().requires_grad_(False)
         statistics = exact.sum_statistics(as_source(data))
         if optimize_noise:
@@ -492,7 +476,7 @@ class FittedGP:
         parts, noises = [], []
         for rows in as_source(data, chunk_size=self.chunk_size):
             features, own = self.model.checked_forward(rows)
-            log_scale = self.model.with_unseen_noise(features, own)
+            log_scale = self.model.with_unseen(features, own)
             targets = rows.observed.to(features.device)
             left_out = self.posterior.leave_one_out(features, targets, log_scale)
             noises.append(noise := left_out.noise_variance)
@@ -513,7 +497,7 @@ class FittedGP:
     def merge(self, other: FittedGP) -> FittedGP:
         """The posterior of both data sets; both must have the same feature map and noise."""
         mine, theirs = self.model.state_dict(), other.model.state_dict()
-        same = mine.keys() == theirs.keys() and self.model.unseen_is_noise == other.model.unseen_is_noise
+        same = mine.keys() == theirs.keys() and self.model.unseen_scale == other.model.unseen_scale
         if not same or not all(torch.equal(mine[key], theirs[key]) for key in mine):
             raise DataError("Only posteriors of the same model can be merged, but the parameters differ.")
         return self._with(self.posterior.merge(other.posterior))

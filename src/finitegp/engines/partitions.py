@@ -367,8 +367,6 @@ class PartitionedRows(ABC):
 
     def condition(self, model: FeatureGP, *, optimize_noise: bool = False) -> FittedGP:
         """The exact posterior given all rows, in one pass; ``optimize_noise`` first sets the model's noise variance."""
-        if optimize_noise:
-            model.check_free_noise()
         exact = frozen(model)
         statistics = self._statistics(exact)
         if optimize_noise:

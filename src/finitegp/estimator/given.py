@@ -114,7 +114,6 @@ def refit_noise(inputs: Array, targets: Array, counts: Array | None, start: Scal
     fitted = []
     for component in start.components:
         model = copy.deepcopy(component.fitted.model)
-        model.unseen_is_noise = False  # it is in the noise that all rows share, which is learned here
         model.optimize_noise(data)
         fitted.append(model.condition(data))
     record = start.record | {"why": "features of the fit before", "rows": len(data)}

@@ -74,9 +74,9 @@ class GP:
         return float(self.header["noise_variance"])
 
     @property
-    def weighs_unseen(self) -> bool:
-        """Whether the variance of a row that landmarks do not see is noise of it in the sums."""
-        return bool(self.header.get("unseen_is_noise", False))
+    def unseen_scale(self) -> float:
+        """What the variance of a row that landmarks do not see adds to the row's noise scale in the sums, per unit."""
+        return float(self.header.get("unseen_scale", 0.0))
 
     @cached_property
     def factor(self) -> Array:
@@ -150,7 +150,7 @@ class GP:
                 log_scale = log_scale - np.log(row_weights[rows])
             if "unseen" in given:  # noise of this row in the sums, zero at landmarks
                 with np.errstate(divide="ignore"):
-                    log_scale = np.logaddexp(log_scale, np.log(given["unseen"][:, 0] / self.noise))
+                    log_scale = np.logaddexp(log_scale, np.log(self.unseen_scale * given["unseen"][:, 0]))
             weighted = z * (np.exp(-log_scale) * times)[:, None]
             squares = np.sum(np.square(y) * (np.exp(-log_scale) * times)[:, None], axis=0)
             mine = Sums(weighted.T @ z, weighted.T @ y, squares, np.asarray(log_scale @ times), float(times.sum()))
@@ -164,7 +164,7 @@ class GP:
         blocks, log_scale = self.parts(x)
         plain = [each.features for each in blocks]
         found = {"features": math.sqrt(self.output_scale) * beside(plain)}
-        unseen = self._unseen(blocks, plain, SEEN) if self.weighs_unseen else None
+        unseen = self._unseen(blocks, plain, SEEN) if self.unseen_scale else None
         return (
             found
             | ({} if log_scale is None else {"log_scale": log_scale})
@@ -191,8 +191,7 @@ def read_gp(header: Header, arrays: Arrays, columns: int) -> GP:
         float(header["num_data"]),
     )
     gp = GP(header, arrays, empty, {})
-    known = isinstance(header.get("unseen_is_noise", False), bool)
-    if not (gp.noise > 0.0 and empty.rows > 0.0 and projected.ndim == 2 and known):
+    if not (gp.noise > 0.0 and empty.rows > 0.0 and projected.ndim == 2 and 0.0 <= gp.unseen_scale < math.inf):
         raise LiteError("its sums or its noise make no sense")
     if "probe.inputs" in arrays:
         found = evaluate(gp._feature_outputs(columns), arrays["probe.inputs"])

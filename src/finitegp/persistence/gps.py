@@ -52,8 +52,8 @@ def encode_gp(
         "num_data": posterior.statistics.num_data,
         "chunk_size": fitted.chunk_size,
     }
-    if model.unseen_is_noise:
-        header["unseen_is_noise"] = True
+    if model.unseen_scale:
+        header["unseen_scale"] = model.unseen_scale
     probe = torch.sin(torch.arange(1.0, 1.0 + _PROBE_ROWS * columns, dtype=torch.float64)).reshape(-1, columns)
     outputs = _probe(model, probe)
     if outputs is not None:
@@ -73,10 +73,8 @@ def decode_gp(
     model.log_output_scale.data = checked_tensor(tensors, "model.log_output_scale", ())
     model.requires_grad_(False).eval()
     # Not in files of older releases, whose posteriors have rows without it: these stay as they are.
-    unseen_is_noise = header.get("unseen_is_noise", False)
-    if not isinstance(unseen_is_noise, bool):
-        raise ModelFileError(f"its unseen_is_noise is {str(unseen_is_noise)[:60]!r} instead of true or false")
-    model.unseen_is_noise = unseen_is_noise
+    if "unseen_scale" in header:
+        model.unseen_scale = positive_number("unseen_scale", header["unseen_scale"])
     _check_probe(model, tensors, columns)
     weights = tensors.get("landmark_weights")
     if weights is not None:

@@ -227,6 +227,11 @@ class FeatureGPModel(Model, FantasizeMixin):
         features, row_noise = self._features(inputs)
         if noise is not None:
             row_noise = _one_noise(noise.to(features))
+        if self.feature_gp.unseen_scale:
+            own = torch.log(row_noise / self.feature_gp.noise_variance).expand(features.shape[:-1]).reshape(-1)
+            whole = self.feature_gp.with_unseen(features.reshape(-1, features.shape[-1]), own)
+            assert whole is not None
+            row_noise = self.feature_gp.noise_variance * whole.exp().reshape(features.shape[:-1])
         if self._batch_rows is None and features.ndim == Y.ndim == 2 and not (X.requires_grad or Y.requires_grad):
             log_scale = torch.log(row_noise / self.feature_gp.noise_variance).expand(len(features))
             return self._with(self.fitted.posterior.update(FeatureStatistics.from_batch(features, Y, log_scale)))

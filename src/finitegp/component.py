@@ -61,12 +61,17 @@ class Component:
         degrees = self.scale_degrees + self.fitted.posterior.statistics.num_data
         return self.factor**2 * (self.scale_degrees + self._fit_term()) / degrees
 
-    def variance_factors_without(self, targets: Tensor, inside: Prediction, left_out: Prediction) -> Array:
-        """``(rows,)`` what ``variance_factor`` is without each row, given its predictions with and without it."""
+    def variance_factors_without(
+        self, targets: Tensor, inside: Prediction, left_out: Prediction, noises: Tensor
+    ) -> Array:
+        """``(rows,)`` what ``variance_factor`` is without each row, given its predictions with and without it.
+
+        ``noises`` are the variances of the rows' noise in the sums.
+        """
         if not self.scale_degrees:
             return np.full(len(targets), self.factor**2)
         # With residual r and leverage h, the row's part in y' R^-1 y is r^2 / (1 - h) / s.
-        parts = (targets - inside.mean) * (targets - left_out.mean) / left_out.noise_variance
+        parts = (targets - inside.mean) * (targets - left_out.mean) / noises
         squares = self._fit_term() - parts.cpu().numpy()
         degrees = self.scale_degrees + self.fitted.posterior.statistics.num_data - 1.0
         return self.factor**2 * (self.scale_degrees + np.maximum(squares, 0.0)) / degrees

@@ -20,7 +20,7 @@ from .errors import DataError, FeatureMapError
 from .features import count_features
 from .features.base import Pullback, PullbackMap
 from .features.composition import Combining
-from .features.landmarks import landmark_parts, landmarks_of, residual_variance
+from .features.landmarks import landmark_parts, landmarks_of, residual_variance, unseen_variance
 from .frozen import PIECE_ROWS, FrozenGP, FrozenModel, pieces
 from .likelihood import (
     MarginalLikelihood,
@@ -67,6 +67,11 @@ class FeatureGP(nn.Module):
     Data are ``(inputs, targets)`` arrays, a :class:`~finitegp.data.ArraySource`, or any re-iterable of chunks.
     Exact passes run a float64 copy of the feature map, so a float32 network gives values that can be trusted.
 
+    Attributes:
+        unseen_scale: What the variance of a row that its features on landmarks do not see adds to the row's noise scale
+            ``v`` in sums and evidence, per unit. Zero by default: nothing. ``1 / s`` makes it noise of this row (FITC).
+            Kernels of small tables have it, for rows that are no landmarks: those that :meth:`FittedGP.update` adds.
+
     Example:
         >>> inputs = torch.linspace(-1, 1, 50)[:, None]
         >>> targets = 2 * inputs[:, 0] + 0.5
@@ -76,6 +81,8 @@ class FeatureGP(nn.Module):
         >>> abs(float(prediction.mean) - 1.0) < 0.01
         True
     """
+
+    unseen_scale: float = 0.0
 
     def __init__(
         self,
@@ -186,6 +193,22 @@ class FeatureGP(nn.Module):
         self.feature_rounding = torch.finfo(features.dtype).eps if coarse else 0.0
         return features, log_scale
 
+    def summed_forward(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
+        """:meth:`checked_forward` as the row sums have it: what landmarks do not see of a row may be noise."""
+        features, log_scale = self.checked_forward(rows)
+        return features, self.with_unseen(features, log_scale)
+
+    def with_unseen(self, features: Tensor, log_scale: Tensor | None) -> Tensor | None:
+        """Log noise scales ``(rows,)`` or None with what ``unseen_scale`` adds to them."""
+        if not self.unseen_scale:
+            return log_scale
+        output_scale = self.output_scale
+        unseen = unseen_variance(self.feature_map, features / math.sqrt(output_scale))
+        if unseen is None:
+            return log_scale
+        added = torch.log(self.unseen_scale * output_scale * unseen)  # minus infinity where everything is seen
+        return torch.logaddexp(torch.zeros_like(added) if log_scale is None else log_scale, added)
+
     def checked_inputs(self, rows: Rows) -> Tensor:
         """The inputs of one chunk in the model's type and on its device, with their number of columns checked."""
         self.check_columns(rows)
@@ -243,7 +266,7 @@ class FeatureGP(nn.Module):
             raise no_targets()
         parts: Iterable[tuple[Rows, Tensor, Tensor | None]]
         if frozen is None or rows.weights is not None:
-            parts = [(rows, *self.checked_forward(rows))]
+            parts = [(rows, *self.summed_forward(rows))]
         else:
             parts = self._pieces(rows, frozen)
         for part, features, log_scale in parts:
@@ -285,7 +308,7 @@ class FeatureGP(nn.Module):
 
     def residual_squares(self, rows: Rows, weights: Tensor) -> float:
         """The sum of squared residuals of one chunk at these weights, each divided by its row's noise scale."""
-        features, log_scale = self.checked_forward(rows)
+        features, log_scale = self.summed_forward(rows)
         residuals = features.to(torch.float64) @ weights - rows.observed.to(features.device)
         if log_scale is not None:
             residuals = residuals * torch.exp(-0.5 * log_scale)[:, None]
@@ -452,13 +475,23 @@ class FittedGP:
     @torch.no_grad()
     def leave_one_out(self, data: Data) -> Prediction:
         """For each training row, the prediction of the posterior without it: closed form, one pass over the data."""
-        parts = []
+        return self.leave_out(data)[0]
+
+    @torch.no_grad()
+    def leave_out(self, data: Data) -> tuple[Prediction, Tensor]:
+        """:meth:`leave_one_out`, and the noise variance ``(rows,)`` that each row has in the sums."""
+        parts, noises = [], []
         for rows in as_source(data, chunk_size=self.chunk_size):
-            features, log_scale = self.model.checked_forward(rows)
+            features, own = self.model.checked_forward(rows)
+            log_scale = self.model.with_unseen(features, own)
             targets = rows.observed.to(features.device)
             left_out = self.posterior.leave_one_out(features, targets, log_scale)
+            noises.append(noise := left_out.noise_variance)
+            if log_scale is not own:  # what is not seen is of the function, where a new observation is predicted
+                scale = torch.zeros_like(noise) if own is None else own.to(noise)
+                left_out = replace(left_out, noise_variance=self.posterior.noise_variance * scale.exp())
             parts.append(self._with_residual_variance(left_out, features) if self._has_landmarks else left_out)
-        return Prediction.concatenate(parts)
+        return Prediction.concatenate(parts), torch.cat(noises)
 
     def update(self, data: Data) -> FittedGP:
         """The posterior with more rows, at a cost that does not depend on how many there were before."""
@@ -471,7 +504,8 @@ class FittedGP:
     def merge(self, other: FittedGP) -> FittedGP:
         """The posterior of both data sets; both must have the same feature map and noise."""
         mine, theirs = self.model.state_dict(), other.model.state_dict()
-        if mine.keys() != theirs.keys() or not all(torch.equal(mine[key], theirs[key]) for key in mine):
+        same = mine.keys() == theirs.keys() and self.model.unseen_scale == other.model.unseen_scale
+        if not same or not all(torch.equal(mine[key], theirs[key]) for key in mine):
             raise DataError("Only posteriors of the same model can be merged, but the parameters differ.")
         return self._with(self.posterior.merge(other.posterior))
 

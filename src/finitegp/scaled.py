@@ -290,8 +290,8 @@ class ScaledGP:
         data = ArraySource(scaled, observed, self._trust(inputs, targets), chunk_size=self.fitted.chunk_size)
         predicted, factors = [], []
         for component in self.components:
-            inside, left_out = component.fitted.predict(scaled), component.fitted.leave_one_out(data)
-            factors.append(component.variance_factors_without(torch.from_numpy(observed), inside, left_out))
+            inside, (left_out, noises) = component.fitted.predict(scaled), component.fitted.leave_out(data)
+            factors.append(component.variance_factors_without(torch.from_numpy(observed), inside, left_out, noises))
             # A row's weight is how far it was trusted; a new observation there has the noise of any other.
             predicted.append(replace(left_out, noise_variance=inside.noise_variance))
         blended = self._with_trees(scaled, predicted)

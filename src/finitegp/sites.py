@@ -44,6 +44,7 @@ _ROUNDED_PATH, _SAME_ROUNDED_SUMS = "networks on disk", 1e-5
 # What a fingerprint is made of besides the encoder.
 _SCALERS = ("inputs_scaler", "target_scaler")
 _MODULES = ("feature_map", "noise")
+_UNSEEN = "unseen_scale"  # not in files of older releases
 _TENSORS = ("model.", "inputs_scaler.", "target_scaler.")
 # The noise variance that all rows share is not in the sums, so it may be optimised anew without making them useless.
 _NOT_IN_THE_SUMS = "model.noise.log_variance"
@@ -357,10 +358,8 @@ def _fixed_part_fingerprint(fit: ScaledGP, encoder: Mapping[str, object]) -> str
     tensors |= mine
     chosen = {name: tensor for name, tensor in tensors.items() if name.startswith(_TENSORS)}
     chosen.pop(_NOT_IN_THE_SUMS, None)
-    return _content_hash(
-        {"encoder": encoder, **{name: header[name] for name in _MODULES}, **{name: whole[name] for name in _SCALERS}},
-        chosen,
-    )
+    described = {name: header[name] for name in (*_MODULES, _UNSEEN) if name in header}
+    return _content_hash({"encoder": encoder, **described, **{name: whole[name] for name in _SCALERS}}, chosen)
 
 
 def _content_hash(header: Mapping[str, object], tensors: Mapping[str, Tensor]) -> str:

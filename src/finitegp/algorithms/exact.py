@@ -77,7 +77,7 @@ def _two_pass_gradient(model: FeatureGP, source: Source) -> MarginalLikelihood:
 
     def push(rows: Rows) -> None:
         nonlocal residual_squares
-        features, log_scale = model.checked_forward(rows)
+        features, log_scale = model.summed_forward(rows)
         whitened = features.detach() @ inverse_gram.to(features)
         residual_squares += _push(rows, features, log_scale, weights, whitened, noise_variance)
 
@@ -107,7 +107,7 @@ def _few_rows_gradient(model: FeatureGP, source: Source) -> MarginalLikelihood |
         return None
     model.zero_grad(set_to_none=True)
     noise_variance = model.noise_variance
-    features, log_scale = model.checked_forward(rows)
+    features, log_scale = model.summed_forward(rows)
     if not bool(torch.isfinite(features.detach().sum())):
         next(model.partial_statistics(source))  # raises the error that names the row
     known_scale = None if log_scale is None else log_scale.detach()

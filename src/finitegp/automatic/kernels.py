@@ -65,15 +65,17 @@ def condition_kernel(
         parameters: Its parameters.
         inputs: ``(rows, columns)`` with the columns that do not vary.
         rows: The same rows without these columns.
-        keep_rows: Whether the rows are the landmarks; otherwise means of neighbours are, and the posterior is that of
-            a coarser kernel, with a noise of its own, and with what is lost as a variance of its own.
+        keep_rows: Whether the rows are the landmarks; otherwise means of neighbours are, and what these do not see of
+            a row counts as noise of the row. A line has no landmarks, but then a noise of its own.
     """
     features = kernel_features(form, parameters, inputs, keep_rows=keep_rows)
     model = FeatureGP(features, noise_variance=noise_of(parameters))
+    if form.correlation is not None:  # of rows that come later, and of all where landmarks are no rows
+        model.unseen_scale = 1.0 / model.noise_variance
     weights = None if bool((rows.noise_scales == 1.0).all()) else 1.0 / rows.noise_scales
     counts = None if bool((rows.counts == 1.0).all()) else rows.counts
-    # What coarser features do not see of the rows is noise to them: with the kernel's own noise they would overfit.
-    return model.condition(ArraySource(inputs, rows.targets, weights, counts=counts), optimize_noise=not keep_rows)
+    data = ArraySource(inputs, rows.targets, weights, counts=counts)
+    return model.condition(data, optimize_noise=not keep_rows and form.correlation is None)
 
 
 def landmark_rows(rows: KernelRows) -> tuple[Tensor, Tensor]:

@@ -302,7 +302,7 @@ class ResidualWork:
     def __call__(self, source: ArraySource) -> Iterator[FeatureStatistics]:
         """One for each chunk."""
         for rows in source:
-            features, log_scale = self.model.checked_forward(rows)
+            features, log_scale = self.model.summed_forward(rows)
             residuals = features.to(torch.float64) @ self.weights - rows.observed
             yield FeatureStatistics.from_batch(features[:, :0], residuals, log_scale, counts=rows.counts)
 

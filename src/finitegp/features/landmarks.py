@@ -21,6 +21,8 @@ CORRELATIONS = ("rbf", "matern32", "matern52")
 # Relative to the kernel's variance: far below any noise, and enough for landmarks that are nearly equal; the larger
 # ones for thousands of them many length scales apart, whose distances carry the rounding of far larger squares.
 _JITTERS = (1e-10, 1e-8, 1e-6)
+# Relative to the kernel's variance, what is lost at landmarks themselves by jitter and rounding, and more: no loss.
+_SEEN = 1e-8
 # Next to nothing, so that the gradient of a root at a landmark is zero and not NaN.
 _LEAST_SQUARE = 1e-300
 
@@ -91,6 +93,7 @@ class LandmarkFeatures(nn.Module):
         self.register_buffer("log_length_scales", torch.zeros(self.input_dim, dtype=torch.float64))
         self.register_buffer("log_variance", torch.zeros((), dtype=torch.float64))
         self._factor: Tensor | None = None
+        self._jitter = _JITTERS[0]
 
     @classmethod
     def at(cls, landmarks: ArrayLike, *, kernel: str, length_scales: ArrayLike, variance: float) -> LandmarkFeatures:
@@ -133,7 +136,7 @@ class LandmarkFeatures(nn.Module):
                 # The diagonal is known, and distances of a row to itself round to more than zero.
                 covariance.diagonal().fill_(float(self.log_variance.exp()) * (1.0 + jitter))
                 try:
-                    self._factor = cholesky(covariance).lower
+                    self._factor, self._jitter = cholesky(covariance).lower, jitter
                     break
                 except NumericalError:
                     if jitter == _JITTERS[-1]:
@@ -144,6 +147,12 @@ class LandmarkFeatures(nn.Module):
     def residual_variance(self, features: Tensor) -> Tensor:
         """``(rows,)`` what the features lack of the kernel's variance; zero at landmarks."""
         return (self.log_variance.exp() - features.square().sum(dim=1)).clamp_min(0.0)
+
+    def unseen_variance(self, features: Tensor) -> Tensor:
+        """``(rows,)`` :meth:`residual_variance` but for what jitter and rounding make of it: zero at landmarks."""
+        self._lower()  # which knows the jitter
+        least = max(_SEEN, 4.0 * self._jitter) * self.log_variance.exp()
+        return (self.residual_variance(features) - least).clamp_min(0.0)
 
     def residual_covariance(self, inputs: Tensor, features: Tensor) -> Tensor:
         """``(*batch, rows, rows)`` what the features lack of the kernel."""
@@ -166,6 +175,13 @@ def residual_variance(feature_map: nn.Module, features: Tensor) -> Tensor | None
         lost = part.residual_variance(mine)
         found = lost if found is None else found + lost
     return found
+
+
+def unseen_variance(feature_map: nn.Module, features: Tensor) -> Tensor | None:
+    """:func:`residual_variance` but for jitter and rounding, exactly zero at landmarks; None if nothing is lost."""
+    parts = [part.unseen_variance(mine) for part, mine in landmark_parts(feature_map, features)]
+    total = torch.stack(parts).sum(dim=0) if parts else None
+    return total if total is not None and bool(total.any()) else None
 
 
 def landmark_parts(feature_map: nn.Module, features: Tensor) -> Iterator[tuple[LandmarkFeatures, Tensor]]:

@@ -44,7 +44,7 @@ _LOG_FARTHEST = 1e15
 # Of numbers whose squares are computed.
 _LARGEST = 1e150
 # What each part of a file may hold; anything else may change predictions in a way that is not known here.
-_GP = {"feature_map", "noise", "noise_variance", "num_data", "chunk_size"}
+_GP = {"feature_map", "noise", "noise_variance", "num_data", "chunk_size", "unseen_scale"}
 _KNOWN = {
     "fit": {"components", "record", "keeps_rows", "counts_copies_once", "outliers", "inputs_scaler", "target_scaler"}
     | {"conformal", "spread", "excess", "trees", "repeated"},
@@ -291,9 +291,9 @@ class Fit:
         same = len(self.gps) == len(other.gps) and all(
             name in other.arrays and np.array_equal(self.arrays[name], other.arrays[name]) for name in names
         )
-        if not same or any(mine.noise != theirs.noise for mine, theirs in zip(self.gps, other.gps, strict=True)):
+        pairs = list(zip(self.gps, other.gps, strict=True)) if same else []
+        if not same or any(one.noise != two.noise or one.unseen_scale != two.unseen_scale for one, two in pairs):
             raise LiteError("Only models that stem from one fit can be merged, but features, noise or scaling differ.")
-        pairs = zip(self.gps, other.gps, strict=True)
         gps = tuple(mine.changed(mine.sums.plus(theirs.sums)) for mine, theirs in pairs)
         return replace(self, gps=gps, repeated=merge_repeated(self.repeated, other.repeated))
 

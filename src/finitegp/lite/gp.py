@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .container import Header, inside
-from .modules import Block, Roots, cholesky, feature_blocks, log_noise_scale
+from .modules import SEEN, Block, Roots, cholesky, feature_blocks, log_noise_scale
 from .program import (
     Array,
     LiteError,
@@ -73,6 +73,11 @@ class GP:
         """The noise variance, apart from each row's scale."""
         return float(self.header["noise_variance"])
 
+    @property
+    def unseen_scale(self) -> float:
+        """What the variance of a row that landmarks do not see adds to the row's noise scale in the sums, per unit."""
+        return float(self.header.get("unseen_scale", 0.0))
+
     @cached_property
     def factor(self) -> Array:
         """The lower factor of ``Z'Z + s I``."""
@@ -115,11 +120,21 @@ class GP:
         plain = [block.features for block in blocks]
         features = math.sqrt(self.output_scale) * beside(plain)
         unknown = self.noise * total(solved(features, self.factor).squared)
-        for block, mine in zip(blocks, plain, strict=True):
-            if block.variance:
-                unknown = unknown + self.output_scale * largest(block.variance - total(mine.squared), 0.0)
+        unseen = self._unseen(blocks, plain)
+        if unseen is not None:
+            unknown = unknown + unseen
         noise = constant(self.noise) if log_scale is None else self.noise * apply("exp", log_scale)
         return affine(features, self.weights[:, :1]), unknown, noise
+
+    def _unseen(self, blocks: list[Block], plain: list[Value], tolerance: float = 0.0) -> Value | None:
+        """The variance that features on landmarks do not see, but for a part of the kernel's; None: no landmarks."""
+        found: Value | None = None
+        for block, mine in zip(blocks, plain, strict=True):
+            if block.variance:
+                seen = total(mine.squared) + tolerance * block.variance if tolerance else total(mine.squared)
+                lost = self.output_scale * largest(block.variance - seen, 0.0)
+                found = lost if found is None else found + lost
+        return found
 
     def sums_of(self, inputs: Array, targets: Array, row_weights: Array | None, counts: Array | None) -> Sums:
         """Row sums of scaled rows."""
@@ -133,6 +148,9 @@ class GP:
             log_scale = given["log_scale"][:, 0] if "log_scale" in given else np.zeros(len(z))
             if row_weights is not None:
                 log_scale = log_scale - np.log(row_weights[rows])
+            if "unseen" in given:  # noise of this row in the sums, zero at landmarks
+                with np.errstate(divide="ignore"):
+                    log_scale = np.logaddexp(log_scale, np.log(self.unseen_scale * given["unseen"][:, 0]))
             weighted = z * (np.exp(-log_scale) * times)[:, None]
             squares = np.sum(np.square(y) * (np.exp(-log_scale) * times)[:, None], axis=0)
             mine = Sums(weighted.T @ z, weighted.T @ y, squares, np.asarray(log_scale @ times), float(times.sum()))
@@ -144,8 +162,14 @@ class GP:
     def _feature_outputs(self, columns: int) -> dict[str, Value]:
         x = Value("input", columns)
         blocks, log_scale = self.parts(x)
-        features = math.sqrt(self.output_scale) * beside([each.features for each in blocks])
-        return {"features": features, **({} if log_scale is None else {"log_scale": log_scale})}
+        plain = [each.features for each in blocks]
+        found = {"features": math.sqrt(self.output_scale) * beside(plain)}
+        unseen = self._unseen(blocks, plain, SEEN) if self.unseen_scale else None
+        return (
+            found
+            | ({} if log_scale is None else {"log_scale": log_scale})
+            | ({} if unseen is None else {"unseen": unseen})
+        )
 
     def changed(self, sums: Sums) -> GP:
         """The same GP with other sums; what forgetting leaves must be sums of rows."""
@@ -167,7 +191,7 @@ def read_gp(header: Header, arrays: Arrays, columns: int) -> GP:
         float(header["num_data"]),
     )
     gp = GP(header, arrays, empty, {})
-    if not (gp.noise > 0.0 and empty.rows > 0.0 and projected.ndim == 2):
+    if not (gp.noise > 0.0 and empty.rows > 0.0 and projected.ndim == 2 and 0.0 <= gp.unseen_scale < math.inf):
         raise LiteError("its sums or its noise make no sense")
     if "probe.inputs" in arrays:
         found = evaluate(gp._feature_outputs(columns), arrays["probe.inputs"])
@@ -180,10 +204,11 @@ def read_gp(header: Header, arrays: Arrays, columns: int) -> GP:
                 raise LiteError("its features do not come out as when it was saved: use the library finitegp")
     if "landmark_weights" in arrays:
         places = next(each for name, each in arrays.items() if name.endswith(".landmarks"))
-        sums = gp.sums_of(places, np.zeros(len(places)), arrays["landmark_weights"], None)
-        if "landmark_targets" in arrays:  # older files hold the products themselves
-            at_places = evaluate(gp._feature_outputs(columns), places)["features"]
-            projected = at_places.T @ arrays["landmark_targets"]
+        weights, targets = arrays["landmark_weights"], arrays.get("landmark_targets")
+        values = np.zeros(len(places)) if targets is None else targets[:, 0] / weights
+        sums = gp.sums_of(places, values, weights, None)
+        if targets is not None:  # older files hold the products themselves
+            projected = sums.projected
         return replace(gp, sums=empty._replace(gram=sums.gram, projected=projected))
     if arrays["statistics.gram"].shape != (features, features):
         raise LiteError("its sums are not square")

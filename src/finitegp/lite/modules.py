@@ -34,6 +34,8 @@ Tensors = Mapping[str, Array]
 #: What a file has of a module's constructor.
 Arguments = Mapping[str, Any]
 _JITTER = 1e-10
+#: Relative to a kernel's variance, what counts as no loss: that at landmarks themselves by jitter and rounding.
+SEEN = 1e-8
 # Relative to the mean diagonal, in the order tried, as in the library.
 _JITTERS = (0.0, 1e-14, 1e-12, 1e-10)
 _MOST_GRID_NUMBERS = 1 << 26

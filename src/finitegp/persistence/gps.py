@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from ..data.sources import Rows
 from ..errors import ModelFileError
 from ..features.landmarks import landmarks_of
 from ..lite.container import Header
@@ -51,6 +52,8 @@ def encode_gp(
         "num_data": posterior.statistics.num_data,
         "chunk_size": fitted.chunk_size,
     }
+    if model.unseen_scale:
+        header["unseen_scale"] = model.unseen_scale
     probe = torch.sin(torch.arange(1.0, 1.0 + _PROBE_ROWS * columns, dtype=torch.float64)).reshape(-1, columns)
     outputs = _probe(model, probe)
     if outputs is not None:
@@ -69,6 +72,9 @@ def decode_gp(
     model = FeatureGP(features, noise_model=noise).to(torch.float64)
     model.log_output_scale.data = checked_tensor(tensors, "model.log_output_scale", ())
     model.requires_grad_(False).eval()
+    # Not in files of older releases, whose posteriors have rows without it: these stay as they are.
+    if "unseen_scale" in header:
+        model.unseen_scale = positive_number("unseen_scale", header["unseen_scale"])
     _check_probe(model, tensors, columns)
     weights = tensors.get("landmark_weights")
     if weights is not None:
@@ -90,15 +96,15 @@ def _sums_of_landmarks(model: FeatureGP, tensors: Tensors) -> Tensors:
     weights = checked_tensor(tensors, "landmark_weights", (len(landmarks),))
     if not bool((weights > 0.0).all()):
         raise ModelFileError("the weights of its landmarks are not positive")
-    features, log_scale = model(landmarks)
-    if log_scale is not None:
-        weights = weights * torch.exp(-log_scale)
+    features, log_scale = model.summed_forward(Rows(landmarks))
+    scales = torch.ones_like(weights) if log_scale is None else torch.exp(-log_scale)
+    weights = weights * scales
     sums = FeatureStatistics.from_batch(features, features.new_zeros(len(features)), -weights.log())
     found = {"statistics.gram": sums.gram}
     if "landmark_targets" in tensors:  # older files hold the products alone
         stored = tensors["statistics.projected_targets"]
         weighted = checked_tensor(tensors, "landmark_targets", (len(landmarks), stored.shape[-1]))
-        anew = features.mT @ weighted
+        anew = features.mT @ (weighted * scales[:, None])
         # Where features come out as they did, the products stay what they were to the bit.
         if float((anew - stored).abs().max()) > _SAME_FEATURES * float(stored.abs().max()):
             found["statistics.projected_targets"] = anew

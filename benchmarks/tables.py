@@ -186,7 +186,7 @@ def _catboost(inputs: pd.DataFrame, targets: Array, new: pd.DataFrame, seed: int
     used = CATBOOST_DEFAULTS
     texts = [name for name in inputs if not pd.api.types.is_numeric_dtype(inputs[name])]
     inputs, new = (
-        rows.assign(**{name: rows[name].astype(object).where(rows[name].notna(), "missing") for name in texts})
+        _replaced(rows, {name: rows[name].astype(object).where(rows[name].notna(), "missing") for name in texts})
         for rows in (inputs, new)
     )
     kept, held_out = _validation(len(targets), used["validation_fraction"], seed)
@@ -237,6 +237,14 @@ def _dates(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
+def _replaced(rows: pd.DataFrame, columns: dict[str, pd.Series]) -> pd.DataFrame:
+    """The rows with other values in some columns, whatever these are called: ``assign`` has no column named self."""
+    rows = rows.copy()
+    for name, values in columns.items():
+        rows[name] = values
+    return rows
+
+
 def _categories(rows: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     """Text as categories of the rows that are known; others count as missing."""
     rows = rows.copy()
@@ -250,7 +258,7 @@ def _codes(rows: pd.DataFrame, known: pd.DataFrame) -> Array:
     coded = _categories(rows, known)
     texts = [name for name in coded if isinstance(coded[name].dtype, pd.CategoricalDtype)]
     found = {name: coded[name].cat.codes.where(coded[name].notna(), np.nan) for name in texts}
-    result: Array = coded.assign(**found).to_numpy(dtype=np.float64, na_value=np.nan)
+    result: Array = _replaced(coded, found).to_numpy(dtype=np.float64, na_value=np.nan)
     return result
 
 

@@ -50,6 +50,8 @@ _NULL_VALUES = sorted(
     | set(csv.ConvertOptions().null_values)
 )
 _ROW = re.compile(r"Row #(\d+): ")
+# Rows that are looked at as text, some at a time, before it is settled what their types are; up to so many characters.
+_LOOKED_AT_ONCE, _LOOKED_AT = 1000, 1 << 20
 _HEADER_ROWS = 2  # Arrow counts rows from one and counts the header.
 # Measured by benchmarks/reading.py: Arrow reads so far ahead, what it takes of that and of the block that it decodes,
 # and the most that it takes besides.
@@ -293,7 +295,17 @@ class CsvFile(TableFile):
         """The line on which a row begins, counted from 1."""
         return self.options.line_of(self.path, row)
 
-    def texts(self, column: str) -> Iterator[pa.RecordBatch]:
+    def first_texts(self) -> Iterator[pa.RecordBatch]:
+        """The first mebibyte or so of the rows as text."""
+        seen = 0
+        with open_text(self.path, self.options.encoding) as stream:
+            for records, batch in read_chunks(stream, self.options.delimiter_of(self.path), _LOOKED_AT_ONCE):
+                yield batch
+                seen += sum(len(record.text) for record in records)
+                if seen > _LOOKED_AT:
+                    return
+
+    def texts(self, column: str) -> Iterator[pa.Array]:
         """One column as text, in Arrow arrays."""
         for batch in _batches(self.path, self.options, {column: pa.string()}):
             yield batch.column(0)

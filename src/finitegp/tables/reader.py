@@ -18,8 +18,10 @@ import pyarrow.compute as pc
 from ..arguments import check_arguments
 from ..data.naming import check_number_of_columns, listed
 from ..errors import DataError
+from .arrow_values import is_text
 from .common_schema import common_schema
 from .csv_files import CsvFile, CsvOptions, Record, open_text, read_chunks
+from .decimal_signs import settle_decimals
 from .table_files import ENDINGS as _MEMORY_ENDINGS
 from .table_files import MemoryFile, ParquetFile, TableFile
 
@@ -35,7 +37,7 @@ class ReadingOptions(TypedDict, total=False):
     """Arguments of `TableReader`."""
 
     text: Sequence[str]
-    decimal: str
+    decimal: str | None
     chunk_size: int
     block_size: int
 
@@ -84,7 +86,8 @@ class TableReader:
         delimiter: Of CSV files; by default it is found from the header.
         encoding: Of CSV files.
         block_size: Bytes of a CSV file read at once.
-        decimal: What stands before decimals in CSV files, ``"."`` or ``","``.
+        decimal: What stands before decimals in CSV files, ``"."`` or ``","``; by default it is found. Where some column
+            shows that it is a comma, and none that it is a point, 1.693 is a thousand and more: such columns are text.
         text: Columns of CSV files to read as text, whatever they hold.
 
     Attributes:
@@ -117,24 +120,29 @@ class TableReader:
         delimiter: str | None = None,
         encoding: str = "utf8",
         block_size: int = 1 << 20,
-        decimal: str = ".",
+        decimal: str | None = None,
         text: Sequence[str] = (),
     ) -> None:
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
         if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in "\0\r\n"):
             raise ValueError(f"delimiter must be one character, but is {delimiter!r}.")
-        if decimal not in (".", ","):
+        if decimal not in (None, ".", ","):
             raise ValueError(f"decimal must be '.' or ',', but is {decimal!r}.")
         if not is_text_encoding(encoding):
             raise ValueError(f"encoding must be one of text, such as 'utf8' or 'latin-1', but is {encoding!r}.")
         columns = None if columns is None else list(columns)
-        options = CsvOptions(delimiter, encoding, block_size, decimal, tuple(text))
+        options = CsvOptions(delimiter, encoding, block_size, decimal or ".", tuple(text))
         self.csv_options = options
         self.paths = _expand(paths)
         self.notes = _notes_on_repeats(self.paths)
         self._files = [_open(path, options, columns) for path in self.paths]
         self._states = [_state(path) for path in self.paths]
+        text_files = [file for file in self._files if isinstance(file, CsvFile)]
+        if decimal is None and len(text_files) == len(self._files):
+            decimal, notes = settle_decimals(text_files)
+            self.notes += notes
+        self._decimal = decimal
         self.schema, notes = common_schema(self._files)
         self.notes += notes
         self._starts = list(accumulate((file.num_rows for file in self._files), initial=0))
@@ -145,6 +153,15 @@ class TableReader:
     def column_names(self) -> list[str]:
         """The columns, in the order of the first file."""
         return list(self.schema.names)
+
+    @property
+    def alike(self) -> ReadingOptions:
+        """How to read other files as these: where decimal commas were found, numbers there are text as well."""
+        given = self.csv_options.decimal
+        found = self._decimal == "," and given == "."
+        numbers = [each.name for each in self.schema if is_text(each.type) or pa.types.is_integer(each.type)]
+        text = [*self.csv_options.text, *(numbers if found else [])]
+        return {"text": text, "decimal": None if self._decimal is None else given}
 
     @property
     def reading_bytes(self) -> int:

@@ -39,6 +39,8 @@ _WRITTEN = (
     rf"^(?P<sign>[+−-]?) *(?P<currency>{_CURRENCY})? *(?P<inner>[+−-]?)(?P<body>[0-9][0-9.,'’ ]*|[.,][0-9]+)"
     rf"(?P<exponent>[eE][+-]?[0-9]+)? *(?P<unit>{_UNIT}|[$€£¥₹])?$"
 )
+# The same for numbers with nothing beside them: to compile the other takes as long as to read thousands of these.
+_ALONE = r"^(?P<sign>-?)(?P<currency>)(?P<inner>)(?P<body>[0-9.,]+)(?P<exponent>)(?P<unit>)$"
 # A group that begins with 0 is no thousand: 0,123 has a decimal comma.
 _BODIES = {
     ".": r"^([0-9]+([.][0-9]*)?|[.][0-9]+|[1-9][0-9]{0,2}([,'’ ][0-9]{3})+([.][0-9]*)?)$",
@@ -99,7 +101,8 @@ def read_numbers(texts: pa.Array, decimal: str = ".") -> WrittenNumbers:
     """
     trimmed = pc.utf8_trim_whitespace(pc.cast(texts, pa.large_string()))
     plain = pc.replace_substring_regex(trimmed, r"[\x{00a0}\x{202f}\x{2009}]", " ")
-    parts = pc.extract_regex(plain, _WRITTEN)
+    alone = pc.all(pc.match_substring_regex(plain, r"^-?[0-9.,]*$")).as_py()
+    parts = pc.extract_regex(plain, _ALONE if alone else _WRITTEN)
     body = pc.utf8_trim_whitespace(pc.struct_field(parts, "body"))
     fits = pc.fill_null(pc.match_substring_regex(body, _BODIES[decimal]), False)
     # "1,5" under a decimal point has no thousands; neither has a number with two signs.
@@ -242,10 +245,10 @@ class NumberReading:
         """Whether nothing that may follow can make this a column of numbers."""
         return self.words.is_hopeless or len(self.units) > 1
 
-    def add(self, chunk: DistinctTexts, first_row: int) -> None:
-        """One chunk."""
+    def add(self, chunk: DistinctTexts, first_row: int) -> npt.NDArray[np.float64]:
+        """One chunk: the numbers of its different texts, or none if the column is none of numbers."""
         if self.is_hopeless:
-            return
+            return np.empty(0)
         if self.decimal is None:
             values = parse_numbers(chunk.texts)
         else:
@@ -253,6 +256,7 @@ class NumberReading:
             self.units |= {*units.filter(pa.array(~np.isnan(values))).unique().to_pylist()} - {""}
         self.sketch.add(np.append(values, np.nan)[chunk.indices], first_row)
         chunk.count(chunk.filled & np.isnan(values), self.words)
+        return values
 
     @property
     def unit(self) -> str:

@@ -199,7 +199,7 @@ class _Judge:
         """The rows of another table judge, of a long one as many as a memory budget has room for."""
         known = self.training.table
         source = known.source if isinstance(known, TableRows) else known
-        table = self.model.open(test, source.alike if isinstance(source, TableReader) else None)
+        table = self.model.open(test, source if isinstance(source, TableReader) else None)
         if isinstance(table, TableRows):
             rows = table
         else:

@@ -133,11 +133,11 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         found = [each.name for each in columns if isinstance(each, NumberColumn) and each.decimal == ","]
         return [*found, *([self.weight] if found and self.weight is not None else [])]
 
-    def open(self, data: TableLike, like: ReadingOptions | None = None) -> TableRows | TableReader:
+    def open(self, data: TableLike, like: TableReader | None = None) -> TableRows | TableReader:
         """A table or a file by the parameters, or as another: in memory, or on disk where there is a memory budget."""
         budget = (self.regressor or self).memory_budget
         if is_file(data):
-            options = like or self.first_reading
+            options = self.first_reading if like is None else like.alike
             data = TableReader(data, **(options if budget is None else options | ON_DISK))
         if budget is not None and isinstance(data, TableReader) and data.num_rows > ROWS_IN_MEMORY:
             return data

@@ -143,7 +143,8 @@ class TableReader:
             decimal, notes = settle_decimals(text_files)
             self.notes += notes
         self._decimal = decimal
-        self.schema, notes = common_schema(self._files)
+        found, notes = common_schema(self._files)
+        self.schema = pa.schema([each.with_type(getattr(each.type, "storage_type", each.type)) for each in found])
         self.notes += notes
         self._starts = list(accumulate((file.num_rows for file in self._files), initial=0))
         self.num_rows = self._starts[-1]
@@ -366,6 +367,7 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     arrays = []
     for field in schema:
         values = batch.column(field.name)
+        values = getattr(values, "storage", values)
         if pa.types.is_dictionary(values.type) and not pa.types.is_dictionary(field.type):
             values = values.dictionary_decode()
         # Large integers may lose digits as floats, as they do in any column of numbers.

@@ -45,6 +45,7 @@ class ReadingOptions(TypedDict, total=False):
 #: How to read tables whose rows stay on disk: rows that are decoded, and bytes of a CSV file that are read at once.
 ON_DISK: ReadingOptions = {"chunk_size": 8192, "block_size": 1 << 18}
 
+_UTF_16 = "text in UTF-16"
 # How files begin that are given a wrong name most often.
 _BEGINNINGS = (
     (b"\xff\xd8\xff", "a JPEG image"),
@@ -56,8 +57,8 @@ _BEGINNINGS = (
     (b"\x28\xb5\x2f\xfd", "a Zstandard archive: unpack it"),
     (b"BZh", "a bzip2 archive: unpack it"),
     (b"\xfd7zXZ", "an xz archive: unpack it"),
-    (b"\xff\xfe", "text in UTF-16: save it as UTF-8"),
-    (b"\xfe\xff", "text in UTF-16: save it as UTF-8"),
+    (b"\xff\xfe", _UTF_16),
+    (b"\xfe\xff", _UTF_16),
     (b"ARROW1", "an Arrow file: rename it so that it ends in .feather"),
 )
 
@@ -324,6 +325,13 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> Tab
         found = "a Parquet file" if beginning.startswith(b"PAR1") else _guess(beginning, options.encoding)
         if named_parquet:
             found = None if found == "a Parquet file" else found or "something else"
+        if found == _UTF_16 and not named_parquet:
+            raise DataError(
+                f"{path} is text in UTF-16: save it as UTF-8,",
+                "or pass its encoding, encoding='utf-16'.",
+                code="wrong_encoding",
+                encoding="utf-16",
+            )
         if found is not None:
             raise DataError(f"{path} is not {'Parquet' if named_parquet else 'CSV'} as its name has it, but {found}.")
         file = ParquetFile(path, columns) if named_parquet else CsvFile.settle(path, options, columns)

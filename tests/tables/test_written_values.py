@@ -95,6 +95,17 @@ def test_numbers_with_separators_and_units(texts, numbers, unit):
     assert output(again, {"x": texts}, "x").tolist() == pytest.approx(numbers)
 
 
+@pytest.mark.parametrize("style", ["{:.1f} sq ft", "({:,.2f})", "Rs {:,.0f}", "<{}", "no. {}"])
+def test_numbers_in_an_unknown_style_are_named_with_an_example(style):
+    texts = [style.format(1000 + 7 * number) for number in range(40)]
+    encoder = TableEncoder.fit({"x": texts, "z": range(40, 80)})
+    assert encoder.columns[0].kind == "identifier"
+    note = f"nearly every row has another text, such as {min(texts)!r}. Most values contain a number"
+    assert note in encoder.notes[0]
+    words = ["".join(chr(97 + number // place % 26) for place in (676, 26, 1)) for number in range(40)]
+    assert TableEncoder.fit({"x": words, "z": range(40, 80)}).notes[0].endswith("another text, such as 'aaa'.")
+
+
 def test_a_decimal_comma_can_be_said():
     texts = ["41,100", "39,250", "12,500"]
     assert output(TableEncoder.fit({"x": texts}), {"x": texts}, "x").tolist() == [41100, 39250, 12500]

@@ -364,11 +364,16 @@ class ColumnProfile:
             note = f"{len(ranked)} different texts of {self._words / counter.count:.0f} words on average"
             return self._left_out("free text", note, f"Column {self.name!r} is left out: it holds free text.")
         if many and len(ranked) >= _IDENTIFIER_SHARE * counter.count:
-            return self._left_out(
-                "identifier",
-                f"{len(ranked)} different texts in {counter.count} rows",
-                f"Column {self.name!r} is left out: nearly every row has another text.",
-            )
+            what = f"Column {self.name!r} is left out: nearly every row has another text, such as "
+            numbers = [text for text, _ in ranked if any(letter.isdecimal() for letter in text)]
+            if 2 * len(numbers) > len(ranked):
+                what += (
+                    f"{shortened(numbers[0])}. Most values contain a number: where it matters, write it, or "
+                    "the date, in one style, with one unit or none."
+                )
+            else:
+                what += f"{shortened(ranked[0][0])}."
+            return self._left_out("identifier", f"{len(ranked)} different texts in {counter.count} rows", what)
         if len(ranked) == 1 and not gaps.total:
             return self._constant(shortened(ranked[0][0]))
         words = {text.strip().casefold() for text, _ in ranked}

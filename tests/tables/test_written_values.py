@@ -10,6 +10,7 @@ from encoder_summaries import kinds, note, output
 from finitegp import DataError
 from finitegp.tables.dates import NOT_A_MOMENT, read_moments
 from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.reader import TableReader
 from finitegp.tables.text_values import read_numbers
 
 DAYS = [dt.date(2019, 12, 28) + dt.timedelta(days=17 * number) for number in range(30)]
@@ -212,3 +213,13 @@ def test_shrunk_means_are_those_of_a_random_effect():
     counts = np.bincount(codes)
     plain = np.bincount(codes, targets - targets.mean()) / counts
     np.testing.assert_allclose(found, plain * counts / (counts + 2.0**2 / 0.5**2), rtol=0.05, atol=0.02)
+
+
+def test_codes_with_leading_zeros_are_asked_about(tmp_path):
+    codes = ["01067", "10115", "80331"] * 4
+    (tmp_path / "t.csv").write_text("plz,n\n" + "".join(f"{code},{n}\n" for n, code in enumerate(codes)))
+    note = "Column 'plz' holds '01067', which is read as the number 1067: if these are codes, say so with categorical="
+    for found in (TableReader(tmp_path / "t.csv").notes, TableEncoder.fit({"plz": codes, "n": range(12)}).notes):
+        assert [each.startswith(note) and "--categorical" in each for each in found if "plz" in each] == [True]
+    assert TableReader(tmp_path / "t.csv", text=["plz"]).notes == []
+    assert "plz" not in " ".join(TableEncoder.fit({"plz": codes}, categorical="plz").notes)

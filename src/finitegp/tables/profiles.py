@@ -25,7 +25,16 @@ from .sketches import (
     Reservoir,
     is_key,
 )
-from .text_values import DECIMALS, DateReading, DistinctTexts, NumberReading, WordCounter, is_blank
+from .text_values import (
+    DECIMALS,
+    DateReading,
+    DistinctTexts,
+    NumberReading,
+    WordCounter,
+    is_blank,
+    leading_zero,
+    note_on_zero,
+)
 
 # Text of which this share of values is different names its rows instead of describing them.
 _IDENTIFIER_SHARE = 0.9
@@ -87,6 +96,7 @@ class ColumnProfile:
         self._date_readings = [DateReading(style) for style in self._styles()]
         self._categories = CategoryCounter()
         self._words = 0
+        self._zero = ""
         self._means: CategoryMeans | None = None
         self._blank = Gaps()
 
@@ -165,6 +175,7 @@ class ColumnProfile:
             for numbers in self._plain_readings:
                 numbers.add(chunk, first_row)
             self.evidence.add(chunk, first_row)
+            self._zero = self._zero or leading_zero(chunk.texts)
             for dates in self._date_readings:
                 dates.add(chunk, first_row)
             spaces = [text.count(" ") + 1 for text in chunk.spelled]
@@ -282,6 +293,8 @@ class ColumnProfile:
             decimal = reading.decimal or ""
             if decimal:
                 told.append(f"Column {self.name!r} is read as numbers written as text{_style_note(reading)}.")
+            if self._zero and reading.decimal is None:
+                told.append(note_on_zero(self.name, self._zero))
             if is_open:
                 told.append(self.evidence.note(self.name))
         notes += _word_notes(words)

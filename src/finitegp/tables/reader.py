@@ -8,7 +8,7 @@ import io
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TypedDict
 
@@ -24,6 +24,7 @@ from .csv_files import CsvFile, CsvOptions, Record, open_text, read_chunks
 from .decimal_signs import settle_decimals
 from .table_files import ENDINGS as _MEMORY_ENDINGS
 from .table_files import MemoryFile, ParquetFile, TableFile
+from .text_values import leading_zero, note_on_zero
 
 _CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
@@ -142,7 +143,7 @@ class TableReader:
         text_files = [file for file in self._files if isinstance(file, CsvFile)]
         if decimal is None and len(text_files) == len(self._files):
             decimal, notes = settle_decimals(text_files)
-            self.notes += notes
+            self.notes += [*notes, *_notes_on_zeros(text_files)]
         self._decimal = decimal
         found, notes = common_schema(self._files)
         self.schema = pa.schema([each.with_type(getattr(each.type, "storage_type", each.type)) for each in found])
@@ -302,6 +303,17 @@ def _notes_on_repeats(files: Sequence[Path]) -> list[str]:
         for given in names.values()
         if len(given) > 1
     ]
+
+
+def _notes_on_zeros(files: Sequence[CsvFile]) -> list[str]:
+    """A sentence on each column of whole numbers whose first rows have zeros before them."""
+    found: dict[str, str] = {}
+    for file in files:
+        for batch in islice(file.first_texts(), 2):  # the header, and rows
+            for name, kind in file.types.items():
+                if pa.types.is_integer(kind) and (text := leading_zero(batch.column(name))):
+                    found.setdefault(name, text)
+    return [note_on_zero(name, text) for name, text in found.items()]
 
 
 def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> TableFile:

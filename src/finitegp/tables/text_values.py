@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..data.naming import shortened
 from .dates import NOT_A_MOMENT, read_moments
 from .sketches import CategoryCounter, MomentSketch, NumberSketch
 
@@ -137,6 +138,25 @@ def is_blank(texts: pa.Array) -> npt.NDArray[np.bool_]:
     blank = pc.equal(pc.utf8_trim_whitespace(texts), "")
     result: npt.NDArray[np.bool_] = pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
     return result
+
+
+def leading_zero(texts: pa.Array) -> str:
+    """The first of some texts that is digits and begins with a zero that a number would not have; "" if none is.
+
+    Example:
+        >>> leading_zero(pa.array(["0", "0.5", "01067", None]))
+        '01067'
+    """
+    found = texts.filter(pc.fill_null(pc.match_substring_regex(texts, "^0[0-9]+$"), False))
+    return str(found[0].as_py()) if len(found) else ""
+
+
+def note_on_zero(name: str, text: str) -> str:
+    """For the user, about a column of numbers that has such a text."""
+    return (
+        f"Column {name!r} holds {shortened(text)}, which is read as the number {int(text)}: if these are codes, say so "
+        f"with categorical=[{name!r}] (--categorical)."
+    )
 
 
 def strange_texts(texts: pa.Array, unread: npt.NDArray[np.bool_], words: Collection[str] = ()) -> npt.NDArray[np.int64]:

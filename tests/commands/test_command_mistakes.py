@@ -130,7 +130,10 @@ def test_other_delimiters_and_encodings(here):
     assert "Use --delimiter ';'" in message
     assert "Use --delimiter tab" in fit((HEADER + ROWS).replace(",", "\t"), "--delimiter", ";")
     message = fit((HEADER + ROWS).replace("red", "grün").encode("latin-1"))
-    assert "use --encoding with its own, for example latin-1" in message
+    assert "use --encoding with its own, for example cp1252" in message
+    message = fit((HEADER + ROWS).encode("utf-16"))
+    assert "is text in UTF-16: save it as UTF-8, or use --encoding with its own, for example utf-16." in message
+    assert "or use another --delimiter" in fit(HEADER + "1,2,3,4,5,6,7\n" + ROWS)
     for option, value, expected in (("--delimiter", ";;", "one character"), ("--encoding", "utf9", "common ones are")):
         assert expected in run("fit", "t.csv", "--target", "price", option, value, code=2)
 

@@ -200,7 +200,7 @@ JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(range(256)) * 20
         ("a.csv.gz", JPEG, "a.csv.gz is not CSV as its name has it, but a JPEG image"),
         ("a.csv", b"PK\x03\x04" + b"x" * 100, "Excel workbook: unpack it, or rename it"),
         ("a.csv", "<!DOCTYPE html><html>", "a web page or XML: the download may need a login"),
-        ("a.csv", "x,y\n1,2\n".encode("utf-16"), "text in UTF-16: save it as UTF-8"),
+        ("a.csv", "x,y\n1,2\n".encode("utf-16"), "text in UTF-16: save it as UTF-8.*encoding='utf-16'"),
         ("a.csv", b"\x01\x00\x02" * 100, "binary data"),
         ("a.csv", b"PAR1" + b"x" * 100, "not CSV as its name has it, but a Parquet file"),
         ("a.parquet", JPEG, "a.parquet is not Parquet as its name has it, but a JPEG image"),
@@ -214,11 +214,24 @@ JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(range(256)) * 20
         ("a.csv", "x,y\n1,2\n1,2\n1,2,3\n", "a.csv, line 4: expected 2 columns, got 3: 1,2,3. Correct it"),
         ("a.csv", long_csv("1,2,3"), "a.csv, line 3002: expected 2 columns, got 3"),
         ("a.csv", 'x,y\n1,"2\n' + "1,2\n" * 3000, "a quotation mark may never be closed"),
-        ("a.csv", b"x,y\n1,caf\xe9\n", "column 'y' holds text that is not utf8.*encoding='latin-1'"),
+        ("a.csv", b"x,y\n1,caf\xe9\n", "line 2, column 'y' holds text that is not utf8.*encoding='cp1252'"),
+        # A header that cannot be read still shows what separates it.
+        (
+            "a.csv",
+            "Größe;Miete\n1;2\n".encode("cp1252"),
+            "line 1 holds text that is not utf8.*encoding='cp1252'",
+        ),
+        ("a.csv", b"sep=;\nx;y\n1;2\n", "the first line, 'sep=;', is a note for Excel and not the header: remove it"),
+        ("a.csv", b"Flats 2024;;\n;;\nx;y;z\n1;2;3\n", "the first line must be the header, but is 'Flats 2024;;'"),
+        (
+            "a.csv",
+            b"x,y\n1,2\n1,2,3\n",
+            "line 3: expected 2 columns, got 3: 1,2,3.*header, which is 'x,y'.*another delim",
+        ),
         (
             "a.csv",
             long_csv("1,??").encode().replace(b"??", b"caf\xe9"),
-            "row 3000, column 'y' holds text that is not utf8",
+            "line 3002, column 'y' holds text that is not utf8",
         ),
         (
             "a.csv.gz",

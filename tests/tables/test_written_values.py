@@ -10,6 +10,7 @@ from encoder_summaries import kinds, note, output
 from finitegp import DataError
 from finitegp.tables.dates import NOT_A_MOMENT, read_moments
 from finitegp.tables.encoder import TableEncoder
+from finitegp.tables.reader import TableReader
 from finitegp.tables.text_values import read_numbers
 
 DAYS = [dt.date(2019, 12, 28) + dt.timedelta(days=17 * number) for number in range(30)]
@@ -93,6 +94,17 @@ def test_numbers_with_separators_and_units(texts, numbers, unit):
     assert "read as numbers written as text" in encoder.notes[0]
     again = TableEncoder.from_dict(encoder.to_dict())
     assert output(again, {"x": texts}, "x").tolist() == pytest.approx(numbers)
+
+
+@pytest.mark.parametrize("style", ["{:.1f} sq ft", "({:,.2f})", "Rs {:,.0f}", "<{}", "no. {}"])
+def test_numbers_in_an_unknown_style_are_named_with_an_example(style):
+    texts = [style.format(1000 + 7 * number) for number in range(40)]
+    encoder = TableEncoder.fit({"x": texts, "z": range(40, 80)})
+    assert encoder.columns[0].kind == "identifier"
+    note = f"nearly every row has another text, such as {min(texts)!r}. Most values contain a number"
+    assert note in encoder.notes[0]
+    words = ["".join(chr(97 + number // place % 26) for place in (676, 26, 1)) for number in range(40)]
+    assert TableEncoder.fit({"x": words, "z": range(40, 80)}).notes[0].endswith("another text, such as 'aaa'.")
 
 
 def test_a_decimal_comma_can_be_said():
@@ -201,3 +213,13 @@ def test_shrunk_means_are_those_of_a_random_effect():
     counts = np.bincount(codes)
     plain = np.bincount(codes, targets - targets.mean()) / counts
     np.testing.assert_allclose(found, plain * counts / (counts + 2.0**2 / 0.5**2), rtol=0.05, atol=0.02)
+
+
+def test_codes_with_leading_zeros_are_asked_about(tmp_path):
+    codes = ["01067", "10115", "80331"] * 4
+    (tmp_path / "t.csv").write_text("plz,n\n" + "".join(f"{code},{n}\n" for n, code in enumerate(codes)))
+    note = "Column 'plz' holds '01067', which is read as the number 1067: if these are codes, say so with categorical="
+    for found in (TableReader(tmp_path / "t.csv").notes, TableEncoder.fit({"plz": codes, "n": range(12)}).notes):
+        assert [each.startswith(note) and "--categorical" in each for each in found if "plz" in each] == [True]
+    assert TableReader(tmp_path / "t.csv", text=["plz"]).notes == []
+    assert "plz" not in " ".join(TableEncoder.fit({"plz": codes}, categorical="plz").notes)

@@ -57,7 +57,8 @@ _ADVICE: dict[str, Callable[..., str]] = {
     "unknown_target": lambda: "name the column with --target.",
     "weight_column": lambda: "correct the column, or name another one with --weight.",
     "wrong_delimiter": lambda delimiter: f"Use --delimiter {'tab' if delimiter == chr(9) else repr(delimiter)}.",
-    "wrong_encoding": lambda: "or use --encoding with its own, for example latin-1.",
+    "wrong_encoding": lambda encoding="cp1252": f"or use --encoding with its own, for example {encoding}.",
+    "wrong_fields": lambda: "or use another --delimiter.",
 }
 
 

@@ -180,7 +180,7 @@ def fit(
             repeated_rows=not measured_anew,
             device=device,
         )
-        reading = model.reading_options if memory is None else model.reading_options | ON_DISK
+        reading = model.first_reading if memory is None else model.first_reading | ON_DISK
         with ranks.working():  # so that what is wrong on all ranks is reported by one
             read = [*tables, *(test or [])]
             check_output(output, force=force, inputs=read)
@@ -212,7 +212,7 @@ def fit(
             table,
             target,
             Judging(test_fraction, split_by, group, cv),
-            test=None if not test else open_tables(test, delimiter, encoding, reading),
+            test=None if not test else open_tables(test, delimiter, encoding, reading | table.alike),
             seed=seed,
             report=report_path is not None,
             ranks=ranks,

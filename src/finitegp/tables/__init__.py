@@ -13,6 +13,7 @@ The way of a table, each line above what it uses:
 - ``columns``, ``categories``, ``column_files``: columns whose encoding is settled, and their form in files;
 - ``rows``, ``reader``, ``common_schema``: a table in memory, or in files, as record batches of Arrow; ``table_files``
   is the interface of its files, with Parquet and others, ``csv_files`` those of text;
+- ``decimal_signs``: the sign before decimals, which is one for a table;
 - ``arrow_values``, ``text_values``, ``dates``: values of Arrow as numbers, and what texts stand for; ``sketches``: what
   a pass keeps of a column.
 """

@@ -54,6 +54,11 @@ def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
         yield from data.to_batches()
     elif hasattr(data, "iloc") and hasattr(data, "columns"):
         yield _from_pandas(data)
+    elif hasattr(data, "name") and hasattr(data, "to_frame"):
+        raise DataError(
+            "The table is a Series, one row or one column of a data frame: pass a frame, for a row df.iloc[[0]] in "
+            "place of df.iloc[0]."
+        )
     elif isinstance(data, Mapping):
         try:
             table = pa.table(dict(data))
@@ -123,8 +128,32 @@ def plain(array: pa.Array) -> pa.Array:
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        # First the values: Arrow decodes no dictionary of views.
+        array = plain(array.dictionary).take(array.indices)
     return pc.cast(array, pa.large_string()) if is_text(array.type) else array
+
+
+def without_views(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column without views, of which Arrow can take no rows, and without extension types."""
+    kind = array.type
+    if "view" in str(kind) or isinstance(kind, pa.BaseExtensionType):
+        wanted = _without_views(kind)
+        chunks = [plain(chunk) for chunk in array.chunks]
+        return pa.chunked_array([chunk if chunk.type == wanted else pc.cast(chunk, wanted) for chunk in chunks], wanted)
+    return array
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _without_views(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _without_views(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        made = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return made(_without_views(kind.value_type))
+    return {"string_view": pa.large_string(), "binary_view": pa.large_binary()}.get(str(kind), kind)
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -313,8 +313,10 @@ def _numbers_with_unit(texts: pa.Array, decimal: str, unit: str) -> npt.NDArray[
 
 def _wrong_text(column: FittedColumn, row: int, text: str) -> MisfitError:
     """A text that is none of the kind of the column."""
+    commas = " with a decimal comma" if isinstance(column, NumberColumn) and column.decimal == "," else ""
     return MisfitError(
-        row, f"holds {shortened(text)}, but the column was {_FAMILY_WORDS[column.kind]} when the encoder was fitted"
+        row,
+        f"holds {shortened(text)}, but the column was {_FAMILY_WORDS[column.kind]}{commas} when the encoder was fitted",
     )
 
 

@@ -6,6 +6,7 @@ import gzip
 import io
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -44,12 +45,15 @@ _AFTER_EMPTY = (
 _CONVERSION = re.compile(
     r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to [^:]*: (?:[^']* '(.*)')?", re.DOTALL
 )
+_EXCEL_NOTE = re.compile("sep=.$", re.IGNORECASE)
 # Texts that stand for a missing number; in columns of text these stay text.
 _NULL_VALUES = sorted(
     {spelled for word in MISSING_WORDS for spelled in (word, word.upper(), word.capitalize(), word.title())}
     | set(csv.ConvertOptions().null_values)
 )
 _ROW = re.compile(r"Row #(\d+): ")
+# Rows that are looked at as text, some at a time, before it is settled what their types are; up to so many characters.
+_LOOKED_AT_ONCE, _LOOKED_AT = 1000, 1 << 20
 _HEADER_ROWS = 2  # Arrow counts rows from one and counts the header.
 # Measured by benchmarks/reading.py: Arrow reads so far ahead, what it takes of that and of the block that it decodes,
 # and the most that it takes besides.
@@ -76,11 +80,11 @@ def is_packed(path: Path) -> bool:
         return opened.read(2) == _GZIP
 
 
-def open_text(path: Path, encoding: str = "utf8") -> IO[str]:
+def open_text(path: Path, encoding: str = "utf8", errors: str = "strict") -> IO[str]:
     """A text file, gzipped or not, with the ends of lines as they are."""
     if is_packed(path):
-        return io.TextIOWrapper(gzip.open(path, "rb"), encoding=encoding, newline="")
-    return open(path, encoding=encoding, newline="")
+        return io.TextIOWrapper(gzip.open(path, "rb"), encoding=encoding, errors=errors, newline="")
+    return open(path, encoding=encoding, errors=errors, newline="")
 
 
 def read_records(stream: IO[str], delimiter: str = ",") -> Iterator[Record]:
@@ -196,14 +200,18 @@ class CsvOptions:
             return self.delimiter
         if path.name.lower().removesuffix(".gz").endswith(".tsv"):
             return "\t"
-        try:
-            with open_text(path, self.encoding) as stream:
-                header = stream.readline(1 << 20)
-        except (UnicodeError, OSError, EOFError):
-            return ","
+        header = self.first_line(path)
         if "," in header:
             return ","
         return max(";\t|", key=header.count) if any(other in header for other in ";\t|") else ","
+
+    def first_line(self, path: Path) -> str:
+        """The first line of a file, whose encoding may be another; empty if it cannot be read."""
+        try:
+            with open_text(path, self.encoding, "replace") as stream:
+                return stream.readline(1 << 20).rstrip("\r\n").removeprefix("\ufeff")
+        except (UnicodeError, OSError, EOFError):
+            return ""
 
     def line_of(self, path: Path, row: int) -> int | None:
         """The line of a file on which a row begins; None if it cannot be found."""
@@ -246,10 +254,18 @@ class CsvFile(TableFile):
         Arrow guesses types from the first block. Where a later value does not fit, a column of whole numbers becomes
         one of floats, one of dates becomes one of times, and any other becomes text, from the first row on.
         """
+        if _EXCEL_NOTE.match(options.first_line(path)):
+            note = options.first_line(path)
+            raise DataError(f"{path}: the first line, {note!r}, is a note for Excel and not the header: remove it.")
         options = replace(options, delimiter=options.delimiter_of(path))
         reader, schema = _guess_types(path, options)
         names = list(schema.names)
         _check_delimiter(path, names, options.delimiter_of(path))
+        if names.count("") > 1:
+            raise DataError(
+                f"{path}: the first line must be the header, but is {shortened(options.first_line(path))}: remove what "
+                "stands above the header, or give every column a name."
+            )
         chosen = chosen_columns(path, names, columns)
         types = {name: pa.string() if name in options.text else schema.field(name).type for name in chosen}
         file = cls(path, options, types)
@@ -269,7 +285,7 @@ class CsvFile(TableFile):
                 row = file.num_rows if misfit.row is None else misfit.row
                 kind = file.types[name]
                 if misfit.value is None or pa.types.is_string(kind):
-                    raise _encoding_error(path, name, options.place(path, row), options.encoding) from None
+                    raise _encoding_error(path, options, name) from None
                 if pa.types.is_null(kind) or (name in candidates and since.get(name) == file.num_rows):
                     file.types[name] = next(candidates[name])
                 else:
@@ -279,7 +295,7 @@ class CsvFile(TableFile):
                     file.reasons[name] = (row, misfit.value)
         for name, kind in file.types.items():
             if pa.types.is_binary(kind):
-                raise _encoding_error(path, name, None, options.encoding)
+                raise _encoding_error(path, options, name)
         return file
 
     def rows(self, start: int, stop: int, columns: Sequence[str], chunk_size: int) -> Iterator[pa.RecordBatch]:
@@ -293,7 +309,17 @@ class CsvFile(TableFile):
         """The line on which a row begins, counted from 1."""
         return self.options.line_of(self.path, row)
 
-    def texts(self, column: str) -> Iterator[pa.RecordBatch]:
+    def first_texts(self) -> Iterator[pa.RecordBatch]:
+        """The first mebibyte or so of the rows as text."""
+        seen = 0
+        with open_text(self.path, self.options.encoding) as stream:
+            for records, batch in read_chunks(stream, self.options.delimiter_of(self.path), _LOOKED_AT_ONCE):
+                yield batch
+                seen += sum(len(record.text) for record in records)
+                if seen > _LOOKED_AT:
+                    return
+
+    def texts(self, column: str) -> Iterator[pa.Array]:
         """One column as text, in Arrow arrays."""
         for batch in _batches(self.path, self.options, {column: pa.string()}):
             yield batch.column(0)
@@ -325,7 +351,7 @@ def _batches(
         if found is not None:
             row = int(found[2]) - _HEADER_ROWS if found[2] else None
             raise _DoesNotFitError(int(found[1]), row, found[3]) from None
-        raise DataError(_translated(path, options, error, seen)) from None
+        raise _translated(path, options, error, seen) from None
 
 
 def _guess_types(path: Path, options: CsvOptions) -> tuple[csv.CSVStreamingReader, pa.Schema]:
@@ -336,13 +362,9 @@ def _guess_types(path: Path, options: CsvOptions) -> tuple[csv.CSVStreamingReade
         _ = reader.schema.names
         return reader, reader.schema
     except UnicodeDecodeError:  # of names: Arrow checks only values
-        raise DataError(
-            f"{path}: the names of the columns are not {options.encoding}: save the file as UTF-8,",
-            "or pass its encoding, for example encoding='latin-1'.",
-            code="wrong_encoding",
-        ) from None
+        raise _encoding_error(path, options) from None
     except (pa.ArrowInvalid, OSError, UnicodeError) as error:
-        raise DataError(_translated(path, options, error, 0)) from None
+        raise _translated(path, options, error, 0) from None
 
 
 def _reader(path: Path, options: CsvOptions, types: dict[str, pa.DataType], skip: int = 0) -> csv.CSVStreamingReader:
@@ -382,34 +404,45 @@ def _check_delimiter(path: Path, names: list[str], delimiter: str) -> None:
             )
 
 
-def _translated(path: Path, options: CsvOptions, error: Exception, rows_read: int) -> str:
+def _translated(path: Path, options: CsvOptions, error: Exception, rows_read: int) -> DataError:
     """Arrow's error about a file, in words that help its owner."""
     text = str(error).rstrip(".")
     if "Empty CSV file" in text:
-        return f"{path} is empty: it has not even a header."
+        return DataError(f"{path} is empty: it has not even a header.")
     if "straddling" in text:
-        return (
+        return DataError(
             f"{path}: a row after row {rows_read} is longer than block_size: a quotation mark may never be closed; "
             "otherwise increase block_size."
         )
     found = _ROW.search(text)
     if found is not None and "Expected" in text:
         what = text[found.end() : found.end() + 200]
-        return (
+        return DataError(
             f"{path}, {options.place(path, int(found[1]) - _HEADER_ROWS)}: {what[0].lower()}{what[1:]}. Correct it, or "
-            "put quotation marks around texts that hold the delimiter."
+            f"the header, which is {shortened(options.first_line(path))}, put quotation marks around texts that hold "
+            "the delimiter,",
+            "or pass another delimiter.",
+            code="wrong_fields",
         )
     if "ompressed stream" in text or "zlib" in text:
-        return f"{path} is a damaged or truncated gzip file, readable up to row {rows_read}: {text}. Fetch it again."
+        return DataError(
+            f"{path} is a damaged or truncated gzip file, readable up to row {rows_read}: {text}. Fetch it again."
+        )
     if isinstance(error, UnicodeError):
-        return f"{path} is not text in the encoding that was given, after row {rows_read}: {text}."
-    return f"{path} cannot be read as CSV after row {rows_read}: {text[:300]}."
+        return _encoding_error(path, options)
+    return DataError(f"{path} cannot be read as CSV after row {rows_read}: {text[:300]}.")
 
 
-def _encoding_error(path: Path, column: str, row: str | None, encoding: str) -> DataError:
-    place = f"column {column!r}" if row is None else f"{row}, column {column!r}"
+def _encoding_error(path: Path, options: CsvOptions, column: str | None = None) -> DataError:
+    """Names the line that is not text in the encoding."""
+    place = "" if column is None else f", column {column!r}"
+    with suppress(UnicodeError), open_text(path, options.encoding, "surrogateescape") as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.isascii() and any("\udc80" <= letter <= "\udcff" for letter in line):
+                place = f", line {number}{place}"
+                break
     return DataError(
-        f"{path}, {place} holds text that is not {encoding}: save the file as UTF-8,",
-        "or pass its encoding, for example encoding='latin-1'.",
+        f"{path}{place} holds text that is not {options.encoding}: save the file as UTF-8,",
+        "or pass its encoding, for example encoding='cp1252'.",
         code="wrong_encoding",
     )

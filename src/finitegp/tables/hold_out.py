@@ -22,7 +22,7 @@ from ..errors import DataError
 from ..memory import format_bytes, parse_bytes
 from .arrow_values import family, number_values, plain
 from .columns import OrderedColumn
-from .parameters import TableParameters
+from .parameters import TableParameters, usual_decimal
 from .profiles import ColumnOptions, ColumnProfile
 from .training_rows import TrainingRows, random_positions
 
@@ -96,7 +96,9 @@ class HoldOut:
         if judging.split_by is not None:
             self._check_room_to_decide("split_by")
             known = ColumnOptions(None, self.model.decimal, self.model.day_first)
-            return split_last(order_by(self.training, judging.split_by, known), judging.test_fraction)
+            decimal = usual_decimal(self.training.table)
+            order = order_by(self.training, judging.split_by, known, decimal)
+            return split_last(order, judging.test_fraction)
         return split_groups(self.groups(), judging.test_fraction, seed=self.seed)
 
     def groups(self) -> Positions:
@@ -247,7 +249,9 @@ def order_of(training: TrainingRows, column: OrderedColumn) -> npt.NDArray[np.fl
     return values
 
 
-def order_by(training: TrainingRows, name: str, options: ColumnOptions) -> npt.NDArray[np.float64]:
+def order_by(
+    training: TrainingRows, name: str, options: ColumnOptions, decimal: str | None = None
+) -> npt.NDArray[np.float64]:
     """The values of a column that orders all rows: numbers or dates, however they are written."""
     profile, first, numbers = ColumnProfile(name, options), 0, True
     values = np.empty(training.num_rows)
@@ -259,7 +263,7 @@ def order_by(training: TrainingRows, name: str, options: ColumnOptions) -> npt.N
             profile.add(array, first)
         first += len(array)
     if not numbers:
-        column = profile.verdict(max_one_hot=1).column
+        column = profile.verdict(max_one_hot=1, decimal=decimal).column
         if not isinstance(column, OrderedColumn):
             raise DataError(f"Column {name!r} holds neither numbers nor dates, so rows have no order by it.")
         values = order_of(training, column)

@@ -25,6 +25,7 @@ from .dates import moment_text
 from .hold_out import HoldOut, Judging, Positions, make_folds, order_of, split_last
 from .model import TableRegressor
 from .predictions import KnownRows, all_scores, report_on
+from .reader import TableReader
 from .rows import TableRows
 from .scored_rows import JudgedRows, ScoredRows
 from .summaries import TransformReport
@@ -200,7 +201,9 @@ class _Judge:
 
     def with_table(self, test: TableLike) -> JudgedFit:
         """The rows of another table judge, of a long one as many as a memory budget has room for."""
-        table = self.model.open(test)
+        known = self.training.table
+        source = known.source if isinstance(known, TableRows) else known
+        table = self.model.open(test, source if isinstance(source, TableReader) else None)
         if isinstance(table, TableRows):
             rows = table
         else:

@@ -21,11 +21,13 @@ from ..estimator.parameters import RandomState
 from ..lite.target_scale import SCALES
 from .arrow_values import TableLike, check_columns
 from .columns import NumberColumn
+from .decimal_signs import decimal_of_columns
+from .encoder import TableEncoder
 from .reader import ON_DISK, ROWS_IN_MEMORY, ReadingOptions, TableReader
 from .rows import ReadNumbers, RowsWithTarget, TableRows, is_file
 from .settling import EncodingOptions
 from .target_scale import TargetScale
-from .targets import decimal_of_columns, fit_target, plain_target, read_target
+from .targets import fit_target, plain_target, read_target
 from .training_rows import TrainingRows
 
 Array = npt.NDArray[np.float64]
@@ -39,6 +41,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
     """The part of :class:`TableRegressor` that needs no fit; its parameters are described there."""
 
     target_: str | None
+    encoder_: TableEncoder
     _target_column: NumberColumn
 
     def __init__(
@@ -114,15 +117,28 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         )
 
     @property
-    def reading_options(self) -> ReadingOptions:
-        """How to read the model's tables from files."""
-        return {"text": list(self.categorical), "decimal": self.decimal or "."}
+    def first_reading(self) -> ReadingOptions:
+        """How to read a table from files to fit a model to it."""
+        return {"text": list(self.categorical), "decimal": self.decimal}
 
-    def open(self, data: TableLike) -> TableRows | TableReader:
-        """A table or a file by the parameters: in memory, or on disk where there is a memory budget."""
+    @property
+    def reading_options(self) -> ReadingOptions:
+        """How to read tables from files for the model that was fitted: as the table of the fit."""
+        return {"text": [*self.categorical, *self._with_commas], "decimal": self.decimal or "."}
+
+    @property
+    def _with_commas(self) -> list[str]:
+        """Columns of the fit that have decimal commas, and the weight where there are such columns."""
+        columns = [*self.encoder_.columns, self._target_column] if hasattr(self, "encoder_") else []
+        found = [each.name for each in columns if isinstance(each, NumberColumn) and each.decimal == ","]
+        return [*found, *([self.weight] if found and self.weight is not None else [])]
+
+    def open(self, data: TableLike, like: TableReader | None = None) -> TableRows | TableReader:
+        """A table or a file by the parameters, or as another: in memory, or on disk where there is a memory budget."""
         budget = (self.regressor or self).memory_budget
         if is_file(data):
-            data = TableReader(data, **(self.reading_options if budget is None else self.reading_options | ON_DISK))
+            options = self.first_reading if like is None else like.alike
+            data = TableReader(data, **(options if budget is None else options | ON_DISK))
         if budget is not None and isinstance(data, TableReader) and data.num_rows > ROWS_IN_MEMORY:
             return data
         return TableRows.read(data)
@@ -173,12 +189,9 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         """How the numbers of a column are written."""
         check_columns([name], table.column_names)
         arrays = (batch.column(name) for batch in table.rows(0, table.num_rows))
-
-        def usual() -> str | None:
-            first = next(iter(table.rows(0, min(table.num_rows, _LOOKED_AT))), None)
-            return None if first is None else decimal_of_columns(first.columns)
-
-        return fit_target(arrays, name, decimal=self.decimal, usual=usual, source=table, weights=weights)
+        return fit_target(
+            arrays, name, decimal=self.decimal, usual=lambda: usual_decimal(table), source=table, weights=weights
+        )
 
     @staticmethod
     def _given_targets(y: ArrayLike, rows: TableRows | TableReader) -> Array:
@@ -219,6 +232,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
                 f"The target {self.target_ or 'y'!r} is read as numbers written as text with a decimal {sign}, from "
                 f"{low:.6g} to {high:.6g}."
             )
+        notes += [self._target_column.note] if self._target_column.note else []
         found = atom(facts.sample)
         if found is not None:
             notes.append(
@@ -267,7 +281,9 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         table = self._readable(X)
         source, read_weights = locator_of(table), None
         if self.weight is not None:
-            read_weights = _read_weights(plain_target(self.weight, decimal=self.decimal or ""), source)
+            read_weights = _read_weights(
+                plain_target(self.weight, decimal=self.decimal or "," * bool(self._with_commas)), source
+            )
         return RowsWithTarget(table, self._target_name(), _read_by(self._target_column, source), read_weights)
 
     def check_streamed(self, rows: RowsWithTarget) -> None:
@@ -278,6 +294,12 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         if missing:
             first = row_label(rows.dropped[0], rows.source)
             warn_caller(self.missing_targets(missing, rows.rows, first))
+
+
+def usual_decimal(table: TableRows | TableReader) -> str | None:
+    """What stands before decimals in most columns of a table that show it, by its first rows."""
+    first = next(iter(table.rows(0, min(table.num_rows, _LOOKED_AT))), None)
+    return None if first is None else decimal_of_columns(first.columns)
 
 
 def _given(values: Array) -> ReadNumbers:

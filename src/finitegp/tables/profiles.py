@@ -15,6 +15,7 @@ from .arrow_values import family, moment_values, number_values, plain, text_valu
 from .categories import CategoryColumn, CategoryMeans
 from .columns import DateColumn, FittedColumn, LeftOutColumn, NumberColumn
 from .dates import FOUND_STYLES, PARTS, STYLES, moment_text, whole_number_moments
+from .decimal_signs import DecimalEvidence
 from .sketches import (
     MAX_CATEGORIES,
     CategoryCounter,
@@ -25,7 +26,16 @@ from .sketches import (
     Reservoir,
     is_key,
 )
-from .text_values import DECIMALS, DateReading, DistinctTexts, NumberReading, WordCounter, is_blank
+from .text_values import (
+    DECIMALS,
+    DateReading,
+    DistinctTexts,
+    NumberReading,
+    WordCounter,
+    is_blank,
+    leading_zero,
+    note_on_zero,
+)
 
 # Text of which this share of values is different names its rows instead of describing them.
 _IDENTIFIER_SHARE = 0.9
@@ -82,12 +92,12 @@ class ColumnProfile:
         self._moments = MomentSketch()
         self._integers = IntegerSketch()
         self._compact: MomentSketch | None = MomentSketch()
-        decimals = DECIMALS if self.options.decimal is None else (self.options.decimal,)
-        plain_decimals = [None] if self.options.decimal in (None, ".") else []
-        self._number_readings = [NumberReading(decimal) for decimal in (*plain_decimals, *decimals)]
+        self.evidence = DecimalEvidence(DECIMALS if self.options.decimal is None else (self.options.decimal,))
+        self._plain_readings = [NumberReading(None)] if self.options.decimal in (None, ".") else []
         self._date_readings = [DateReading(style) for style in self._styles()]
         self._categories = CategoryCounter()
         self._words = 0
+        self._zero = ""
         self._means: CategoryMeans | None = None
         self._blank = Gaps()
 
@@ -136,7 +146,7 @@ class ColumnProfile:
     def _count_missing_rows(self) -> None:
         if self.rows:
             sketches: list[NumberSketch | MomentSketch | None] = [self._numbers, self._moments, self._compact]
-            sketches += [reading.sketch for reading in self._number_readings]
+            sketches += [reading.sketch for reading in (*self._plain_readings, *self.evidence.readings)]
             sketches += [reading.sketch for reading in self._date_readings]
             for gaps in [self._blank, *(sketch.gaps for sketch in sketches if sketch is not None)]:
                 gaps.missing, gaps.first_missing = self.rows, 0
@@ -163,8 +173,10 @@ class ColumnProfile:
         self._blank.add(is_blank(texts), None, first_row)
         chunk = DistinctTexts(texts)
         if self.family == "text":
-            for numbers in self._number_readings:
+            for numbers in self._plain_readings:
                 numbers.add(chunk, first_row)
+            self.evidence.add(chunk, first_row)
+            self._zero = self._zero or leading_zero(chunk.texts)
             for dates in self._date_readings:
                 dates.add(chunk, first_row)
             spaces = [text.count(" ") + 1 for text in chunk.spelled]
@@ -177,8 +189,14 @@ class ColumnProfile:
             folded_by = rows + first_row if row_numbers is None else row_numbers[rows]
             self._means.add(chunk.spelled, chunk.indices[rows], targets[rows], folded_by)
 
-    def verdict(self, max_one_hot: int, *, row_numbers: bool = False) -> Verdict:
-        """The encoding, once all rows have been seen; with ``row_numbers``, numbers of rows are used too."""
+    def verdict(self, max_one_hot: int, *, row_numbers: bool = False, decimal: str | None = None) -> Verdict:
+        """The encoding, once all rows have been seen.
+
+        Args:
+            max_one_hot: The most categories that become one column each.
+            row_numbers: Whether numbers of rows are used too.
+            decimal: What stands before decimals by other columns, where this one leaves it open.
+        """
         if self.family == "empty":
             return self._left_out("empty", f"all {self.rows} values are missing")
         if self.family == "other":
@@ -186,12 +204,12 @@ class ColumnProfile:
         if self.options.kind == "category":
             return self._category_verdict(max_one_hot, asked=True)
         if self.family in ("number", "boolean"):
-            return self._whole_number_verdict(max_one_hot, row_numbers)
+            return self._whole_number_verdict(max_one_hot, row_numbers, decimal)
         if self.family in ("date", "time"):
             return self._date_verdict(self._moments, None)
-        return self._text_verdict(max_one_hot)
+        return self._text_verdict(max_one_hot, decimal)
 
-    def _whole_number_verdict(self, max_one_hot: int, row_numbers: bool) -> Verdict:
+    def _whole_number_verdict(self, max_one_hot: int, row_numbers: bool, decimal: str | None) -> Verdict:
         wanted, integers, compact = self.options.kind, self._integers, self._compact
         if wanted == "date" or (wanted is None and self.family == "number" and compact is not None):
             if compact is not None and compact.count:
@@ -211,14 +229,18 @@ class ColumnProfile:
                 )
             if integers.names_groups(self.name):
                 return self._category_verdict(max_one_hot, whole=True)
-        return self._number_verdict(self._numbers, None)
+        # Where new rows have text here, it is written as the rest of the table.
+        commas = self.options.decimal == "," or (decimal == "," and self.family == "number" and integers.is_whole)
+        return self._number_verdict(self._numbers, None, "," if commas else "")
 
-    def _text_verdict(self, max_one_hot: int) -> Verdict:
+    def _text_verdict(self, max_one_hot: int, decimal: str | None) -> Verdict:
         wanted = self.options.kind
-        numbers = [reading for reading in self._number_readings if reading.holds]
+        numbers = [reading for reading in (*self._plain_readings, *self.evidence.readings) if reading.holds]
         dates = {reading.style: reading for reading in self._date_readings if reading.holds}
         if numbers and wanted in (None, "number") and (wanted or "yyyymmdd" not in dates):
-            return self._number_verdict(numbers[0].sketch, numbers[0])
+            sign = self.evidence.shown or decimal
+            number = next((each for each in numbers if each.decimal == sign == ","), numbers[0])
+            return self._number_verdict(number.sketch, number, is_open=sign is None and self.evidence.is_open)
         if dates and wanted in (None, "date"):
             if {"day first", "month first"} <= set(dates):
                 raise DataError(
@@ -247,7 +269,9 @@ class ColumnProfile:
     def _constant(self, value: str) -> Verdict:
         return self._left_out("constant", f"every value is {value}")
 
-    def _number_verdict(self, sketch: NumberSketch, reading: NumberReading | None) -> Verdict:
+    def _number_verdict(
+        self, sketch: NumberSketch, reading: NumberReading | None, decimal: str = "", *, is_open: bool = False
+    ) -> Verdict:
         words = None if reading is None else reading.words
         if sketch.count == 0:
             return self._left_out("empty", f"all {self.rows} values are missing or infinite")
@@ -267,8 +291,13 @@ class ColumnProfile:
         told = []
         if reading is not None:
             notes.append("numbers written as text" + _style_note(reading))
-            if reading.decimal is not None:
+            decimal = reading.decimal or ""
+            if decimal:
                 told.append(f"Column {self.name!r} is read as numbers written as text{_style_note(reading)}.")
+            if self._zero and reading.decimal is None:
+                told.append(note_on_zero(self.name, self._zero))
+            if is_open:
+                told.append(self.evidence.note(self.name))
         notes += _word_notes(words)
         if sketch.gaps.total:
             what = f"{usual:.6g}" if kind == "number" else str(bool(usual)).lower()
@@ -284,7 +313,7 @@ class ColumnProfile:
             () if words is None else tuple(words.unknown_words()),
             gaps=sketch.gaps.total,
             distinct=sketch.sample.distinct,
-            decimal="" if reading is None else reading.decimal or "",
+            decimal=decimal,
             unit="" if reading is None else reading.unit,
             quantiles=tuple(float(value) for value in sketch.sample.quantiles(_QUANTILES)),
             span=(sketch.minimum, sketch.maximum),
@@ -349,11 +378,16 @@ class ColumnProfile:
             note = f"{len(ranked)} different texts of {self._words / counter.count:.0f} words on average"
             return self._left_out("free text", note, f"Column {self.name!r} is left out: it holds free text.")
         if many and len(ranked) >= _IDENTIFIER_SHARE * counter.count:
-            return self._left_out(
-                "identifier",
-                f"{len(ranked)} different texts in {counter.count} rows",
-                f"Column {self.name!r} is left out: nearly every row has another text.",
-            )
+            what = f"Column {self.name!r} is left out: nearly every row has another text, such as "
+            numbers = [text for text, _ in ranked if any(letter.isdecimal() for letter in text)]
+            if 2 * len(numbers) > len(ranked):
+                what += (
+                    f"{shortened(numbers[0])}. Most values contain a number: where it matters, write it, or "
+                    "the date, in one style, with one unit or none."
+                )
+            else:
+                what += f"{shortened(ranked[0][0])}."
+            return self._left_out("identifier", f"{len(ranked)} different texts in {counter.count} rows", what)
         if len(ranked) == 1 and not gaps.total:
             return self._constant(shortened(ranked[0][0]))
         words = {text.strip().casefold() for text, _ in ranked}

@@ -8,7 +8,7 @@ import io
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TypedDict
 
@@ -18,10 +18,13 @@ import pyarrow.compute as pc
 from ..arguments import check_arguments
 from ..data.naming import check_number_of_columns, listed
 from ..errors import DataError
+from .arrow_values import is_text
 from .common_schema import common_schema
 from .csv_files import CsvFile, CsvOptions, Record, open_text, read_chunks
+from .decimal_signs import settle_decimals
 from .table_files import ENDINGS as _MEMORY_ENDINGS
 from .table_files import MemoryFile, ParquetFile, TableFile
+from .text_values import leading_zero, note_on_zero
 
 _CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
@@ -35,7 +38,7 @@ class ReadingOptions(TypedDict, total=False):
     """Arguments of `TableReader`."""
 
     text: Sequence[str]
-    decimal: str
+    decimal: str | None
     chunk_size: int
     block_size: int
 
@@ -43,6 +46,7 @@ class ReadingOptions(TypedDict, total=False):
 #: How to read tables whose rows stay on disk: rows that are decoded, and bytes of a CSV file that are read at once.
 ON_DISK: ReadingOptions = {"chunk_size": 8192, "block_size": 1 << 18}
 
+_UTF_16 = "text in UTF-16"
 # How files begin that are given a wrong name most often.
 _BEGINNINGS = (
     (b"\xff\xd8\xff", "a JPEG image"),
@@ -54,8 +58,8 @@ _BEGINNINGS = (
     (b"\x28\xb5\x2f\xfd", "a Zstandard archive: unpack it"),
     (b"BZh", "a bzip2 archive: unpack it"),
     (b"\xfd7zXZ", "an xz archive: unpack it"),
-    (b"\xff\xfe", "text in UTF-16: save it as UTF-8"),
-    (b"\xfe\xff", "text in UTF-16: save it as UTF-8"),
+    (b"\xff\xfe", _UTF_16),
+    (b"\xfe\xff", _UTF_16),
     (b"ARROW1", "an Arrow file: rename it so that it ends in .feather"),
 )
 
@@ -84,7 +88,8 @@ class TableReader:
         delimiter: Of CSV files; by default it is found from the header.
         encoding: Of CSV files.
         block_size: Bytes of a CSV file read at once.
-        decimal: What stands before decimals in CSV files, ``"."`` or ``","``.
+        decimal: What stands before decimals in CSV files, ``"."`` or ``","``; by default it is found. Where some column
+            shows that it is a comma, and none that it is a point, 1.693 is a thousand and more: such columns are text.
         text: Columns of CSV files to read as text, whatever they hold.
 
     Attributes:
@@ -117,25 +122,31 @@ class TableReader:
         delimiter: str | None = None,
         encoding: str = "utf8",
         block_size: int = 1 << 20,
-        decimal: str = ".",
+        decimal: str | None = None,
         text: Sequence[str] = (),
     ) -> None:
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, but is {chunk_size}.")
         if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in "\0\r\n"):
             raise ValueError(f"delimiter must be one character, but is {delimiter!r}.")
-        if decimal not in (".", ","):
+        if decimal not in (None, ".", ","):
             raise ValueError(f"decimal must be '.' or ',', but is {decimal!r}.")
         if not is_text_encoding(encoding):
             raise ValueError(f"encoding must be one of text, such as 'utf8' or 'latin-1', but is {encoding!r}.")
         columns = None if columns is None else list(columns)
-        options = CsvOptions(delimiter, encoding, block_size, decimal, tuple(text))
+        options = CsvOptions(delimiter, encoding, block_size, decimal or ".", tuple(text))
         self.csv_options = options
         self.paths = _expand(paths)
         self.notes = _notes_on_repeats(self.paths)
         self._files = [_open(path, options, columns) for path in self.paths]
         self._states = [_state(path) for path in self.paths]
-        self.schema, notes = common_schema(self._files)
+        text_files = [file for file in self._files if isinstance(file, CsvFile)]
+        if decimal is None and len(text_files) == len(self._files):
+            decimal, notes = settle_decimals(text_files)
+            self.notes += [*notes, *_notes_on_zeros(text_files)]
+        self._decimal = decimal
+        found, notes = common_schema(self._files)
+        self.schema = pa.schema([each.with_type(getattr(each.type, "storage_type", each.type)) for each in found])
         self.notes += notes
         self._starts = list(accumulate((file.num_rows for file in self._files), initial=0))
         self.num_rows = self._starts[-1]
@@ -145,6 +156,15 @@ class TableReader:
     def column_names(self) -> list[str]:
         """The columns, in the order of the first file."""
         return list(self.schema.names)
+
+    @property
+    def alike(self) -> ReadingOptions:
+        """How to read other files as these: where decimal commas were found, numbers there are text as well."""
+        given = self.csv_options.decimal
+        found = self._decimal == "," and given == "."
+        numbers = [each.name for each in self.schema if is_text(each.type) or pa.types.is_integer(each.type)]
+        text = [*self.csv_options.text, *(numbers if found else [])]
+        return {"text": text, "decimal": None if self._decimal is None else given}
 
     @property
     def reading_bytes(self) -> int:
@@ -285,6 +305,17 @@ def _notes_on_repeats(files: Sequence[Path]) -> list[str]:
     ]
 
 
+def _notes_on_zeros(files: Sequence[CsvFile]) -> list[str]:
+    """A sentence on each column of whole numbers whose first rows have zeros before them."""
+    found: dict[str, str] = {}
+    for file in files:
+        for batch in islice(file.first_texts(), 2):  # the header, and rows
+            for name, kind in file.types.items():
+                if pa.types.is_integer(kind) and (text := leading_zero(batch.column(name))):
+                    found.setdefault(name, text)
+    return [note_on_zero(name, text) for name, text in found.items()]
+
+
 def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> TableFile:
     name = path.name.lower()
     named_parquet, named_memory = name.endswith(_PARQUET_ENDINGS), name.endswith(_MEMORY_ENDINGS)
@@ -306,6 +337,13 @@ def _open(path: Path, options: CsvOptions, columns: Sequence[str] | None) -> Tab
         found = "a Parquet file" if beginning.startswith(b"PAR1") else _guess(beginning, options.encoding)
         if named_parquet:
             found = None if found == "a Parquet file" else found or "something else"
+        if found == _UTF_16 and not named_parquet:
+            raise DataError(
+                f"{path} is text in UTF-16: save it as UTF-8,",
+                "or pass its encoding, encoding='utf-16'.",
+                code="wrong_encoding",
+                encoding="utf-16",
+            )
         if found is not None:
             raise DataError(f"{path} is not {'Parquet' if named_parquet else 'CSV'} as its name has it, but {found}.")
         file = ParquetFile(path, columns) if named_parquet else CsvFile.settle(path, options, columns)
@@ -349,6 +387,7 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     arrays = []
     for field in schema:
         values = batch.column(field.name)
+        values = getattr(values, "storage", values)
         if pa.types.is_dictionary(values.type) and not pa.types.is_dictionary(field.type):
             values = values.dictionary_decode()
         # Large integers may lose digits as floats, as they do in any column of numbers.

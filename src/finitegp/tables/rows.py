@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..data.naming import LineLocator, Locator, locator_of, row_label
 from ..errors import DataError
-from .arrow_values import TableLike, check_columns, record_batches
+from .arrow_values import TableLike, check_columns, record_batches, without_views
 from .reader import TableReader
 
 _CHUNK_ROWS = 65_536
@@ -56,7 +56,8 @@ class TableRows:
             table = pa.Table.from_batches(batches)
         except pa.ArrowException as error:
             raise DataError(f"The chunks of the table do not fit together: {error}.") from None
-        return cls(_without_views(table), np.arange(table.num_rows), locator_of(data))
+        table = pa.table([without_views(column) for column in table.columns], names=table.column_names)
+        return cls(table, np.arange(table.num_rows), locator_of(data))
 
     @property
     def num_rows(self) -> int:
@@ -119,20 +120,12 @@ class TableRows:
                 continue
             array = array.combine_chunks()
             encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode(null_encoding="encode")
-            codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            codes = encoded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
             # Pairs of the group so far and the value here, numbered anew: no overflow, however many columns.
             keys = np.unique(keys * (int(codes.max(initial=0)) + 2) + codes + 1, return_inverse=True)[1]
         _, first = np.unique(keys, return_index=True)
         found: npt.NDArray[np.int64] = first[keys]
         return found
-
-
-def _without_views(table: pa.Table) -> pa.Table:
-    """The table with views of text as text: Arrow cannot take rows of views."""
-    for number, field in enumerate(table.schema):
-        if str(field.type) == "string_view":
-            table = table.set_column(number, field.name, table.column(number).cast(pa.large_string()))
-    return table
 
 
 class ChunkWithTarget(NamedTuple):

@@ -11,9 +11,11 @@ import pyarrow as pa
 
 from ..data.naming import Locator, listed, row_label
 from ..errors import DataError
-from .arrow_values import check_columns
+from .arrow_values import check_columns, family, plain
+from .decimal_signs import DecimalEvidence, only_sign
 from .profiles import ColumnOptions, ColumnProfile, Verdict
 from .sketches import Gaps
+from .text_values import DistinctTexts
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ def settle_columns(
     ``numbers``, ``(rows,)``, are those by which rows are put into folds; None for their own.
     """
     profiles: dict[str, ColumnProfile] = {}
+    # Columns that are not learned from, such as the target, show the decimal sign of the table too.
+    others = {name: DecimalEvidence() for name in options.exclude if options.decimal is None}
     names: list[str] = []
     rows = 0
     for batch, targets in chunks:
@@ -75,14 +79,19 @@ def settle_columns(
                 profile.add(batch.column(name), rows, targets, folded_by)
             except DataError as error:
                 raise DataError(f"Column {name!r}, in the chunk from row {rows} on: {error}.") from None
+        for name, found in others.items():
+            if not found.is_hopeless and family((array := plain(batch.column(name))).type) == "text":
+                found.add(DistinctTexts(array))
         rows += batch.num_rows
     if rows == 0:
         raise DataError("The table has no rows.")
-    verdicts = [profile.verdict(options.max_one_hot) for profile in profiles.values()]
+    evidence = [*others.values(), *(profile.evidence for profile in profiles.values())]
+    sign = options.decimal or only_sign(each.shown for each in evidence)
+    verdicts = [profile.verdict(options.max_one_hot, decimal=sign) for profile in profiles.values()]
     if any(verdict.column.outputs for verdict in verdicts):
         return verdicts
     # Where there is nothing else, the number of a row may stand for time.
-    return [profile.verdict(options.max_one_hot, row_numbers=True) for profile in profiles.values()]
+    return [profile.verdict(options.max_one_hot, row_numbers=True, decimal=sign) for profile in profiles.values()]
 
 
 def notes_on(verdict: Verdict, source: Locator | None) -> list[str]:

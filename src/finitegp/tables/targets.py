@@ -12,6 +12,7 @@ from ..data.naming import Locator, locator_of, row_label, shortened
 from ..errors import DataError
 from .arrow_values import TableLike, check_columns, family, plain, record_batches
 from .columns import MisfitError, NumberColumn
+from .decimal_signs import DecimalEvidence
 from .sketches import Gaps
 from .text_values import DECIMALS, DistinctTexts, NumberReading, parse_numbers, read_numbers, strange_texts
 
@@ -44,7 +45,8 @@ def fit_target(
         >>> column.unit, column.read(pa.array(["$2,000"])).values.tolist()
         ('$', [2000.0])
     """
-    readings = [NumberReading(each) for each in (None, *DECIMALS) if decimal is None or each == decimal]
+    evidence = DecimalEvidence(DECIMALS if decimal is None else (decimal,))
+    readings = [*([NumberReading(None)] if decimal is None else []), *evidence.readings]
     strange: tuple[int, str] | None = None
     texts = 0
     for array in map(plain, arrays):
@@ -57,8 +59,9 @@ def fit_target(
         if found == "text":
             chunk = DistinctTexts(array)
             texts += int(chunk.filled.sum())
-            for reading in readings:
-                reading.add(chunk, 0)
+            if decimal is None:
+                readings[0].add(chunk, 0)
+            evidence.add(chunk)
             strange = strange or _first_strange(array, first_row)
         elif found != "empty":
             break  # all chunks are of one type
@@ -70,38 +73,15 @@ def fit_target(
         raise _unusable(name, problem, "correct the value, or choose another target.", weights)
     if not texts:
         return plain_target(name)
-    chosen = good[0]
-    both = [reading for reading in good if reading.decimal is not None]
-    if len(both) > 1 and chosen.decimal is not None and usual is not None:
-        wanted = usual()
-        chosen = next((reading for reading in both if reading.decimal == wanted), chosen)
-    return plain_target(name, decimal=chosen.decimal or "", unit=chosen.unit)
+    wanted = usual() if len(good) > 1 and usual is not None else None
+    chosen = next((reading for reading in good if reading.decimal == wanted == ","), good[0])
+    note = evidence.note(name) if evidence.is_open and wanted is None else ""
+    return plain_target(name, decimal=chosen.decimal or "", unit=chosen.unit, note=note)
 
 
-def decimal_of_columns(columns: Iterable[pa.Array]) -> str | None:
-    """What stands before the decimals of most columns of text that are numbers in one way of writing only, or None.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> decimal_of_columns([pa.array(["3,5478", "1,2"]), pa.array(["1,234", "2,345"]), pa.array(["blue", "red"])])
-        ','
-    """
-    votes = dict.fromkeys(DECIMALS, 0)
-    for array in map(plain, columns):
-        if family(array.type) == "text":
-            readings, chunk = [NumberReading(decimal) for decimal in DECIMALS], DistinctTexts(array)
-            for reading in readings:
-                reading.add(chunk, 0)
-            held = [reading.decimal for reading in readings if reading.holds and reading.words.unknown == 0]
-            if len(held) == 1 and held[0] is not None:
-                votes[held[0]] += 1
-    most = max(votes, key=lambda decimal: votes[decimal])
-    return most if list(votes.values()).count(votes[most]) == 1 else None
-
-
-def plain_target(name: str | None, *, decimal: str = "", unit: str = "") -> NumberColumn:
-    """A target of numbers, perhaps written in text with this decimal sign and unit."""
-    return NumberColumn(name or "y", "number", "number", False, "the target", 0.0, (), decimal=decimal, unit=unit)
+def plain_target(name: str | None, *, decimal: str = "", unit: str = "", note: str = "") -> NumberColumn:
+    """A target of numbers, perhaps written in text with this decimal sign and unit, and what the user should know."""
+    return NumberColumn(name or "y", "number", "number", False, note, 0.0, (), decimal=decimal, unit=unit)
 
 
 def _first_strange(texts: pa.Array, first_row: int) -> tuple[int, str] | None:

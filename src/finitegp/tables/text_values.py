@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..data.naming import shortened
 from ..lite.tables import MISSING_WORDS, NOT_A_MOMENT
 from .dates import read_moments
 from .sketches import CategoryCounter, MomentSketch, NumberSketch
@@ -34,6 +35,8 @@ _WRITTEN = (
     rf"^(?P<sign>[+−-]?) *(?P<currency>{_CURRENCY})? *(?P<inner>[+−-]?)(?P<body>[0-9][0-9.,'’ ]*|[.,][0-9]+)"
     rf"(?P<exponent>[eE][+-]?[0-9]+)? *(?P<unit>{_UNIT}|[$€£¥₹])?$"
 )
+# The same for numbers with nothing beside them: to compile the other takes as long as to read thousands of these.
+_ALONE = r"^(?P<sign>-?)(?P<currency>)(?P<inner>)(?P<body>[0-9.,]+)(?P<exponent>)(?P<unit>)$"
 # A group that begins with 0 is no thousand: 0,123 has a decimal comma.
 _BODIES = {
     ".": r"^([0-9]+([.][0-9]*)?|[.][0-9]+|[1-9][0-9]{0,2}([,'’ ][0-9]{3})+([.][0-9]*)?)$",
@@ -94,7 +97,8 @@ def read_numbers(texts: pa.Array, decimal: str = ".") -> WrittenNumbers:
     """
     trimmed = pc.utf8_trim_whitespace(pc.cast(texts, pa.large_string()))
     plain = pc.replace_substring_regex(trimmed, r"[\x{00a0}\x{202f}\x{2009}]", " ")
-    parts = pc.extract_regex(plain, _WRITTEN)
+    alone = pc.all(pc.match_substring_regex(plain, r"^-?[0-9.,]*$")).as_py()
+    parts = pc.extract_regex(plain, _ALONE if alone else _WRITTEN)
     body = pc.utf8_trim_whitespace(pc.struct_field(parts, "body"))
     fits = pc.fill_null(pc.match_substring_regex(body, _BODIES[decimal]), False)
     # "1,5" under a decimal point has no thousands; neither has a number with two signs.
@@ -129,6 +133,25 @@ def is_blank(texts: pa.Array) -> npt.NDArray[np.bool_]:
     blank = pc.equal(pc.utf8_trim_whitespace(texts), "")
     result: npt.NDArray[np.bool_] = pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
     return result
+
+
+def leading_zero(texts: pa.Array) -> str:
+    """The first of some texts that is digits and begins with a zero that a number would not have; "" if none is.
+
+    Example:
+        >>> leading_zero(pa.array(["0", "0.5", "01067", None]))
+        '01067'
+    """
+    found = texts.filter(pc.fill_null(pc.match_substring_regex(texts, "^0[0-9]+$"), False))
+    return str(found[0].as_py()) if len(found) else ""
+
+
+def note_on_zero(name: str, text: str) -> str:
+    """For the user, about a column of numbers that has such a text."""
+    return (
+        f"Column {name!r} holds {shortened(text)}, which is read as the number {int(text)}: if these are codes, say so "
+        f"with categorical=[{name!r}] (--categorical)."
+    )
 
 
 def strange_texts(texts: pa.Array, unread: npt.NDArray[np.bool_], words: Collection[str] = ()) -> npt.NDArray[np.int64]:
@@ -237,10 +260,10 @@ class NumberReading:
         """Whether nothing that may follow can make this a column of numbers."""
         return self.words.is_hopeless or len(self.units) > 1
 
-    def add(self, chunk: DistinctTexts, first_row: int) -> None:
-        """One chunk."""
+    def add(self, chunk: DistinctTexts, first_row: int) -> npt.NDArray[np.float64]:
+        """One chunk: the numbers of its different texts, or none if the column is none of numbers."""
         if self.is_hopeless:
-            return
+            return np.empty(0)
         if self.decimal is None:
             values = parse_numbers(chunk.texts)
         else:
@@ -248,6 +271,7 @@ class NumberReading:
             self.units |= {*units.filter(pa.array(~np.isnan(values))).unique().to_pylist()} - {""}
         self.sketch.add(np.append(values, np.nan)[chunk.indices], first_row)
         chunk.count(chunk.filled & np.isnan(values), self.words)
+        return values
 
     @property
     def unit(self) -> str:

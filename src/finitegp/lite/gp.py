@@ -75,7 +75,7 @@ class GP:
 
     @property
     def unseen_scale(self) -> float:
-        """What the variance of a row that landmarks do not see adds to the row's noise scale in the sums, per unit."""
+        """The growth of a row's noise scale in the sums with the variance that landmarks do not see of it, per unit."""
         return float(self.header.get("unseen_scale", 0.0))
 
     @cached_property

@@ -14,7 +14,7 @@ from .text_values import DECIMALS, DistinctTexts, NumberReading
 
 
 class DecimalEvidence:
-    """What one column of text shows of the sign before decimals.
+    """Evidence of the decimal sign in one column of text.
 
     Attributes:
         readings: The column read with each sign.
@@ -73,7 +73,7 @@ class DecimalEvidence:
 
 
 def evidence_of(array: pa.Array) -> DecimalEvidence:
-    """What a column of any type shows: nothing, if it is not text."""
+    """The evidence of a column of any type: none, if it is not text."""
     evidence, array = DecimalEvidence(), plain(array)
     if family(array.type) == "text":
         evidence.add(DistinctTexts(array))
@@ -81,7 +81,7 @@ def evidence_of(array: pa.Array) -> DecimalEvidence:
 
 
 def decimal_of_columns(columns: Iterable[pa.Array]) -> str | None:
-    """What stands before the decimals of most columns of text that are numbers in one way of writing only, or None.
+    """The decimal sign of most columns of text that are numbers in one way of writing only, or None.
 
     Example:
         >>> decimal_of_columns([pa.array(["3,5478", "1,2"]), pa.array(["1,234", "2,345"]), pa.array(["blue", "red"])])
@@ -140,7 +140,7 @@ def settle_decimals(files: Sequence[CsvFile]) -> tuple[str | None, list[str]]:
 
 
 def _whole_evidence(name: str, files: Sequence[CsvFile]) -> DecimalEvidence:
-    """What a column shows in all of its rows, which are read until it shows something."""
+    """The evidence of all rows of a column, which are read until there is some."""
     evidence = DecimalEvidence()
     for file in files:
         for texts in file.texts(name) if name in file.types else ():

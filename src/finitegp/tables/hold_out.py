@@ -55,7 +55,7 @@ class Judging:
     folds: int = 0
 
     def __post_init__(self) -> None:
-        """What cannot be meant is refused here, not after the fit."""
+        """Combinations that exclude each other are refused here, not after the fit."""
         if not 0.0 <= self.test_fraction < 1.0:
             raise ValueError(f"test_fraction must be at least 0 and less than 1, but is {self.test_fraction}.")
         if not isinstance(self.folds, Integral) or self.folds < 0 or self.folds == 1:

@@ -312,7 +312,7 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
 
     @property
     def decimal_sign(self) -> str:
-        """What stands before the decimals of the target where it is written in text."""
+        """The decimal sign of the target where it is written in text."""
         return self._target_column.decimal or self.decimal or "."
 
     def _scaled(self, values: Array) -> Array:

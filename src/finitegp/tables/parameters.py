@@ -297,7 +297,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
 
 
 def usual_decimal(table: TableRows | TableReader) -> str | None:
-    """What stands before decimals in most columns of a table that show it, by its first rows."""
+    """The decimal sign of most columns of a table that show one, by its first rows."""
     first = next(iter(table.rows(0, min(table.num_rows, _LOOKED_AT))), None)
     return None if first is None else decimal_of_columns(first.columns)
 

@@ -314,7 +314,7 @@ class TablePredictions(TableParameters):
 
 
 def _named_distances(names: Sequence[str], distances: Array) -> list[str]:
-    """What is outside in each row, the farthest first."""
+    """The names of columns that are outside in each row, the farthest first, with their distances."""
     found = [""] * len(distances)
     for row in np.flatnonzero(distances.any(axis=1)):
         order = [place for place in np.argsort(-distances[row], kind="stable") if distances[row, place] > 0.0]

@@ -136,7 +136,7 @@ def page(lines: list[dict[str, Any]], effort: str) -> list[str]:
         )
     text += [
         "",
-        "Coverages are shares of all test rows. A table refutes 90 % if so few or so many rows inside are less "
+        "Coverages are shares of all test rows. A table refutes 90 % if its number of rows inside is less "
         "probable than 0.001 (binomial, two-sided).",
         "",
         "Three things were changed because of what these tables showed ([log](log.md)): a fit of one of them ended "

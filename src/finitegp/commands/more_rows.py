@@ -76,8 +76,9 @@ forget = _changing(
     "forgotten",
     """Take rows out of a model: the exact posterior as if it had never seen them, at the cost of these rows alone.
 
-    They must be rows that the model has seen, which cannot be checked. Features, noise, scaling and, after the fit of
-    a small table, the landmarks were learned with them and stay: to remove every trace, fit anew.
+    They must be rows that the model has seen; others are refused where no rows could have the sums that would remain.
+    Features, noise, scaling and, after the fit of a small table, the landmarks were learned with them and stay: to
+    remove every trace, fit anew.
     """,
 )
 

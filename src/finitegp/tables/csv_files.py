@@ -52,7 +52,7 @@ _NULL_VALUES = sorted(
     | set(csv.ConvertOptions().null_values)
 )
 _ROW = re.compile(r"Row #(\d+): ")
-# Rows that are looked at as text, some at a time, before it is settled what their types are; up to so many characters.
+# Before types are settled, rows are read as text: this many at a time, up to this many characters in all.
 _LOOKED_AT_ONCE, _LOOKED_AT = 1000, 1 << 20
 _HEADER_ROWS = 2  # Arrow counts rows from one and counts the header.
 # Measured by benchmarks/reading.py: Arrow reads so far ahead, what it takes of that and of the block that it decodes,

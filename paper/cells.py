@@ -96,7 +96,8 @@ def make_grid(
 ) -> list[Cell]:
     """All combinations, without repetition.
 
-    ``learning_rates`` replaces each method's own grid; ``settings`` are set in every cell.
+    ``learning_rates`` replaces each method's own grid; ``settings`` are set in every cell. With a protocol among them
+    there is no optimizer: the protocol has its own, and the cell is that of ``reproduce``.
 
     Example:
         >>> len(make_grid(methods=["scgd", "bsgd"], datasets=["bike"], batch_sizes=[32, 64], learning_rates=[1.0]))
@@ -115,6 +116,8 @@ def make_grid(
                     for batch_size in batch_sizes:
                         for chosen in _configurations(method, learning_rates, optimizer):
                             chosen = chosen | dict(settings or {})
+                            if "protocol" in chosen:
+                                del chosen["optimizer"]
                             cell = Cell(dataset, split, method, kernel, batch_size, epochs, seed, chosen)
                             found[cell.key] = cell
     return list(found.values())

@@ -57,3 +57,9 @@ def test_make_grid_counts():
     assert len(make_grid(methods=["mlp", "scgd"], batch_sizes=[32, 64], learning_rates=[1.0], **common)) == 2 * 3 * 3
     (cell,) = make_grid(methods=["scgd"], datasets=["bike"], learning_rates=[1.0], settings={"block": 5}, epochs=7)
     assert (cell.epochs, dict(cell.settings)) == (7, {"optimizer": "adadelta", "learning_rate": 1.0, "block": 5})
+
+
+def test_a_grid_by_the_protocol_has_the_cells_of_the_reproduction():
+    common = {"methods": ["scgd"], "datasets": ["pol"], "kernels": ["gaussian"], "batch_sizes": [16]}
+    (cell,) = make_grid(learning_rates=[0.3], settings={"protocol": "paper"}, **common)
+    assert cell in {found for part in PARTS for found in part.search()}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from finitegp.processes import beside, in_parallel, in_threads, in_turn, one_blas_thread
+from finitegp.processes import beside, in_parallel, in_threads, in_turn, one_thread
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -56,19 +56,44 @@ def blas_threads():
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
-def test_one_thread_of_blas_inside_and_as_many_as_before_outside():
+def test_one_thread_inside_and_as_many_as_before_outside():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with threadpool_limits(2, user_api="blas"):
+            before = blas_threads()
+            with one_thread() as had:
+                assert (had, torch.get_num_threads()) == (3, 1)
+                with one_thread() as again:
+                    assert again == 1
+                    assert in_threads(lambda number: number, [(1,), (2,)]) == [1, 2]
+                assert set(blas_threads()) == {1}
+            assert (blas_threads(), torch.get_num_threads()) == (before, 3)
+            with pytest.raises(ZeroDivisionError), one_thread():
+                1 / 0  # noqa: B018
+            assert (blas_threads(), torch.get_num_threads()) == (before, 3)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_who_comes_while_another_has_one_thread_of_blas_leaves_it_alone():
+    """Whoever leaves first, the program ends with as many threads as before."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def other():
+        with one_thread():
+            assert torch.get_num_threads() == 1
+            entered.set()
+            leave.wait(timeout=20.0)
+
     with threadpool_limits(2, user_api="blas"):
-        before = blas_threads()
-        with one_blas_thread() as mine:
-            assert mine
-            assert set(blas_threads()) == {1}
-            with one_blas_thread() as again:  # as by another thread that predicts meanwhile
-                assert not again
-                assert in_threads(lambda number: number, [(1,), (2,)]) == [1, 2]
-            assert set(blas_threads()) == {1}
+        before, thread = blas_threads(), threading.Thread(target=other)
+        with one_thread():
+            thread.start()
+            assert entered.wait(timeout=20.0)
         assert blas_threads() == before
-        with pytest.raises(ZeroDivisionError), one_blas_thread():
-            1 / 0  # noqa: B018
+        leave.set()
+        thread.join()
         assert blas_threads() == before
 
 

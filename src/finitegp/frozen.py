@@ -30,7 +30,7 @@ from .linalg import BlockedTriangle
 from .noise import ConstantNoise, InputNoise, MeanVariance, NoiseModel, SmoothFloor
 from .posterior import WeightPosterior
 from .predictive import Prediction
-from .processes import one_blas_thread
+from .processes import one_thread
 
 Array = npt.NDArray[np.float64]
 #: Columns first: ``(inputs, rows)`` to ``(outputs, rows)``. The argument is left as it is.
@@ -321,7 +321,7 @@ class FrozenGP:
 def pieces(inputs: Tensor) -> Iterator[tuple[slice, Array]]:
     """Consecutive rows, with their columns first, in float64; what is done with them has one thread."""
     values = inputs.numpy()
-    with one_blas_thread():
+    with one_thread():
         for start in range(0, len(values), PIECE_ROWS):
             rows = slice(start, start + PIECE_ROWS)
             yield rows, np.ascontiguousarray(values[rows].T, dtype=np.float64)

@@ -215,10 +215,20 @@ def _failure_message(matrix: Tensor, jitters: list[float], noise_variance: float
 
 def symmetric_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (ascending) and eigenvectors (columns) of a symmetric matrix; only its lower triangle is read."""
+    eigenvalues, eigenvectors = torch.linalg.eigh(_decomposable(matrix))
+    return eigenvalues, eigenvectors
+
+
+def symmetric_eigenvalues(matrix: Tensor) -> Tensor:
+    """Those of :func:`symmetric_eigen`, at a fraction of the cost."""
+    eigenvalues: Tensor = torch.linalg.eigvalsh(_decomposable(matrix))
+    return eigenvalues
+
+
+def _decomposable(matrix: Tensor) -> Tensor:
     if not bool(torch.isfinite(matrix.sum())):
         raise NumericalError("The matrix to decompose holds NaN or infinity.")
-    eigenvalues, eigenvectors = torch.linalg.eigh(matrix)
-    return eigenvalues, eigenvectors
+    return matrix
 
 
 def from_eigen(eigenvalues: Tensor, eigenvectors: Tensor) -> Tensor:

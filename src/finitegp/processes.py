@@ -7,12 +7,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import TypeVar
 
 import torch
-from threadpoolctl import ThreadpoolController, threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 _Result = TypeVar("_Result")
 _Job = TypeVar("_Job")
@@ -107,17 +107,22 @@ def beside(function: Callable[[], _Result], *, allowed: bool) -> Iterator[Callab
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread of torch and one of BLAS inside, whose threads wait by spinning; also decorates functions."""
-    import scipy.linalg.blas  # noqa: F401 - has a BLAS of its own, which is limited only once it is loaded
+def one_thread() -> Iterator[int]:
+    """One thread of torch and one of BLAS inside, which wait for each other by spinning; also decorates functions.
 
-    threads = torch.get_num_threads()
+    On few rows they wait longer than they work, the more so beside another program. Torch has a setting for each
+    thread of Python, BLAS one for all of the program: whoever comes while another has changed that leaves it alone.
+    What is yielded is how many threads torch had.
+    """
+    before, mine = torch.get_num_threads(), _CHANGING.acquire(blocking=False)
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(1, user_api="blas"):
-            yield
+        with _blas().limit(limits=1, user_api="blas") if mine else nullcontext():
+            yield before
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
+        if mine:
+            _CHANGING.release()
 
 
 def _with_one_thread(function: Callable[..., _Result], *job: object) -> _Result:
@@ -130,33 +135,12 @@ def in_threads(function: Callable[..., _Result], jobs: Sequence[tuple[object, ..
 
     So the results do not depend on how many there are.
     """
-    with one_blas_thread() as mine:
-        before = torch.get_num_threads()
+    with one_thread() as before:
         threads = min(before, len(jobs))
-        if threads < 2 or not mine:
+        if threads < 2:
             return [function(*job) for job in jobs]
-        torch.set_num_threads(1)
-        try:
-            with ThreadPoolExecutor(threads) as pool:
-                return list(pool.map(lambda job: function(*job), jobs))
-        finally:
-            torch.set_num_threads(before)
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[bool]:
-    """One thread for NumPy's products inside: on small ones, its threads wait for each other longer than they work.
-
-    The setting is that of all of the program. Whoever comes while another has changed it leaves it alone: False.
-    """
-    if not _CHANGING.acquire(blocking=False):
-        yield False
-        return
-    try:
-        with _blas().limit(limits=1, user_api="blas"):
-            yield True
-    finally:
-        _CHANGING.release()
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(lambda job: function(*job), jobs))
 
 
 _CHANGING = threading.Lock()

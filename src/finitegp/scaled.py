@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from .lite.hashing import row_hashes
 from .lite.repeated import RepeatedRows, SeenValues, change_rows, merge_repeated
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage
-from .processes import in_threads, one_blas_thread
+from .processes import in_threads, one_thread
 from .trees import BoostedTrees
 
 Array = npt.NDArray[np.float64]
@@ -34,6 +35,7 @@ Array = npt.NDArray[np.float64]
 _FARTHEST = 1e8  # in standard deviations
 # Rows that a thread predicts at once.
 _SHARE_ROWS = 1024
+_FEW_ROWS = 4096
 #: Where intervals come from; see :meth:`ScaledGP.interval`.
 INTERVAL_METHODS = ("predictive", "gaussian", "conformal")
 
@@ -253,6 +255,17 @@ class ScaledGP:
             raise ValueError(f"seed must not be negative, but is {seed}.")
         random = np.random.default_rng(seed)
         scaled = self._scaled_inputs(inputs)
+        with _few_threads(len(scaled)):
+            draws = self._draw(scaled, num_samples, random)
+        draws = draws * float(self.target_scaler.scale) + float(self.target_scaler.mean)
+        if self.repeated is not None:
+            seen = self.repeated.look_up(np.asarray(inputs, dtype=np.float64))
+            same = random.random(draws.shape) < (seen.chances if new is None else np.where(new, 0.0, seen.chances))
+            draws = np.where(same, seen.values + self.repeated.tolerance * random.normal(size=draws.shape), draws)
+        return torch.from_numpy(draws)
+
+    def _draw(self, scaled: Array, num_samples: int, random: np.random.Generator) -> Array:
+        """``(num_samples, rows)`` draws of standardised targets."""
         plain = [component.fitted.predict(scaled) for component in self.components]
         predicted = self._with_trees(scaled, plain)
         together = self._combine(scaled, predicted)
@@ -274,12 +287,7 @@ class ScaledGP:
                 if tail is not None:  # each row by itself
                     kinds[random.random(len(scaled)) < tail.share] = len(weights) + tailed.index(index)
                 draws[row] = mixture.draw(values, kinds)
-        draws = draws * float(self.target_scaler.scale) + float(self.target_scaler.mean)
-        if self.repeated is not None:
-            seen = self.repeated.look_up(np.asarray(inputs, dtype=np.float64))
-            same = random.random(draws.shape) < (seen.chances if new is None else np.where(new, 0.0, seen.chances))
-            draws = np.where(same, seen.values + self.repeated.tolerance * random.normal(size=draws.shape), draws)
-        return torch.from_numpy(draws)
+        return draws
 
     def leave_one_out(self, inputs: ArrayLike, targets: ArrayLike) -> Prediction:
         """For each training row, the prediction of the fit without it (:meth:`forget`), in closed form.
@@ -290,7 +298,8 @@ class ScaledGP:
         data = ArraySource(scaled, observed, self._trust(inputs, targets), chunk_size=self.fitted.chunk_size)
         predicted, factors = [], []
         for component in self.components:
-            inside, (left_out, noises) = component.fitted.predict(scaled), component.fitted.leave_out(data)
+            with _few_threads(len(scaled)):
+                inside, (left_out, noises) = component.fitted.predict(scaled), component.fitted.leave_out(data)
             factors.append(component.variance_factors_without(torch.from_numpy(observed), inside, left_out, noises))
             # A row's weight is how far it was trusted; a new observation there has the noise of any other.
             predicted.append(replace(left_out, noise_variance=inside.noise_variance))
@@ -323,7 +332,8 @@ class ScaledGP:
                 return replace(self, repeated=repeated)
             inputs, targets = (each[chosen] for each in given[:2])
         data = self._scaled_source(inputs, targets, counts, seen=forget)
-        changed = [each.fitted.forget(data) if forget else each.fitted.update(data) for each in self.components]
+        with _few_threads(data.num_data or 0):
+            changed = [each.fitted.forget(data) if forget else each.fitted.update(data) for each in self.components]
         return replace(self.with_fitted(changed), repeated=repeated)
 
     def merge(self, other: ScaledGP) -> ScaledGP:
@@ -356,7 +366,7 @@ class ScaledGP:
             raise DataError("inputs and targets must be given together, or neither.")
         rows = None if inputs is None or targets is None else (inputs, targets)
         data = None if rows is None else self._scaled_source(*rows, counts, seen=True)
-        with one_blas_thread():
+        with one_thread():
             parts = [
                 math.log(component.weight)
                 + component.log_evidence(None if data is None else component.fitted.model.likelihood(data))
@@ -455,6 +465,11 @@ def _gaussian(prediction: Prediction) -> StudentMixture:
     return StudentMixture(
         np.ones(1), prediction.mean.cpu().numpy()[None], prediction.std.cpu().numpy()[None], math.inf * one
     )
+
+
+def _few_threads(rows: int) -> AbstractContextManager[object]:
+    """One thread for few rows, on which threads wait for each other longer than they work."""
+    return one_thread() if rows <= _FEW_ROWS else nullcontext()
 
 
 def _shares(scaled: Array, checked: Rows) -> Iterator[tuple[Array, Rows]]:

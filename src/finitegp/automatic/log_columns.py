@@ -6,7 +6,7 @@ import numpy as np
 
 from ..data.scaling import LogScales, Standardizer, winsorized_standardizer
 from ..kernel_gp import KernelGP, KernelRows
-from ..processes import one_blas_thread
+from ..processes import one_thread
 from .kernels import FORMS, LINEAR
 from .table import Array
 
@@ -51,7 +51,7 @@ def choose_log_columns(inputs: Array, targets: Array, *, seed: int = 0) -> LogSc
     scaled = winsorized_standardizer(targets[:, None]).transform(targets[some, None])[:, 0]
     scaled = np.clip(scaled, -_FARTHEST_TARGET, _FARTHEST_TARGET)  # a wild target is no reason
     few = inputs[some]
-    with one_blas_thread():
+    with one_thread():
         plain = _Looked(few, scaled)
         tried = {_Looked(found.added_to(few), scaled).loss: found}
         heavy = len(found.columns)

@@ -26,6 +26,7 @@ from ..lite.container import Header, inside
 from ..lite.program import LiteError
 from ..lite.repeated import REPEATED_ARRAYS, RepeatedRows, read_repeated
 from ..noise import NoiseModel
+from ..processes import one_thread
 from ..scaled import ScaledGP
 from ..trees import BoostedTrees
 from .container import read_container, write_container
@@ -87,6 +88,7 @@ def load_fit(
     return decode_fits(path, header, tensors, feature_map=feature_map, noise_model=noise_model)[0]
 
 
+@one_thread()  # what is computed is small: threads would wait for each other longer than they work
 def encode_fits(fits: Sequence[ScaledGP]) -> tuple[Header, Tensors]:
     """Header entries and tensors of several fits, and the versions of what made them."""
     headers: list[Header] = []
@@ -104,6 +106,7 @@ def encode_fits(fits: Sequence[ScaledGP]) -> tuple[Header, Tensors]:
     return {"versions": versions, "fits": headers}, tensors
 
 
+@one_thread()
 def decode_fits(
     path: str | os.PathLike[str],
     header: Header,

@@ -15,10 +15,11 @@ import numpy.typing as npt
 from ..component import Component
 from ..data.scaling import Standardizer
 from ..errors import NumericalError
-from ..linalg import symmetric_eigen
+from ..linalg import symmetric_eigenvalues
 from ..metrics import Scores, score
 from ..model import FittedGP
 from ..predictive import Prediction, StudentMixture
+from ..processes import one_thread
 from ..scaled import ScaledGP
 
 if TYPE_CHECKING:
@@ -218,12 +219,13 @@ class ModelFacts:
 
 
 def measure_model(model: ReportedModel) -> ModelFacts | None:
-    """One eigendecomposition of the Gram matrix; None if there is no posterior to look at."""
+    """From the eigenvalues of the Gram matrix; None if there is no posterior to look at."""
     if model.gp is None:
         return None
     posterior = model.gp.fitted.posterior
     statistics, noise = posterior.statistics, posterior.noise_variance
-    eigenvalues = symmetric_eigen(statistics.gram)[0].clamp_min(0.0)
+    with one_thread():
+        eigenvalues = symmetric_eigenvalues(statistics.gram).clamp_min(0.0)
     diagonal = statistics.gram.diagonal()
     value = None
     if model.log_derivative is not None:

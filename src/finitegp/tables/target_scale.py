@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from ..errors import DataError
 from ..lite.target_scale import SCALES, Scale
@@ -145,15 +146,18 @@ def _left_out_density(inputs: Array, targets: Array, folds: npt.NDArray[np.int64
     values = (values - values.mean()) / unit
     standard = StandardScaler().fit_transform(inputs)
     by_trees, by_ridge = np.empty_like(values), np.empty_like(values)
-    for fold in range(_FOLDS):
-        out = folds == fold
-        by_trees[out] = values[~out].mean()  # what trees come to that have too few rows for two leaves
-        if (~out).sum() >= 2 * _LEAF:
-            trees = HistGradientBoostingRegressor(
-                max_iter=60, max_leaf_nodes=15, min_samples_leaf=_LEAF, random_state=0
-            )
-            by_trees[out] = trees.set_params(early_stopping=False).fit(inputs[~out], values[~out]).predict(inputs[out])
-        by_ridge[out] = BayesianRidge().fit(standard[~out], values[~out]).predict(standard[out])
+    with threadpool_limits(1):  # on so few rows threads wait for each other longer than they work
+        for fold in range(_FOLDS):
+            out = folds == fold
+            by_trees[out] = values[~out].mean()  # what trees come to that have too few rows for two leaves
+            if (~out).sum() >= 2 * _LEAF:
+                trees = HistGradientBoostingRegressor(
+                    max_iter=60, max_leaf_nodes=15, min_samples_leaf=_LEAF, random_state=0
+                )
+                by_trees[out] = (
+                    trees.set_params(early_stopping=False).fit(inputs[~out], values[~out]).predict(inputs[out])
+                )
+            by_ridge[out] = BayesianRidge().fit(standard[~out], values[~out]).predict(standard[out])
     found = [np.full(len(values), -np.inf)]
     for predicted in (by_trees, by_ridge, 0.5 * (by_trees + by_ridge)):
         errors = values - predicted

@@ -35,8 +35,9 @@ def fit_trees(
     """
     with threadpool_limits(1 if one_thread else None, user_api="openmp"):
         model = _boost(training, trees, seed)
-    stages = enumerate(model.staged_predict(held_out.inputs), 1)
-    best, expected = min(stages, key=lambda stage: held_out.mean((stage[1] - held_out.targets) ** 2))
+    with threadpool_limits(1, user_api="openmp"):  # a tree at a time, threads wait for each other longer than they work
+        stages = enumerate(model.staged_predict(held_out.inputs), 1)
+        best, expected = min(stages, key=lambda stage: held_out.mean((stage[1] - held_out.targets) ** 2))
     return _complete(model, best, held_out.inputs, expected)
 
 
@@ -74,7 +75,7 @@ def cross_fit_trees(rows: Table, folds: npt.NDArray[np.intp], trees: int, *, see
             stages[:, out] = list(model.staged_predict(rows.inputs[out]))
         best = int(np.argmin(np.square(stages - rows.targets) @ rows.shares()))
         model = _boost(rows, best + 1, seed)
-    whole = _complete(model, best + 1, rows.inputs, model.predict(rows.inputs))
+        whole = _complete(model, best + 1, rows.inputs, model.predict(rows.inputs))
     return None if whole is None else CrossFittedTrees(whole, stages[best])
 
 

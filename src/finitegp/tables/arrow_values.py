@@ -35,7 +35,7 @@ TableLike = _Chunk | Iterable[_Chunk]
 
 
 def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
-    """The rows of anything that is a table, as Arrow record batches.
+    """The rows of anything that is a table, as Arrow record batches, without views and extension types.
 
     Args:
         data: A pandas data frame, an Arrow table or record batch, anything with the Arrow stream protocol, a mapping
@@ -46,6 +46,11 @@ def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
         >>> [batch.schema.names for batch in record_batches(np.zeros((3, 2)))]
         [['x0', 'x1']]
     """
+    for batch in _batches(data):
+        yield pa.RecordBatch.from_arrays([without_views(column) for column in batch.columns], batch.schema.names)
+
+
+def _batches(data: TableLike) -> Iterator[pa.RecordBatch]:
     if isinstance(data, pa.RecordBatch):
         check_unique(data.schema.names, "The table")
         yield data
@@ -72,11 +77,11 @@ def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
         arrays = [_array_of(column, name) for column, name in zip(data.T, names, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=names)
     elif hasattr(data, "detach"):
-        yield from record_batches(data.detach().cpu().numpy())
+        yield from _batches(data.detach().cpu().numpy())
     elif hasattr(data, "__arrow_c_stream__"):
-        yield from record_batches(pa.table(data))
+        yield from _batches(pa.table(data))
     elif hasattr(data, "to_arrow"):  # polars before it had a stream
-        yield from record_batches(data.to_arrow())
+        yield from _batches(data.to_arrow())
     elif isinstance(data, str | os.PathLike):
         raise DataError(f"The table is the name of a file: open it with TableReader({str(data)!r}) first.")
     elif isinstance(data, Iterable):
@@ -85,7 +90,7 @@ def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
                 raise DataError(
                     f"A table must come in chunks such as Arrow record batches, but one is a {_name(chunk)}."
                 )
-            yield from record_batches(chunk)
+            yield from _batches(chunk)
     else:
         raise DataError(f"A table must be a data frame, an Arrow table or chunks of these, but is a {_name(data)}.")
 
@@ -133,14 +138,18 @@ def plain(array: pa.Array) -> pa.Array:
     return pc.cast(array, pa.large_string()) if is_text(array.type) else array
 
 
-def without_views(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column without views, of which Arrow can take no rows, and without extension types."""
-    kind = array.type
-    if "view" in str(kind) or isinstance(kind, pa.BaseExtensionType):
-        wanted = _without_views(kind)
-        chunks = [plain(chunk) for chunk in array.chunks]
-        return pa.chunked_array([chunk if chunk.type == wanted else pc.cast(chunk, wanted) for chunk in chunks], wanted)
-    return array
+def without_views(array: pa.Array) -> pa.Array:
+    """Values without views, of which Arrow can take no rows, and without extension types."""
+    wanted = type_without_views(array.type)
+    if wanted == array.type:
+        return array
+    array = plain(array)
+    return array if array.type == wanted else pc.cast(array, wanted)
+
+
+def type_without_views(kind: pa.DataType) -> pa.DataType:
+    """The type of what :func:`without_views` makes of values."""
+    return _without_views(kind) if "view" in str(kind) or isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:

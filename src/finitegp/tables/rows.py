@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..data.naming import LineLocator, Locator, locator_of, row_label
 from ..errors import DataError
-from .arrow_values import TableLike, check_columns, record_batches, without_views
+from .arrow_values import TableLike, check_columns, record_batches
 from .reader import TableReader
 
 _CHUNK_ROWS = 65_536
@@ -56,7 +56,6 @@ class TableRows:
             table = pa.Table.from_batches(batches)
         except pa.ArrowException as error:
             raise DataError(f"The chunks of the table do not fit together: {error}.") from None
-        table = pa.table([without_views(column) for column in table.columns], names=table.column_names)
         return cls(table, np.arange(table.num_rows), locator_of(data))
 
     @property

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
-from ..data.naming import check_unique, listed, unknown_column
+from ..data.naming import check_unique, listed, shortened, unknown_column
 from ..errors import DataError
 from ..lite.tables import NOT_A_MOMENT
 
@@ -47,6 +47,8 @@ def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
         [['x0', 'x1']]
     """
     for batch in _batches(data):
+        if not batch.num_columns:
+            raise DataError("The table has no columns.")
         yield pa.RecordBatch.from_arrays([without_views(column) for column in batch.columns], batch.schema.names)
 
 
@@ -65,11 +67,14 @@ def _batches(data: TableLike) -> Iterator[pa.RecordBatch]:
             "place of df.iloc[0]."
         )
     elif isinstance(data, Mapping):
+        names = [str(name) for name in data]
+        check_unique(names, "The mapping")
+        columns = [_column_of(values, name) for values, name in zip(data.values(), names, strict=True)]
         try:
-            table = pa.table(dict(data))
+            table = pa.table(columns, names=names)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"The mapping is not a table of columns of equal length: {error}.") from None
-        yield from table.to_batches()
+        yield from table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
     elif isinstance(data, np.ndarray):
         if data.ndim != 2:
             raise DataError(f"A NumPy table must be (rows, columns), but has shape {data.shape}.")
@@ -84,11 +89,14 @@ def _batches(data: TableLike) -> Iterator[pa.RecordBatch]:
         yield from _batches(data.to_arrow())
     elif isinstance(data, str | os.PathLike):
         raise DataError(f"The table is the name of a file: open it with TableReader({str(data)!r}) first.")
+    elif hasattr(data, "toarray"):
+        raise DataError(f"A table must be dense, but is a {_name(data)}: pass X.toarray().")
     elif isinstance(data, Iterable):
         for chunk in data:
             if isinstance(chunk, str | bytes | int | float | list | tuple):
                 raise DataError(
-                    f"A table must come in chunks such as Arrow record batches, but one is a {_name(chunk)}."
+                    f"A table must come in chunks such as Arrow record batches, but one is a {_name(chunk)}: make an "
+                    "array or a data frame of lists of rows."
                 )
             yield from _batches(chunk)
     else:
@@ -114,12 +122,29 @@ def _from_pandas(frame: pandas.DataFrame) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
+def _column_of(values: object, name: str) -> pa.Array | pa.ChunkedArray:
+    """One column of a mapping as an Arrow array."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise DataError(f"Column {name!r} must hold one value for each row, but is {shortened(values)}.")
+    if getattr(values, "ndim", 1) != 1:
+        raise DataError(f"Column {name!r} must hold one value for each row, but has shape {np.shape(values)}.")
+    values = values if hasattr(values, "__len__") else list(values)
+    try:
+        return pa.table({name: values}).column(0)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return _array_of(values if hasattr(values, "dtype") else np.fromiter(values, dtype=object), name)
+
+
 def _array_of(values: npt.NDArray[Any] | pandas.Series, name: str) -> pa.Array:
     """One column as an Arrow array; columns of mixed objects become text."""
     try:
         array = pa.array(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        if values.dtype.kind != "O":
+        if hasattr(values, "sparse"):
+            return _array_of(values.sparse.to_dense(), name)
+        if getattr(values.dtype, "kind", "O") != "O":
             raise DataError(f"Column {name!r} has the type {values.dtype}, which cannot be used.") from None
         texts = [None if value is None or value != value else str(value) for value in values]
         array = pa.array(texts, pa.large_string())

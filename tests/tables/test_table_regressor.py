@@ -399,6 +399,20 @@ def test_weights_that_are_no_numbers_are_called_weights(frame):
         model.update(frame.assign(times=["here"] * 80))
 
 
+def test_weights_that_make_no_sense(frame):
+    for weights, message in (
+        ([1.0, 2.0], r"one number for each of 80 rows, but has shape \(2,\)"),
+        ([-1.0] + [1.0] * 79, r"must be finite and not negative, but is -1.0 in row 0"),
+        ([1.0] * 79 + [np.nan], r"must be finite and not negative, but is nan in row 79"),
+        ([0.0] * 80, "zero in every row"),
+        (["a"] * 80, "but is 'a' in row 0"),
+    ):
+        with pytest.raises(ValueError, match=f"sample_weight .*{message}"):
+            linear().fit(frame, target="price", sample_weight=weights)
+    with pytest.raises(ValueError, match="either sample_weight or the column 'size' as weight"):
+        linear(weight="size").fit(frame, target="price", sample_weight=np.ones(80))
+
+
 def test_held_out_rows_are_taken_in_with_their_weights(frame):
     weighted = frame.assign(times=1.0 + np.arange(80) % 3)
     judged = fit_and_judge(linear(weight="times", target_scale="identity"), weighted, "price")
@@ -415,8 +429,15 @@ def test_mistakes(frame):
         linear().fit(frame, target="cut")
     with pytest.raises(ValueError, match="y must have one number for each of 80 rows"):
         linear().fit(frame, [1.0, 2.0])
+    with pytest.raises(DataError, match=r"y must be .*, but is '3 kg' in row 0: pass the table with this column"):
+        linear().fit(frame, ["3 kg"] * 80)
+    for times in (pd.to_timedelta(np.arange(80), unit="h"), pd.date_range("2020", periods=80), np.full(80, 1j)):
+        with pytest.raises(DataError, match=r"y must be one number per row, but holds (timedelta|datetime|complex)"):
+            linear().fit(frame, times)
     with pytest.raises(ValueError, match="target_scale must be"):
         linear(target_scale="cube").fit(frame, target="price")
+    with pytest.raises(ValueError, match=r"drop must be a list of columns, but is 'cut': write \['cut'\]"):
+        linear(drop="cut").fit(frame, target="price")
     for table in (frame, pl.from_pandas(frame)):
         with pytest.raises(DataError, match=r"'cut' holds text or dates .*TableRegressor takes tables"):
             GPRegressor().fit(table, frame["price"])

@@ -129,7 +129,7 @@ def _column_of(values: object, name: str) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise DataError(f"Column {name!r} must hold one value for each row, but is {shortened(values)}.")
     if getattr(values, "ndim", 1) != 1:
-        raise DataError(f"Column {name!r} must hold one value for each row, but has shape {np.shape(values)}.")
+        raise DataError(f"Column {name!r} must hold one value for each row, but has shape {np.asarray(values).shape}.")
     values = values if hasattr(values, "__len__") else list(values)
     try:
         return pa.table({name: values}).column(0)

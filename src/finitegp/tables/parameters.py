@@ -18,6 +18,7 @@ from ..automatic.misleading_rows import atom
 from ..data.naming import Locator, locator_of, row_label, shortened
 from ..errors import DataError, warn_caller
 from ..estimator.parameters import RandomState
+from ..estimator.rows import check_labels
 from ..lite.target_scale import SCALES
 from .arrow_values import TableLike, check_columns
 from .columns import NumberColumn
@@ -173,6 +174,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
             self._target_column = self._number_column(table, target)
             read = _read_by(self._target_column, table)
         elif y is not None:
+            check_labels(X, y)
             name = getattr(y, "name", None)
             self.target_ = name if isinstance(name, str) else None
             self._target_column = plain_target(self.target_)

@@ -159,8 +159,9 @@ def _tables(scale, automatic):
     return model.fit(made, targets)
 
 
-def _named(scale="identity", *, automatic=False):
+def _named(scale="identity", *, automatic=False, zeros=False):
     inputs, targets = rows(60)
+    targets = np.maximum(targets - np.median(targets), 0.0) if zeros else targets
     targets = targets if scale == "identity" else np.exp(targets / 20 - 1)
     named = {"length": inputs[:, 0], "width": inputs[:, 1], "power": targets}
     regressor = GPRegressor(features.FourierFeatures(2, 20), algorithm="exact", epochs=3, random_state=0)
@@ -204,6 +205,7 @@ KINDS = {
     "Gauss-Legendre": lambda: _given(features.GaussLegendreFeatures(2, 8, tolerance=0.3)),
     "several targets": _several,
     "table of numbers": _named,
+    "table of numbers and zeros": lambda: _named(zeros=True),
     "table of numbers, log": lambda: _named("log"),
     "table of numbers, log, automatic": lambda: _named("log", automatic=True),
     "table of numbers, Yeo-Johnson": lambda: _named("yeo-johnson"),

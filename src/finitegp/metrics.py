@@ -113,20 +113,24 @@ def score_rows(
     inside: Mapping[float, npt.NDArray[np.bool_]],
 ) -> Scores:
     """The scores of rows by their predictions, log densities, CRPS and, for each interval, which are inside."""
-    errors, variance = targets - mean, float(targets.var())
-    squares, sizes = np.square(errors), np.abs(errors)
-    rmse = math.sqrt(float(squares.mean()))
+    sizes = np.abs(targets - mean)
+    # By powers of two, which change no digit: squares of very large or small errors are no numbers.
+    (few, power), (spread, spread_power) = _near_one(sizes), _near_one(targets)
+    squares, variance = np.square(few), float(spread.var())
+    root = math.sqrt(float(squares.mean()))
+    ratio = math.ldexp(float(squares.mean()) / variance, 2 * (power - spread_power)) if variance > 0.0 else None
+    standardized = np.divide(sizes, std, out=np.zeros_like(sizes), where=sizes > 0.0)
     return Scores(
         name=name,
-        rmse=rmse,
+        rmse=math.ldexp(root, power),
         mae=float(sizes.mean()),
-        r_squared=1.0 - float(squares.mean()) / variance if variance > 0.0 else None,
+        r_squared=None if ratio is None else 1.0 - ratio,
         nlpd=-float(density.mean()),
         crps=float(crps.mean()),
         coverage={level: float(each.mean()) for level, each in inside.items()},
-        largest_standardized_residual=float((sizes / std).max()),
-        rmse_error=_standard_error(squares) / (2.0 * rmse) if rmse > 0.0 else 0.0,
-        mae_error=_standard_error(sizes),
+        largest_standardized_residual=float(standardized.max()),
+        rmse_error=math.ldexp(_standard_error(squares) / (2.0 * root), power) if root > 0.0 else 0.0,
+        mae_error=math.ldexp(_standard_error(few), power),
         nlpd_error=_standard_error(density),
     )
 
@@ -137,6 +141,12 @@ def _column(values: ArrayLike) -> Tensor:
         return torch.as_tensor(values).detach().double().cpu().contiguous()
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"mean, std and targets must be one number per row each: {error}") from None
+
+
+def _near_one(values: Array) -> tuple[Array, int]:
+    """Values divided by a power of two, so that the largest is near one, and its exponent."""
+    power = int(np.frexp(np.abs(values).max())[1])
+    return np.ldexp(values, -power), power
 
 
 def _standard_error(values: Array) -> float:

@@ -14,6 +14,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from finitegp import TableRegressor
+
 
 def test_frames_and_tensors_give_identical_results(rows, fitted):
     inputs, targets = rows
@@ -75,3 +77,18 @@ def test_conformal_intervals_of_mapie_cover(fitted):
         _, intervals = conformal.predict_interval(test[0])
         inside = (intervals[:, 0, 0] < test[1]) & (test[1] < intervals[:, 1, 0])
         assert 0.84 < inside.mean() < highest
+
+
+@pytest.mark.parametrize("make", [quick, lambda: TableRegressor(regressor=quick())])
+def test_row_labels_in_another_order_are_named(make):
+    inputs, targets = make_rows(40)
+    frame, series = pd.DataFrame(inputs).add_prefix("x"), pd.Series(targets)
+    mixed = series.sample(frac=1.0, random_state=0)
+    with pytest.warns(UserWarning, match="row labels of X in another order, but rows are paired by position"):
+        made = make().fit(frame, mixed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain = make().fit(frame, mixed.to_numpy())  # by position, as before
+        make().fit(frame, series)
+        make().fit(frame.iloc[:20], series.iloc[20:])  # others altogether
+    np.testing.assert_array_equal(made.predict(frame), plain.predict(frame))

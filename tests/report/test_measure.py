@@ -138,6 +138,15 @@ def test_columns_of_a_group_are_shuffled_together():
     assert all(np.all(total == 1.0) for total in seen)  # never a row with two categories or none
 
 
+def test_importance_in_a_very_large_unit():
+    inputs = np.random.default_rng(0).normal(size=(50, 1))
+    small, large = (
+        measure_importance(lambda rows, unit=unit: rows[:, 0] * unit, inputs, (inputs[:, 0] + 0.5) * unit, {"a": [0]})
+        for unit in (1.0, 1e100)
+    )
+    np.testing.assert_allclose(large.entries[0].error, small.entries[0].error * 1e100, rtol=1e-12)
+
+
 def test_importance_of_many_inputs_finds_the_one_that_matters():
     random = np.random.default_rng(0)
     inputs = random.normal(size=(300, 80))

@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from command_runs import run
 
-from finitegp import DataError, TableRegressor
+from finitegp import DataError, TableReader, TableRegressor
+from finitegp.tables.training_rows import TrainingRows
 
 ROWS = 40
 FRAME = pl.DataFrame({"c": ["a", "b"] * 20, "x": np.arange(40.0), "y": np.arange(40.0) * 2})
@@ -44,6 +45,25 @@ def test_types_of_frames_and_their_files(tmp_path, name):
         assert model.columns_[0].kind == kind
         assert kind != "other" or "cannot be used" in model.columns_[0].note
         assert np.isfinite(model.predict(tables[0])).all()
+
+
+def test_rows_that_come_later_where_texts_are_views_and_targets_have_gaps(tmp_path):
+    frame = FRAME.with_columns(pl.when(pl.col("x") < 3).then(None).otherwise(pl.col("y")).alias("y"))
+    for table in (frame, write(frame, tmp_path / "t.feather")):
+        model = TableRegressor(effort="low", random_state=0, rows_without_target="drop").fit(table, target="y")
+        with pytest.warns(UserWarning, match=r"'y' is missing in 3 of 40 rows"):
+            assert model.update(table).rows_ == 2 * 37
+        with pytest.warns(UserWarning, match=r"'y' is missing in 3 of 40 rows"):
+            assert model.forget(table).rows_ == 37
+
+
+def test_a_file_with_views_can_be_learned_from_on_disk(tmp_path):
+    table = TableReader(write(FRAME, tmp_path / "t.feather"))
+    targets = np.arange(40.0)
+    targets[:3] = np.nan
+    training = TrainingRows.survey(table, lambda rows, first: targets[first : first + rows.num_rows], None)
+    assert training.on_disk
+    assert training.take(np.array([0, 2])).rows.column("c").to_pylist() == ["b", "b"]
 
 
 def test_the_same_on_the_command_line(tmp_path, monkeypatch):

@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 from encoder_summaries import kinds, note, output
+from scipy.sparse import csr_matrix
 
 from finitegp import DataError
 from finitegp.tables.encoder import TableEncoder
@@ -74,6 +76,13 @@ def test_arrays_iterables_and_empty_tables():
             "Column 'x', in the chunk from row 2 on: its type is large_string, but was int64 before; read",
         ),
         ({"x": [1, 2], "y": [1]}, "The mapping is not a table of columns of equal length"),
+        ({"x": [1, 2], "y": 1.5}, "Column 'y' must hold one value for each row, but is 1.5"),
+        ({"x": np.ones((2, 2))}, r"Column 'x' must hold one value for each row, but has shape \(2, 2\)"),
+        ({"x": [1, 2], 1: [1, 2], "1": [3, 4]}, "The mapping has more than one column named '1'"),
+        (pd.DataFrame(index=range(3)), "The table has no columns"),
+        ({}, "The table has no columns"),
+        (csr_matrix(np.eye(2)), r"must be dense, but is a csr_matrix: pass X.toarray\(\)"),
+        ([[1, 2], [3, 4]], "one is a list: make an array or a data frame of lists of rows"),
         ({"d": pa.array([0, 2**60], pa.timestamp("s"))}, "Column 'd', in the chunk from row 0 on: a date .* too far"),
         ([{"x": [1, 2]}, {"y": [1]}], "The chunk from row 2 on has other columns than those before: 'x', 'y'"),
     ],
@@ -83,7 +92,32 @@ def test_what_is_not_a_table_is_named(data, message):
         TableEncoder.fit(data)
 
 
+def test_columns_of_mappings_are_those_of_data_frames():
+    columns = {
+        "mixed": np.array([1.5, "a", None, "a"], dtype=object),
+        "large": [10**30, 2 * 10**30, 0, 1],
+        "tensor": torch.tensor([1.0, 2.0, 4.0, 8.0]),
+    }
+    frame = pd.DataFrame({"mixed": columns["mixed"], "large": columns["large"], "tensor": [1.0, 2.0, 4.0, 8.0]})
+    columns["mixed"] = list(columns["mixed"])
+    encoded = [TableEncoder.fit(table, missing="impute").transform(table) for table in (columns, frame)]
+    assert np.array_equal(*encoded)
+    assert [each.kind for each in TableEncoder.fit(columns, missing="impute").summary()] == [
+        "category",
+        "number",
+        "number",
+    ]
+
+
+def test_sparse_columns_are_numbers():
+    dense = pd.DataFrame({"a": [0.0, 1.0, 0.0], "b": [1, 0, 2]})
+    sparse = dense.astype({"a": pd.SparseDtype(float, 0.0), "b": pd.SparseDtype(int, 0)})
+    assert np.array_equal(TableEncoder.fit(dense).transform(sparse), TableEncoder.fit(sparse).transform(dense))
+
+
 def test_arguments_are_checked():
+    with pytest.raises(DataError, match="Column 'x' cannot hold both a category and a number"):
+        TableEncoder.fit({"x": [1, 2]}, categorical=["x"], numeric=["x"])
     with pytest.raises(ValueError, match="missing must be 'error' or 'impute', but is 'drop'"):
         TableEncoder.fit({"x": [1, 2]}, missing="drop")
     with pytest.raises(ValueError, match="max_one_hot must be at least 1, but is 0"):

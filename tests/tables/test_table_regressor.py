@@ -1,6 +1,7 @@
 """``TableRegressor``: tables in, predictions in the target's units out; what scikit-learn expects; files; rows."""
 
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from sklearn.pipeline import Pipeline
 from finitegp import DataError, GPRegressor, TableRegressor, coverage_scorer, crps_scorer, nlpd_scorer
 from finitegp.features import LinearFeatures
 from finitegp.tables.encoder import TableEncoder
-from finitegp.tables.hold_out import Judging, make_folds, split_groups, split_last
+from finitegp.tables.hold_out import HoldOut, Judging, make_folds, split_groups, split_last
 from finitegp.tables.judging import fit_and_judge
 
 
@@ -111,10 +112,16 @@ def test_the_target_on_another_scale_comes_back_in_its_own_units(frame):
     assert model.log_density(skewed.assign(price=-1.0))[0] == -np.inf
 
 
-def test_lower_ends_of_a_target_that_was_never_negative_are_not(frame):
+def test_predictions_of_a_target_that_was_never_negative_are_not(frame):
     small = frame.assign(price=np.abs(np.random.default_rng(0).normal(size=80)))
     model = linear(target_scale="identity").fit(small, target="price")
     assert (model.predict_interval(small, 0.99)[0] >= 0.0).all()
+    # A line that is continued below zero.
+    falling = TableRegressor(target_scale="identity", only=["size"], effort="low", random_state=0)
+    falling.fit(frame.assign(price=6.0 - frame["size"]), target="price")
+    mean, lower = falling.predict({"size": [9.0]}), falling.predict_interval({"size": [9.0]})[0]
+    assert (mean == 0.0).all()
+    assert (lower == 0.0).all()
     negative = linear(target_scale="identity").fit(small.assign(price=small["price"] - 1.0), target="price")
     assert (negative.predict_interval(small, 0.99)[0] < 0.0).any()
 
@@ -399,6 +406,20 @@ def test_weights_that_are_no_numbers_are_called_weights(frame):
         model.update(frame.assign(times=["here"] * 80))
 
 
+def test_weights_that_make_no_sense(frame):
+    for weights, message in (
+        ([1.0, 2.0], r"one number for each of 80 rows, but has shape \(2,\)"),
+        ([-1.0] + [1.0] * 79, r"must be finite and not negative, but is -1.0 in row 0"),
+        ([1.0] * 79 + [np.nan], r"must be finite and not negative, but is nan in row 79"),
+        ([0.0] * 80, "zero in every row"),
+        (["a"] * 80, "but is 'a' in row 0"),
+    ):
+        with pytest.raises(ValueError, match=f"sample_weight .*{message}"):
+            linear().fit(frame, target="price", sample_weight=weights)
+    with pytest.raises(ValueError, match="either sample_weight or the column 'size' as weight"):
+        linear(weight="size").fit(frame, target="price", sample_weight=np.ones(80))
+
+
 def test_held_out_rows_are_taken_in_with_their_weights(frame):
     weighted = frame.assign(times=1.0 + np.arange(80) % 3)
     judged = fit_and_judge(linear(weight="times", target_scale="identity"), weighted, "price")
@@ -415,11 +436,57 @@ def test_mistakes(frame):
         linear().fit(frame, target="cut")
     with pytest.raises(ValueError, match="y must have one number for each of 80 rows"):
         linear().fit(frame, [1.0, 2.0])
+    with pytest.raises(DataError, match=r"y must be .*, but is '3 kg' in row 0: pass the table with this column"):
+        linear().fit(frame, ["3 kg"] * 80)
+    for times in (pd.to_timedelta(np.arange(80), unit="h"), pd.date_range("2020", periods=80), np.full(80, 1j)):
+        with pytest.raises(DataError, match=r"y must be one number per row, but holds (timedelta|datetime|complex)"):
+            linear().fit(frame, times)
     with pytest.raises(ValueError, match="target_scale must be"):
         linear(target_scale="cube").fit(frame, target="price")
+    with pytest.raises(ValueError, match=r"drop must be a list of columns, but is 'cut': write \['cut'\]"):
+        linear(drop="cut").fit(frame, target="price")
     for table in (frame, pl.from_pandas(frame)):
         with pytest.raises(DataError, match=r"'cut' holds text or dates .*TableRegressor takes tables"):
             GPRegressor().fit(table, frame["price"])
+
+
+@pytest.mark.parametrize(
+    ("written", "odd"),
+    [(["yes", "no"], "partly"), (["1.5", "2.5", "4"], "Total"), (["2020-01-01", "2020-03-01"], "soon")],
+)
+@pytest.mark.parametrize("rows", [30, 60])
+def test_held_out_rows_may_hold_what_the_rows_of_the_fit_do_not_show(written, odd, rows):
+    random = np.random.default_rng(0)
+    table = {"x": random.normal(size=rows), "c": [written[number % len(written)] for number in range(rows)]}
+    table["y"] = table["x"] + 0.1 * random.normal(size=rows)
+    # In cross-validation every row is held out once, otherwise these are.
+    held_out = fit_and_judge(TableRegressor(effort="low", random_state=0), table, "y").held_out_rows
+    assert held_out == (30 if rows == 30 else 12)
+    training = TableRegressor().training_rows(table, target="y")
+    model = TableRegressor(effort="low", random_state=0)
+    row = 3 if rows == 30 else int(HoldOut(model, training, Judging(), 0).split().held_out[0])
+    table["c"][row] = odd
+    judged = fit_and_judge(model, table, "y")
+    assert judged.model.rows_ == rows
+    if rows == 60:
+        assert any(
+            f"'c': 1 of 12 values count as missing; the first, row {row} holds '{odd}'" in each for each in judged.notes
+        )
+    with pytest.raises(DataError, match=f"holds '{odd}'") if rows == 60 else nullcontext():
+        judged.model.predict(table)
+
+
+def test_rows_are_counted_with_those_that_have_no_target(frame, model):
+    odd = frame.astype({"size": object})
+    odd.loc[0, "price"], odd.loc[5, "size"] = np.nan, "odd"
+    for use in (model.evaluate, model.log_density, model.update):
+        with pytest.raises(DataError, match="Column 'size', row 5 holds 'odd'"):
+            use(odd)
+    far = frame.copy()
+    far.loc[0, "price"], far.loc[5, "size"] = np.nan, 1e9
+    assert any(
+        "'size': row 5 holds a value that is absurdly far" in note for note in linear().fit(far, target="price").notes_
+    )
 
 
 def test_a_target_with_many_zeros_is_named(frame):

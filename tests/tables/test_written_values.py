@@ -74,6 +74,20 @@ def test_the_order_of_day_and_month_is_found_or_asked_for():
     assert TableEncoder.fit({"d": written}, categorical=["d"]).columns[0].kind == "category"
 
 
+def test_one_row_of_many_shows_the_order_of_day_and_month():
+    written = [f"{month}/{day}/2020" for month in range(1, 13) for day in (1, 5, 9)]
+    encoder = TableEncoder.fit({"d": [*written, "3/25/2020"]})
+    assert output(encoder, {"d": ["2/1/2020"]}, "d days")[0] == micros(dt.date(2020, 2, 1)) / 86_400_000_000
+    assert encoder.columns[0].gaps == 0
+    with pytest.raises(DataError, match="of which rows show in two ways whether the day or the month comes first"):
+        TableEncoder.fit({"d": [*written, "3/25/2020", "25/3/2020"]})
+
+
+def test_a_few_thousands_among_smaller_numbers_are_no_gaps():
+    encoder = TableEncoder.fit({"price": [*(f"{number}.5" for number in range(40)), "1,234.5"]})
+    assert (encoder.columns[0].gaps, encoder.columns[0].span) == (0, (0.5, 1234.5))
+
+
 @pytest.mark.parametrize(
     ("texts", "numbers", "unit"),
     [

@@ -94,6 +94,14 @@ class LineLocator(Protocol):
         """The line, counted from 1; None if the row is in no text file."""
 
 
+@runtime_checkable
+class Numbered(Protocol):
+    """Anything whose rows have numbers of their own, because others were left out."""
+
+    def number(self, row: int) -> int:
+        """The number of a row with those that were left out."""
+
+
 def locator_of(data: object) -> Locator | None:
     """The data themselves, if they find rows in files, as readers of tables do; None for others."""
     return data if isinstance(data, Locator) else None
@@ -107,6 +115,7 @@ def row_label(row: int, source: Locator | None = None) -> str:
         'row 12'
     """
     found = None if source is None else source.locate(row)
+    row = source.number(row) if isinstance(source, Numbered) else row
     line = source.line_of(row) if isinstance(source, LineLocator) else None
     if found is not None and line is not None:
         return f"line {line} of {found[0]}"

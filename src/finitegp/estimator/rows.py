@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..data import ArraySource
 from ..data.naming import check_unique, column_label
-from ..errors import DataError
+from ..errors import DataError, warn_caller
 
 _NO_NUMBERS = ("object", "str", "category", "categorical", "enum", "date", "period", "time")
 _PIECE = 65_536
@@ -28,6 +28,7 @@ def checked_rows(
     estimator: BaseEstimator, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, reset: bool, fewest: int
 ) -> Checked:
     """Inputs, targets ``(rows, targets)`` and counts, without rows of weight zero."""
+    check_labels(X, y)
     inputs, targets = validate_data(
         estimator,
         _to_numpy(X),
@@ -48,6 +49,19 @@ def checked_rows(
     if int(kept.sum()) < fewest:
         raise ValueError(f"sample_weight is zero in all but {int(kept.sum())} rows, but {fewest} are needed.")
     return inputs[kept], targets[kept], counts[kept]
+
+
+def check_labels(X: object, y: object) -> None:
+    """A warning if pandas has the rows of both under the same labels in another order: they are paired by position."""
+    labels: Any = getattr(X, "index", None)
+    others: Any = getattr(y, "index", None)
+    if not (hasattr(labels, "equals") and hasattr(others, "equals")) or labels.equals(others):
+        return
+    if len(labels) == len(others) and labels.is_unique and others.is_unique and labels.isin(others).all():
+        warn_caller(
+            "y has the row labels of X in another order, but rows are paired by position, as everywhere in scikit-"
+            "learn: pass y.loc[X.index] if the labels are meant."
+        )
 
 
 def more_rows(estimator: BaseEstimator, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Checked:

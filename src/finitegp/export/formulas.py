@@ -118,7 +118,7 @@ def predicted(model: LiteModel) -> list[dict[str, Value]]:
     """For each target its mean and standard deviation, with the two parts of it where the scale is the target's own."""
     if model.scale.name != "identity":
         return [_moments(fit, model.scale) for fit in model.fits]
-    return [_deviations(fit) for fit in model.fits]
+    return [_deviations(fit, model.scale) for fit in model.fits]
 
 
 def target_ends(fit: Fit, scale: Scale, coverage: Value) -> tuple[Value, Value]:
@@ -127,10 +127,10 @@ def target_ends(fit: Fit, scale: Scale, coverage: Value) -> tuple[Value, Value]:
     return _targets(lower, scale), _targets(upper, scale)
 
 
-def _deviations(fit: Fit) -> dict[str, Value]:
+def _deviations(fit: Fit, scale: Scale) -> dict[str, Value]:
     epistemic, noise = fit.outputs["epistemic_variance"], fit.outputs["noise_variance"]
     return {
-        "mean": fit.outputs["mean"],
+        "mean": _targets(fit.outputs["mean"], scale),
         "epistemic_std": apply("sqrt", epistemic),
         "noise_std": apply("sqrt", noise),
         "std": apply("sqrt", epistemic + noise),

@@ -159,7 +159,9 @@ class LiteModel:
             lower, upper = (np.stack(each, axis=1) for each in ends)
             return LitePrediction(*self.scale.moments(lower, upper), nothing, nothing, interval)
         wider = std / found.std
-        return LitePrediction(mean, std, wider * np.sqrt(found.epistemic), wider * np.sqrt(found.noise), interval)
+        return LitePrediction(
+            self.scale.inverse(mean), std, wider * np.sqrt(found.epistemic), wider * np.sqrt(found.noise), interval
+        )
 
     def update(self, rows: Table | ArrayLike, targets: ArrayLike, counts: ArrayLike | None = None) -> LiteModel:
         """The model with more rows: the exact posterior of all of them, with features, noise and scaling kept."""

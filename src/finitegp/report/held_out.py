@@ -275,7 +275,8 @@ def measure_importance(
         )
         increases = np.sqrt(shuffled.mean(axis=1)) - base
         # The derivative of a square root makes an error of the RMSE from that of the mean square.
-        error = float(np.std(shuffled.mean(axis=0) - squares)) / (2.0 * max(base, 1e-300) * len(rows) ** 0.5)
+        unit = base or float(increases.mean()) or 1.0
+        error = float(np.std((shuffled.mean(axis=0) - squares) / unit)) / (2.0 * len(rows) ** 0.5)
         entries.append(Importance(name, float(increases.mean()), float(increases.std()), error))
     entries.sort(key=lambda entry: -entry.increase)
     return ImportanceTable(entries, len(rows), len(inputs), len(groups), repeats, base)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
-from ..data.naming import check_unique, listed, unknown_column
+from ..data.naming import check_unique, listed, shortened, unknown_column
 from ..errors import DataError
 from ..lite.tables import NOT_A_MOMENT
 
@@ -35,7 +35,7 @@ TableLike = _Chunk | Iterable[_Chunk]
 
 
 def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
-    """The rows of anything that is a table, as Arrow record batches.
+    """The rows of anything that is a table, as Arrow record batches, without views and extension types.
 
     Args:
         data: A pandas data frame, an Arrow table or record batch, anything with the Arrow stream protocol, a mapping
@@ -46,6 +46,13 @@ def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
         >>> [batch.schema.names for batch in record_batches(np.zeros((3, 2)))]
         [['x0', 'x1']]
     """
+    for batch in _batches(data):
+        if not batch.num_columns:
+            raise DataError("The table has no columns.")
+        yield pa.RecordBatch.from_arrays([without_views(column) for column in batch.columns], batch.schema.names)
+
+
+def _batches(data: TableLike) -> Iterator[pa.RecordBatch]:
     if isinstance(data, pa.RecordBatch):
         check_unique(data.schema.names, "The table")
         yield data
@@ -60,11 +67,14 @@ def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
             "place of df.iloc[0]."
         )
     elif isinstance(data, Mapping):
+        names = [str(name) for name in data]
+        check_unique(names, "The mapping")
+        columns = [_column_of(values, name) for values, name in zip(data.values(), names, strict=True)]
         try:
-            table = pa.table(dict(data))
+            table = pa.table(columns, names=names)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"The mapping is not a table of columns of equal length: {error}.") from None
-        yield from table.to_batches()
+        yield from table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
     elif isinstance(data, np.ndarray):
         if data.ndim != 2:
             raise DataError(f"A NumPy table must be (rows, columns), but has shape {data.shape}.")
@@ -72,20 +82,23 @@ def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
         arrays = [_array_of(column, name) for column, name in zip(data.T, names, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=names)
     elif hasattr(data, "detach"):
-        yield from record_batches(data.detach().cpu().numpy())
+        yield from _batches(data.detach().cpu().numpy())
     elif hasattr(data, "__arrow_c_stream__"):
-        yield from record_batches(pa.table(data))
+        yield from _batches(pa.table(data))
     elif hasattr(data, "to_arrow"):  # polars before it had a stream
-        yield from record_batches(data.to_arrow())
+        yield from _batches(data.to_arrow())
     elif isinstance(data, str | os.PathLike):
         raise DataError(f"The table is the name of a file: open it with TableReader({str(data)!r}) first.")
+    elif hasattr(data, "toarray"):
+        raise DataError(f"A table must be dense, but is a {_name(data)}: pass X.toarray().")
     elif isinstance(data, Iterable):
         for chunk in data:
             if isinstance(chunk, str | bytes | int | float | list | tuple):
                 raise DataError(
-                    f"A table must come in chunks such as Arrow record batches, but one is a {_name(chunk)}."
+                    f"A table must come in chunks such as Arrow record batches, but one is a {_name(chunk)}: make an "
+                    "array or a data frame of lists of rows."
                 )
-            yield from record_batches(chunk)
+            yield from _batches(chunk)
     else:
         raise DataError(f"A table must be a data frame, an Arrow table or chunks of these, but is a {_name(data)}.")
 
@@ -109,12 +122,29 @@ def _from_pandas(frame: pandas.DataFrame) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
+def _column_of(values: object, name: str) -> pa.Array | pa.ChunkedArray:
+    """One column of a mapping as an Arrow array."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise DataError(f"Column {name!r} must hold one value for each row, but is {shortened(values)}.")
+    if getattr(values, "ndim", 1) != 1:
+        raise DataError(f"Column {name!r} must hold one value for each row, but has shape {np.asarray(values).shape}.")
+    values = values if hasattr(values, "__len__") else list(values)
+    try:
+        return pa.table({name: values}).column(0)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return _array_of(values if hasattr(values, "dtype") else np.fromiter(values, dtype=object), name)
+
+
 def _array_of(values: npt.NDArray[Any] | pandas.Series, name: str) -> pa.Array:
     """One column as an Arrow array; columns of mixed objects become text."""
     try:
         array = pa.array(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        if values.dtype.kind != "O":
+        if hasattr(values, "sparse"):
+            return _array_of(values.sparse.to_dense(), name)
+        if getattr(values.dtype, "kind", "O") != "O":
             raise DataError(f"Column {name!r} has the type {values.dtype}, which cannot be used.") from None
         texts = [None if value is None or value != value else str(value) for value in values]
         array = pa.array(texts, pa.large_string())
@@ -133,14 +163,18 @@ def plain(array: pa.Array) -> pa.Array:
     return pc.cast(array, pa.large_string()) if is_text(array.type) else array
 
 
-def without_views(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column without views, of which Arrow can take no rows, and without extension types."""
-    kind = array.type
-    if "view" in str(kind) or isinstance(kind, pa.BaseExtensionType):
-        wanted = _without_views(kind)
-        chunks = [plain(chunk) for chunk in array.chunks]
-        return pa.chunked_array([chunk if chunk.type == wanted else pc.cast(chunk, wanted) for chunk in chunks], wanted)
-    return array
+def without_views(array: pa.Array) -> pa.Array:
+    """Values without views, of which Arrow can take no rows, and without extension types."""
+    wanted = type_without_views(array.type)
+    if wanted == array.type:
+        return array
+    array = plain(array)
+    return array if array.type == wanted else pc.cast(array, wanted)
+
+
+def type_without_views(kind: pa.DataType) -> pa.DataType:
+    """The type of what :func:`without_views` makes of values."""
+    return _without_views(kind) if "view" in str(kind) or isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:

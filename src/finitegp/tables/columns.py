@@ -31,11 +31,16 @@ _BEYOND = 0.1
 
 
 class MisfitError(Exception):
-    """A chunk holds something in a column that its encoding cannot take: which row of the chunk, and what."""
+    """A chunk holds something in a column that its encoding cannot take: in which rows of the chunk, and what."""
 
-    def __init__(self, row: int | None, message: str) -> None:
+    def __init__(self, rows: npt.NDArray[np.int64] | None, message: str) -> None:
         super().__init__(message)
-        self.row = row
+        self.rows = rows
+
+    @property
+    def row(self) -> int | None:
+        """The first row; None if it is the type of all rows."""
+        return None if self.rows is None else int(self.rows[0])
 
 
 @dataclass
@@ -196,7 +201,7 @@ class OrderedColumn(FittedColumn):
         """An error if a text that was not read is no word for a missing value."""
         strange = strange_texts(texts, unread, self.words)
         if len(strange):
-            raise _wrong_text(self, int(strange[0]), texts[int(strange[0])].as_py())
+            raise _wrong_text(self, strange, texts[int(strange[0])].as_py())
 
 
 @dataclass(frozen=True)
@@ -282,7 +287,7 @@ class DateColumn(OrderedColumn):
             moments = whole_number_moments(numbers, self.style)
             strange = np.flatnonzero((moments == NOT_A_MOMENT) & ~np.isnan(numbers))
             if len(strange):
-                raise _wrong_text(self, int(strange[0]), f"{numbers[strange[0]]:g}")
+                raise _wrong_text(self, strange, f"{numbers[strange[0]]:g}")
         elif found == "text":
             moments = self._read_text(array)
             self._refuse_strange(array, moments == NOT_A_MOMENT)
@@ -311,11 +316,11 @@ def _numbers_with_unit(texts: pa.Array, decimal: str, unit: str) -> npt.NDArray[
     return np.where(known, values, np.nan)
 
 
-def _wrong_text(column: FittedColumn, row: int, text: str) -> MisfitError:
-    """A text that is none of the kind of the column."""
+def _wrong_text(column: FittedColumn, rows: npt.NDArray[np.int64], text: str) -> MisfitError:
+    """Texts that are none of the kind of the column, and the first of them."""
     commas = " with a decimal comma" if isinstance(column, NumberColumn) and column.decimal == "," else ""
     return MisfitError(
-        row,
+        rows,
         f"holds {shortened(text)}, but the column was {_FAMILY_WORDS[column.kind]}{commas} when the encoder was fitted",
     )
 

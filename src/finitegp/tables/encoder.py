@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
 from ..arguments import check_arguments
 from ..data.naming import Locator, locator_of, row_label
 from ..errors import DataError
-from .arrow_values import TableLike, check_columns, record_batches
+from .arrow_values import TableLike, check_columns, plain, record_batches
 from .categories import fold_of
 from .column_files import column_from_dict
 from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError
@@ -294,12 +295,18 @@ class TableEncoder:
         return [(place, column.representatives()) for place, column in zip(places, self._used, strict=True)]
 
     def _read(self, column: FittedColumn, batch: pa.RecordBatch, report: TransformReport) -> Cells:
+        array = batch.column(column.name)
         try:
-            return column.read(batch.column(column.name))
+            return column.read(array)
         except DataError as error:
             raise DataError(f"Column {column.name!r}, in the chunk from row {report.rows} on: {error}.") from None
         except MisfitError as misfit:
             place = "" if misfit.row is None else f", {row_label(report.rows + misfit.row, report.source)}"
+            if report.forgiving and misfit.rows is not None:
+                report.count_misfits(column.name, len(misfit.rows), f"{place} {misfit}")
+                readable = np.ones(batch.num_rows, dtype=bool)
+                readable[misfit.rows] = False
+                return column.read(pc.if_else(pa.array(readable), plain(array), None))
             raise DataError(
                 f"Column {column.name!r}{place} {misfit}. Correct the table, or fit anew with tables of this kind."
             ) from None

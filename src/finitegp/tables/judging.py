@@ -263,16 +263,16 @@ class _Judge:
         if not self.ranks.is_first:
             return self._result(how, seconds, held_out.take_in)
         self.stages.begin("judging")
-        found = TransformReport()
+        # What the fit could read had it seen these rows is no mistake of the user.
+        found = TransformReport(forgiving=held_out.take_in)
         judged = model.judge(*model.rows_to_judge(held_out.rows), found)
         known = _known_rows(model, training, held_out.sample)
         scores = all_scores(judged, known, self.seed)
         other_scores, remark = self._by_time(scores[0])
         contents = self._report(judged, known, scores, other_scores, remark) if self.report else None
         if held_out.take_in:
-            model.update(held_out.rows)
-            for rows, _ in self.training.parts(held_out.others):
-                model.update(rows)
+            for rows in (held_out.rows, *(part for part, _ in self.training.parts(held_out.others))):
+                model.update(rows, report=TransformReport(forgiving=True))
         self.notes.extend(model.unusual(found))
         return self._result(
             how,
@@ -337,7 +337,7 @@ class _Judge:
         model = self.model.unfitted()
         self._fit(model, training)
         rows, targets = self.training.take(later)
-        judged = model.judge(rows, targets)
+        judged = model.judge(rows, targets, TransformReport(forgiving=True))
         known = _known_rows(model, training, np.arange(training.num_rows))
         scores = all_scores(judged, known, self.seed)
         first = moment_text(int(order[later].min()))
@@ -370,7 +370,7 @@ class _Judge:
                 each, (own, sample) = model.unfitted(), self.hold_out.rest(held_out, sum(map(len, judges)))
             each.fit_rows(own, ranks=self.ranks)
             if self.ranks.is_first:
-                judged = each.judge(*training.take(judges[-1]))
+                judged = each.judge(*training.take(judges[-1]), TransformReport(forgiving=True))
                 parts.append(judged.scored)
                 others.append(baselines(_known_rows(each, own, sample)[:2], judged.inputs, seed=self.seed))
             score = f", left-out R2 {ScoredRows.joined(parts).scores().r_squared or 0.0:.3f}" if parts else ""

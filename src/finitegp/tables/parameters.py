@@ -15,9 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments
 from ..automatic.misleading_rows import atom
-from ..data.naming import Locator, locator_of, row_label
+from ..data.naming import Locator, locator_of, row_label, shortened
 from ..errors import DataError, warn_caller
 from ..estimator.parameters import RandomState
+from ..estimator.rows import check_labels
 from ..lite.target_scale import SCALES
 from .arrow_values import TableLike, check_columns
 from .columns import NumberColumn
@@ -98,7 +99,8 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"rows_without_target must be 'drop' or 'error', but is {self.rows_without_target!r}.")
         for name in ("categorical", "numeric", "date", "drop", "only"):
             if isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} must be a list of columns, but is {getattr(self, name)!r}: write [{name!r}].")
+                given = getattr(self, name)
+                raise ValueError(f"{name} must be a list of columns, but is {given!r}: write [{given!r}].")
 
     def encoding_options(self, names: Sequence[str]) -> EncodingOptions:
         """Options of the encoding of a table with these columns."""
@@ -172,6 +174,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
             self._target_column = self._number_column(table, target)
             read = _read_by(self._target_column, table)
         elif y is not None:
+            check_labels(X, y)
             name = getattr(y, "name", None)
             self.target_ = name if isinstance(name, str) else None
             self._target_column = plain_target(self.target_)
@@ -195,10 +198,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
 
     @staticmethod
     def _given_targets(y: ArrayLike, rows: TableRows | TableReader) -> Array:
-        try:
-            values = np.array(y.to_numpy() if hasattr(y, "to_numpy") else y, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise DataError("y must be one number per row, but holds something else.") from None
+        values = _numbers(y, "y", "pass the table with this column and target='NAME', which reads numbers in text.")
         values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
         if values.shape != (rows.num_rows,):
             raise ValueError(f"y must have one number for each of {rows.num_rows} rows, but has shape {values.shape}.")
@@ -207,10 +207,23 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         return values
 
     def _weights(self, table: TableRows | TableReader, sample_weight: ArrayLike | None) -> ReadNumbers | None:
+        if sample_weight is not None:
+            if self.weight is not None:
+                raise ValueError(f"Give either sample_weight or the column {self.weight!r} as weight, not both.")
+            values = _numbers(sample_weight, "sample_weight", "a weight is a number.")
+            if values.size != table.num_rows:
+                shape = f"but has shape {values.shape}."
+                raise ValueError(f"sample_weight must have one number for each of {table.num_rows} rows, {shape}")
+            values = values.reshape(table.num_rows)
+            wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0.0)))
+            if len(wrong):
+                place = row_label(int(wrong[0]), table)
+                raise DataError(f"sample_weight must be finite and not negative, but is {values[wrong[0]]} in {place}.")
+            if not values.any():
+                raise DataError("sample_weight is zero in every row: there is nothing to learn from.")
+            return _given(values)
         if self.weight is None:
-            if sample_weight is None:
-                return None
-            return _given(np.asarray(sample_weight, dtype=np.float64).reshape(table.num_rows))
+            return None
         return _read_weights(self._number_column(table, self.weight, weights=True), table)
 
     def check_gaps(self, training: TrainingRows) -> None:
@@ -300,6 +313,24 @@ def usual_decimal(table: TableRows | TableReader) -> str | None:
     """The decimal sign of most columns of a table that show one, by its first rows."""
     first = next(iter(table.rows(0, min(table.num_rows, _LOOKED_AT))), None)
     return None if first is None else decimal_of_columns(first.columns)
+
+
+def _numbers(values: ArrayLike, name: str, advice: str) -> Array:
+    """What a user passes as one number per row, as float64; dates and complex numbers would be changed silently."""
+    found = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    if found.dtype.kind in "Mmc":
+        raise DataError(f"{name} must be one number per row, but holds {found.dtype}: make numbers of it first.")
+    try:
+        return np.array(found, dtype=np.float64)
+    except (TypeError, ValueError):
+        for row, value in enumerate(found.ravel().tolist()):
+            try:
+                np.float64(value)
+            except (TypeError, ValueError):
+                raise DataError(
+                    f"{name} must be one number per row, but is {shortened(value)} in row {row}: {advice}"
+                ) from None
+        raise DataError(f"{name} must be one number per row, but holds something else.") from None
 
 
 def _given(values: Array) -> ReadNumbers:

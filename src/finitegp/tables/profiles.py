@@ -44,6 +44,7 @@ _FREE_WORDS, _FREE_SHARE = 4.0, 0.3
 _SHOWN_WORDS = 5
 # How many values stand for a column where a row has none.
 _QUANTILES = 9
+_ORDERS = ("day first", "month first")
 
 
 @dataclass(frozen=True)
@@ -239,13 +240,21 @@ class ColumnProfile:
         dates = {reading.style: reading for reading in self._date_readings if reading.holds}
         if numbers and wanted in (None, "number") and (wanted or "yyyymmdd" not in dates):
             sign = self.evidence.shown or decimal
-            number = next((each for each in numbers if each.decimal == sign == ","), numbers[0])
+            fewest = min(numbers, key=lambda each: each.words.unknown)
+            number = next((each for each in numbers if each.decimal == sign == ","), fewest)
             return self._number_verdict(number.sketch, number, is_open=sign is None and self.evidence.is_open)
         if dates and wanted in (None, "date"):
-            if {"day first", "month first"} <= set(dates):
+            orders = [set(dates[style].words.unknown_words()) for style in _ORDERS if style in dates]
+            if len(orders) == 2:
+                # A text that one order alone can read shows the order of all, if none shows the other.
+                for style, own, other in zip(_ORDERS, orders, orders[::-1], strict=True):
+                    if own < other:
+                        dates = {style: dates[style]}
+            if {*_ORDERS} <= set(dates):
                 raise DataError(
-                    f"Column {self.name!r} holds dates such as {shortened(self._example())}, of which no row shows "
-                    "whether the day or the month comes first.",
+                    f"Column {self.name!r} holds dates such as {shortened(self._example())}, of which "
+                    f"{'no row shows' if orders[0] == orders[1] else 'rows show in two ways'} whether the day or the "
+                    "month comes first.",
                     "Pass day_first=True or day_first=False.",
                     code="ambiguous_dates",
                 )

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from ..arguments import check_arguments
 from ..data.naming import check_number_of_columns, listed
 from ..errors import DataError
-from .arrow_values import is_text
+from .arrow_values import is_text, type_without_views, without_views
 from .common_schema import common_schema
 from .csv_files import CsvFile, CsvOptions, Record, open_text, read_chunks
 from .decimal_signs import settle_decimals
@@ -146,7 +146,7 @@ class TableReader:
             self.notes += [*notes, *_notes_on_zeros(text_files)]
         self._decimal = decimal
         found, notes = common_schema(self._files)
-        self.schema = pa.schema([each.with_type(getattr(each.type, "storage_type", each.type)) for each in found])
+        self.schema = pa.schema([each.with_type(type_without_views(each.type)) for each in found])
         self.notes += notes
         self._starts = list(accumulate((file.num_rows for file in self._files), initial=0))
         self.num_rows = self._starts[-1]
@@ -386,8 +386,7 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return batch
     arrays = []
     for field in schema:
-        values = batch.column(field.name)
-        values = getattr(values, "storage", values)
+        values = without_views(batch.column(field.name))
         if pa.types.is_dictionary(values.type) and not pa.types.is_dictionary(field.type):
             values = values.dictionary_decode()
         # Large integers may lose digits as floats, as they do in any column of numbers.

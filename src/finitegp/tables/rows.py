@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..data.naming import LineLocator, Locator, locator_of, row_label
 from ..errors import DataError
-from .arrow_values import TableLike, check_columns, record_batches, without_views
+from .arrow_values import TableLike, check_columns, record_batches
 from .reader import TableReader
 
 _CHUNK_ROWS = 65_536
@@ -56,7 +56,6 @@ class TableRows:
             table = pa.Table.from_batches(batches)
         except pa.ArrowException as error:
             raise DataError(f"The chunks of the table do not fit together: {error}.") from None
-        table = pa.table([without_views(column) for column in table.columns], names=table.column_names)
         return cls(table, np.arange(table.num_rows), locator_of(data))
 
     @property
@@ -97,15 +96,19 @@ class TableRows:
 
     def locate(self, row: int) -> tuple[Path, int] | None:
         """The file of a row and its number there; None if the rows are in no file."""
-        return None if self.source is None else self.source.locate(int(self.numbers[row]))
+        return None if self.source is None else self.source.locate(self.number(row))
 
     def line_of(self, row: int) -> int | None:
         """The line of its file on which a row stands; None if it is in no text file."""
-        return self.source.line_of(int(self.numbers[row])) if isinstance(self.source, LineLocator) else None
+        return self.source.line_of(self.number(row)) if isinstance(self.source, LineLocator) else None
+
+    def number(self, row: int) -> int:
+        """The number that a row had in what the table was read from."""
+        return int(self.numbers[row])
 
     def label(self, row: int) -> str:
         """Where a row is, for messages."""
-        return row_label(row, self) if self.source is not None else f"row {int(self.numbers[row])}"
+        return row_label(row, self)
 
     def copies(self) -> npt.NDArray[np.int64]:
         """For each row the first row that is equal to it in all columns.
@@ -171,7 +174,7 @@ class RowsWithTarget:
                 rows = batch if kept.all() else batch.filter(pa.array(kept))
                 yield ChunkWithTarget(rows, targets[kept], None if weights is None else weights[kept])
 
-    def _original(self, row: int) -> int:
+    def number(self, row: int) -> int:
         """The number that a row has with those that were left out before it."""
         for left_out in self._left_out:
             row += left_out <= row
@@ -179,11 +182,11 @@ class RowsWithTarget:
 
     def locate(self, row: int) -> tuple[Path, int] | None:
         """The file of a row and its number there; None if the rows are in no file."""
-        return None if self.source is None else self.source.locate(self._original(row))
+        return None if self.source is None else self.source.locate(self.number(row))
 
     def line_of(self, row: int) -> int | None:
         """The line of its file on which a row stands; None if it is in no text file."""
-        return self.source.line_of(self._original(row)) if isinstance(self.source, LineLocator) else None
+        return self.source.line_of(self.number(row)) if isinstance(self.source, LineLocator) else None
 
 
 def is_file(data: object) -> TypeGuard[Files]:

@@ -172,7 +172,7 @@ class TablePredictor:
     def moments(self, prediction: Prediction) -> tuple[Array, Array]:
         """Mean and standard deviation of a new observation, in the target's units."""
         if self.scale.name == "identity":
-            return prediction.mean.numpy(), prediction.std.numpy()
+            return self.scale.inverse(prediction.mean.numpy()), prediction.std.numpy()
         return self.scale.moments(*self.intervals(prediction, COVERAGES))
 
     def log_density(self, prediction: Prediction, targets: Array) -> Array:

@@ -45,6 +45,9 @@ class EncodingOptions:
         given = (("category", self.categorical), ("number", self.numeric), ("date", self.date))
         kinds = {name: kind for kind, columns in given for name in columns}
         check_columns((*self.exclude, *kinds), names)
+        for kind, columns in given:
+            if twice := [name for name in columns if kinds[name] != kind]:
+                raise DataError(f"Column {twice[0]!r} cannot hold both a {kind} and a {kinds[twice[0]]}: name it once.")
         return {
             name: ColumnProfile(name, ColumnOptions(kinds.get(name), self.decimal, self.day_first))
             for name in names

@@ -71,6 +71,8 @@ class TransformReport:
         first_infinite: The first row with an infinite value, by column.
         unknown: For each row of the last call, and each column that is used: whether the fit saw nothing like its
             value, a new category or a gap where there was none. None if there is no such row.
+        forgiving: Whether values that cannot be read as those of the fit count as missing, instead of being an error.
+        misfits: How many there were, and what was wrong with the first one, by column.
     """
 
     source: Locator | None = None
@@ -82,6 +84,8 @@ class TransformReport:
     outside: dict[str, OutsideValues] = field(default_factory=dict)
     first_infinite: dict[str, int] = field(default_factory=dict)
     unknown: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
+    forgiving: bool = False
+    misfits: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     @classmethod
     def on(cls, table: object, report: TransformReport | None = None) -> TransformReport:
@@ -95,6 +99,11 @@ class TransformReport:
         self.unseen[name] = self.unseen.get(name, 0) + sum(unseen.values())
         examples = self.examples.setdefault(name, [])
         examples += [text for text in unseen if text not in examples][: _SHOWN_UNSEEN - len(examples)]
+
+    def count_misfits(self, name: str, rows: int, what: str) -> None:
+        """Values of a column that cannot be read as those of the fit."""
+        count, first = self.misfits.get(name, (0, what))
+        self.misfits[name] = (count + rows, first)
 
     def count_outside(self, name: str, found: OutsideValues | None) -> None:
         """Values of a chunk outside of what the fit saw, if there are any."""
@@ -114,6 +123,10 @@ class TransformReport:
         lines = [
             f"Column {name!r}: {count} of {self.rows} values were missing or infinite, and the usual value was put in."
             for name, count in self.imputed.items()
+        ]
+        lines += [
+            f"Column {name!r}: {count} of {self.rows} values count as missing; the first{what}."
+            for name, (count, what) in self.misfits.items()
         ]
         lines += [
             f"Column {name!r}: {count} of {self.rows} values are categories that the fit did not see, such as "

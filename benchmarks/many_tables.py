@@ -154,7 +154,8 @@ def page() -> list[str]:
         "Tables taken by rules fixed before any of them was looked at (`benchmarks/many_tables.py`): the target is the "
         "last numeric column, whatever it means, and a fifth of the rows at random are test rows. `TableRegressor` "
         "gets no option but the target and the effort. The others have a model of their residuals' scale and "
-        "Student's t from rows that five fits left out. Scores are in units of the training targets' deviation. Coverages are shares of all "
+        "Student's t from rows that five fits left out. Scores are in units of the training targets' deviation. "
+        "Coverages are shares of all "
         "test rows. A table refutes 90 % if its number of rows inside is less probable than 0.001 (binomial, "
         "two-sided).",
         "",

@@ -28,6 +28,18 @@ def test_the_rank_holds_also_when_scores_are_thinned():
         assert 20_000 * coverage <= thinned.at(coverage) <= 20_000 * coverage + 30  # one thinned rank is 20 scores
 
 
+@pytest.mark.parametrize("rows", [300, 3000])
+def test_rows_that_stand_for_several_count_as_often(rows):
+    random = np.random.default_rng(0)
+    errors, counts = random.normal(size=rows), random.integers(1, 9, rows).astype(float)
+    found = ConformalScores.of(errors, "out-of-fold rows", counts=counts)
+    each = ConformalScores.of(np.repeat(errors, counts.astype(int)), "out-of-fold rows")
+    assert np.array_equal(found.scores, each.scores)
+    assert found.rows == each.rows == counts.sum()
+    plain = ConformalScores.of(errors, "out-of-fold rows")
+    assert np.array_equal(ConformalScores.of(errors, "out-of-fold rows", counts=0.3 * counts).scores, plain.scores)
+
+
 def test_no_more_is_promised_than_rows_allow():
     scores = ConformalScores.of(np.arange(9.0), "rows set aside")
     assert scores.at(0.9) == 8.0

@@ -43,14 +43,22 @@ class ConformalScores:
     in_deviations: bool = False
 
     @classmethod
-    def of(cls, errors: Array, source: str, *, in_deviations: bool = False) -> ConformalScores:
-        """From normal scores (:meth:`~finitegp.Prediction.normal_scores`) or standardised errors of left-out rows."""
-        scores = np.sort(np.abs(errors))
-        if len(scores) > _MOST_SCORES:
+    def of(
+        cls, errors: Array, source: str, *, counts: Array | None = None, in_deviations: bool = False
+    ) -> ConformalScores:
+        """From normal scores (:meth:`~finitegp.Prediction.normal_scores`) or standardised errors of left-out rows.
+
+        ``counts`` are how many rows each of them stands for; weights that are no whole numbers say nothing of that.
+        """
+        order = np.argsort(np.abs(errors))
+        stands_for = np.ones(len(errors)) if counts is None or bool((counts % 1.0 != 0.0).any()) else counts
+        last = np.cumsum(stands_for[order])
+        total = int(last[-1]) if len(last) else 0
+        ranks = np.arange(1, min(total, _MOST_SCORES) + 1)
+        if total > _MOST_SCORES:
             # The k-th of a thousand kept scores has the same rank, rounded up, among all of them.
-            ranks = np.ceil(np.arange(1, _MOST_SCORES + 1) * (len(scores) + 1) / (_MOST_SCORES + 1)).astype(int)
-            scores = scores[np.minimum(ranks, len(scores)) - 1]
-        return cls(scores, len(errors), source, in_deviations)
+            ranks = np.minimum(np.ceil(ranks * (total + 1) / (_MOST_SCORES + 1)), total).astype(int)
+        return cls(np.abs(errors)[order][np.searchsorted(last, ranks)], total, source, in_deviations)
 
     def at(self, coverage: float) -> float:
         """The score that a new row does not exceed with at least this probability."""

@@ -263,3 +263,13 @@ def test_a_few_rows_know_little_of_their_own_deviation(rows):
         lower, upper = fit.interval(inputs[rows:], 0.9)
         held.append(np.mean((lower.numpy() <= targets[rows:]) & (targets[rows:] <= upper.numpy())))
     assert np.mean(held) > 0.8
+
+
+def test_conformal_scores_count_rows_as_often_as_they_came():
+    """Values on a grid, most rows in its middle: of the different rows alone, most lie far out."""
+    random = np.random.default_rng(0)
+    inputs = random.integers(0, 3, size=(3000, 1)).astype(float)
+    targets, new = np.round(10.0 * random.standard_t(3.0, size=(2, 3000)))
+    fit = fit_auto(inputs, targets, effort="low", may_be_copies=False)
+    scores = fit.predict(inputs).normal_scores(torch.from_numpy(new)).abs().numpy()
+    assert np.mean(scores <= fit.conformal.at(0.9)) == pytest.approx(0.9, abs=0.02)

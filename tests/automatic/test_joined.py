@@ -117,6 +117,27 @@ def test_a_share_of_larger_errors_is_seen():
         assert inside == pytest.approx(coverage, abs=0.03)
 
 
+def test_intervals_are_widened_where_they_hold_less_than_they_promise():
+    """A fifth of the errors are all about one: the densest Gaussian has 90 % intervals that hold four fifths."""
+    rng = np.random.default_rng(0)
+    training, held = make_rows(400, 0), make_rows(1000, 1)
+    model, blocks = make_model()
+    sums = model.statistics(training.source())
+    options = {"noise_variance": 0.1, "heavy_tails": False}
+    errors = np.where(rng.random(1000) < 0.2, rng.choice([-1.0, 1.0], 1000), 0.05 * rng.normal(size=1000))
+    shaped = Table(held.inputs, held.targets + errors)
+    found = calibrate(sums, blocks, look(model, shaped), None, **options)
+    assert np.mean(found.scores <= norm.ppf(0.95)) == pytest.approx(0.9, abs=0.005)
+    rows = look(model, make_rows(2000, 2))
+    errors = np.where(rng.random(2000) < 0.2, rng.choice([-1.0, 1.0], 2000), 0.05 * rng.normal(size=2000))
+    scales = blocks.scales(found.prior)
+    prediction = WeightPosterior(rescale(sums, scales), found.prior.noise).predict(rows.features * scales)
+    inside = np.abs(rows.rows.targets + errors - prediction.mean.numpy()) <= norm.ppf(0.95) * prediction.std.numpy()
+    assert inside.mean() == pytest.approx(0.9, abs=0.03)
+    assert found.record["widened_to_hold"] > 1.3
+    assert calibrate(sums, blocks, look(model, held), None, **options).record["widened_to_hold"] == 1.0
+
+
 def test_excess_is_not_scaled():
     training, held = make_rows(400, 0), make_rows(300, 1)
     model, blocks = make_model()

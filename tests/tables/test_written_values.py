@@ -213,6 +213,21 @@ def test_means_of_categories_do_not_contain_the_rows_own_target():
     assert np.corrcoef(encoder.transform_training({"town": towns})[:, 0], effects[codes])[0, 1] > 0.9
 
 
+def test_frequencies_of_categories_do_not_count_the_row_itself():
+    """A training row is told as much of its category as a new row would be, if it were not there."""
+    random = np.random.default_rng(0)
+    towns = [f"town {number}" for number in [*random.integers(0, 20, 100), *range(20, 40)]]
+    targets = random.normal(size=120)
+    encoder = TableEncoder.fit({"town": towns}, targets=targets, max_one_hot=4)
+    training, seen = encoder.transform_training({"town": towns})[:, 1], encoder.transform({"town": towns})[:, 1]
+    others = np.array([towns.count(town) - 1 for town in towns])
+    np.testing.assert_allclose(training, np.log1p(others), rtol=1e-15)
+    np.testing.assert_allclose(seen, np.log1p(others + 1), rtol=1e-15)
+    # The only row of its category is told what a row of a new one is told.
+    new = encoder.transform({"town": ["town 99"]})
+    assert np.array_equal(encoder.transform_training({"town": towns})[-1:], new)
+
+
 def test_shrunk_means_are_those_of_a_random_effect():
     """Against the textbook: the mean of a group is shrunk by rows / (rows + within / between)."""
     from finitegp.tables.categories import CategoryMeans

@@ -356,7 +356,9 @@ def _fit_small(
         Standardizer(target_scaler.mean + found.target_shift * target_scaler.scale, unit),
         trees=found.trees,
         spread=found.spread,
-        conformal=ConformalScores.of(found.normal_scores, "out-of-fold rows") if len(found.normal_scores) else None,
+        conformal=ConformalScores.of(found.normal_scores, "out-of-fold rows", counts=found.score_counts)
+        if len(found.normal_scores)
+        else None,
         excess=excess_of_kernels(
             found.components,
             scaled,

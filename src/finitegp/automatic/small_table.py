@@ -48,6 +48,7 @@ class SmallTableFit:
         spread: The model of the spread, or None.
         trees: Boosted trees with a part in the mean, or None.
         normal_scores: Of left-out rows, for conformal intervals.
+        score_counts: How many rows each of them stands for.
         left_out_nlpd: The mean negative log density of these rows, in units of the standardised targets, or None.
         parameters: The hyperparameters of each kernel.
         target_shift: Of the standardised targets: not zero where gross outliers were found.
@@ -60,6 +61,7 @@ class SmallTableFit:
     spread: SpreadModel | None
     trees: BoostedTrees | None
     normal_scores: Array
+    score_counts: Array
     left_out_nlpd: float | None
     parameters: Mapping[str, Array]
     target_shift: float = 0.0
@@ -127,16 +129,16 @@ def fit_small_table(
             parameters = stack.learn()
             found = stack.fit(parameters, input_noise=input_noise, keep_rows=keep_rows)
             found = _with_skew(found) if skewed_errors else found
-    scores, nlpd = np.zeros(0), None
+    scores, counts, nlpd = np.zeros(0), np.zeros(0), None
     if found.judged is not None:
         judges, distribution = found.judged
-        scores = distribution.normal_scores(judges.targets)
+        scores, counts = distribution.normal_scores(judges.targets), judges.counts
         density = np.average(distribution.log_density(judges.targets), weights=judges.counts)
         nlpd = float(math.log(unit) - density)
     if found.skew is not None:
         notes["skewed_errors"] = found.skew._asdict()
     return SmallTableFit(
-        found.components, rows, found.spread, found.trees, scores, nlpd, parameters, shift, unit, notes
+        found.components, rows, found.spread, found.trees, scores, counts, nlpd, parameters, shift, unit, notes
     )
 
 

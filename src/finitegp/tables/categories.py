@@ -28,8 +28,9 @@ class CategoryColumn(FittedColumn):
     With few categories each has an output column that is one in its rows (``one-hot``). With many there are two numbers
     instead (``target mean``): the mean target of the category, shrunk towards that of all rows the more, the fewer and
     noisier its rows are, and the logarithm of its frequency (of the count plus one): how far that mean is to
-    be trusted. Training rows get the mean over the other folds, so that it does not contain their own target. Where no
-    targets are known, and in files of earlier versions, the first number is the rank by frequency (``rank``).
+    be trusted. Training rows get the mean over the other folds, so that it does not contain their own target, and the
+    frequency without themselves: the only row of a category is told from it what a row of a new category is told.
+    Where no targets are known, and in files of earlier versions, the first number is the rank by frequency (``rank``).
 
     A new category has zeros in all columns of a one-hot encoding, the mean of all rows and the frequency zero.
 
@@ -74,9 +75,9 @@ class CategoryColumn(FittedColumn):
         return self.counts[0] > self.counts[-1]
 
     @cached_property
-    def _log_frequencies(self) -> Array:
+    def _counts(self) -> Array:
         # The last entry is that of new categories: index -1 finds it.
-        return np.log1p(np.array([*self.counts, 0], dtype=np.float64))
+        return np.array([*self.counts, 0], dtype=np.float64)
 
     def read(self, array: pa.Array) -> Cells:
         """Texts, or anything that is a text when written out."""
@@ -116,13 +117,15 @@ class CategoryColumn(FittedColumn):
             one_hot: Array = (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
             return one_hot
         if self.encoding in ("rank", "target mean"):
+            others = self._counts[codes]
             if self.encoding == "rank":
                 first = np.where(codes < 0, len(self.categories), codes).astype(np.float64)
             elif cells.folds is not None and self.out_of_fold is not None:
                 first = np.where(codes < 0, 0.0, self.out_of_fold[codes, cells.folds])
+                others = np.maximum(others - 1.0, 0.0)
             else:
                 first = self._means[codes]
-            return np.stack([first, *([self._log_frequencies[codes]] if self._frequencies_differ else [])], axis=1)
+            return np.stack([first, *([np.log1p(others)] if self._frequencies_differ else [])], axis=1)
         return np.empty((len(codes), 0))
 
     def is_unknown(self, cells: Cells) -> npt.NDArray[np.bool_]:

@@ -115,8 +115,8 @@ def row_label(row: int, source: Locator | None = None) -> str:
         'row 12'
     """
     found = None if source is None else source.locate(row)
-    row = source.number(row) if isinstance(source, Numbered) else row
     line = source.line_of(row) if isinstance(source, LineLocator) else None
     if found is not None and line is not None:
         return f"line {line} of {found[0]}"
-    return f"row {row}" if found is None else f"row {found[1]} of {found[0]}"
+    number = source.number(row) if isinstance(source, Numbered) else row
+    return f"row {number}" if found is None else f"row {found[1]} of {found[0]}"

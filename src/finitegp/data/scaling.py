@@ -115,9 +115,9 @@ class Standardizer:
         return cls(mean=mean, scale=np.where(constant | (scale == 0.0), 1.0, scale))
 
     def transform(self, values: ArrayLike) -> _Array:
-        """Standardised values, float64."""
+        """Standardised values, float64, row by row in memory: products of columns round otherwise."""
         try:
-            array = np.asarray(values, dtype=np.float64)
+            array = np.asarray(values, dtype=np.float64, order="C")
         except (TypeError, ValueError):
             raise DataError("inputs and targets must be numbers, but hold something else.") from None
         if np.ndim(self.mean) == 1 and array.shape[-1:] != (self.num_columns,):

@@ -8,7 +8,7 @@ import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from finitegp.automatic import fit_auto
-from finitegp.automatic.boosting import DEPTH, LEAVES, cross_fit_trees, fit_trees
+from finitegp.automatic.boosting import LARGE_TREES, SMALL_TREES, cross_fit_trees, fit_trees
 from finitegp.automatic.small_table_memory import SmallTableSetting, plan_small_table
 from finitegp.automatic.table import Table
 from finitegp.errors import ModelFileError
@@ -80,8 +80,8 @@ def test_trees_are_those_of_scikit_learn():
     same = HistGradientBoostingRegressor(
         learning_rate=0.1,
         max_iter=len(found.leaves),
-        max_leaf_nodes=LEAVES,
-        max_depth=DEPTH,
+        max_leaf_nodes=SMALL_TREES.leaves,
+        max_depth=SMALL_TREES.depth,
         min_samples_leaf=5,
         l2_regularization=5.0,
         early_stopping=False,
@@ -99,6 +99,27 @@ def test_rows_set_aside_choose_how_many():
     assert few is not None
     assert many is not None
     assert len(few.leaves) < 10 < len(many.leaves)
+
+
+def test_rows_of_many_persons_get_larger_trees():
+    """Each person has a level of its own, which no tree of 16 leaves can tell from all others."""
+    random = np.random.default_rng(0)
+    persons, levels = random.normal(size=(300, 2)), random.normal(size=300)
+    who = random.integers(300, size=2400)
+    rows = persons[who], levels[who] + 0.05 * random.normal(size=2400)
+    training, held_out = Table(rows[0][:1800], rows[1][:1800]), Table(rows[0][1800:], rows[1][1800:])
+    found = fit_trees(training, held_out, 40, seed=0)
+    small = HistGradientBoostingRegressor(
+        learning_rate=0.1, max_iter=40, max_leaf_nodes=16, max_depth=6, min_samples_leaf=5, l2_regularization=5.0
+    ).fit(training.inputs, training.targets)
+    assert found is not None
+    assert found.columns.shape[1] == 2**LARGE_TREES.depth - 1
+    errors = [np.mean((each.predict(held_out.inputs) - held_out.targets) ** 2) for each in (found, small)]
+    assert errors[0] < 0.8 * errors[1]
+    predicted = found.predict(held_out.inputs)
+    np.testing.assert_allclose(found.predict(held_out.inputs[:5]), predicted[:5])
+    again = BoostedTrees.from_tensors(0.5, found.tensors(), 2)
+    np.testing.assert_array_equal(again.predict(held_out.inputs), predicted)
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +185,8 @@ class TestSmallTable:
             return HistGradientBoostingRegressor(
                 learning_rate=0.1,
                 max_iter=count,
-                max_leaf_nodes=LEAVES,
-                max_depth=DEPTH,
+                max_leaf_nodes=SMALL_TREES.leaves,
+                max_depth=SMALL_TREES.depth,
                 min_samples_leaf=5,
                 l2_regularization=5.0,
                 early_stopping=False,

@@ -14,8 +14,19 @@ from .table import Array, Table
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-DEPTH, LEAVES = 6, 16
+
+class TreeSize(NamedTuple):
+    """How large each tree may grow."""
+
+    depth: int
+    leaves: int
+
+
+SMALL_TREES, LARGE_TREES = TreeSize(6, 16), TreeSize(8, 64)
 _RATE, _FEWEST_PER_LEAF, _PENALTY = 0.1, 5, 5.0
+# Small trees that are best nearly all of them leave something to larger ones; these take longer to predict with, and
+# have to lower the mean squared error by so much.
+_NEARLY_ALL, _CLEAR_GAIN = 0.9, 0.02
 
 
 def fit_trees(
@@ -23,9 +34,12 @@ def fit_trees(
 ) -> BoostedTrees | None:
     """Trees on squared error, as many of them as rows set aside are predicted best by.
 
+    Rows of few kinds, such as years of the same person, want trees that can tell many of them apart: where nearly all
+    small trees are of use, larger ones are tried too.
+
     Args:
         training: Standardised rows.
-        held_out: Rows that decide how many trees are kept.
+        held_out: Rows that decide how many trees are kept, and how large they are.
         trees: The most.
         seed: Which of many rows the bins of columns are made from.
         one_thread: Whether other threads have the other cores: the trees are the same.
@@ -33,12 +47,33 @@ def fit_trees(
     Returns:
         The trees; None if scikit-learn keeps its trees in a form that is not known here.
     """
-    with threadpool_limits(1 if one_thread else None, user_api="openmp"):
-        model = _boost(training, trees, seed)
+    threads = 1 if one_thread else None
+    found = _fit_size(training, held_out, trees, SMALL_TREES, seed, threads)
+    if found.best > _NEARLY_ALL * trees:
+        large = _fit_size(training, held_out, trees, LARGE_TREES, seed, threads)
+        if large.loss < (1.0 - _CLEAR_GAIN) * found.loss:
+            found = large
+    return _complete(found.model, found.best, held_out.inputs, found.expected, found.size)
+
+
+class _Grown(NamedTuple):
+    """Trees of one size, how many of them are best, and what these predict for rows set aside."""
+
+    model: HistGradientBoostingRegressor
+    size: TreeSize
+    best: int
+    expected: Array
+    loss: float
+
+
+def _fit_size(training: Table, held_out: Table, trees: int, size: TreeSize, seed: int, threads: int | None) -> _Grown:
+    with threadpool_limits(threads, user_api="openmp"):
+        model = _boost(training, trees, seed, size)
     with threadpool_limits(1, user_api="openmp"):  # a tree at a time, threads wait for each other longer than they work
         stages = enumerate(model.staged_predict(held_out.inputs), 1)
-        best, expected = min(stages, key=lambda stage: held_out.mean((stage[1] - held_out.targets) ** 2))
-    return _complete(model, best, held_out.inputs, expected)
+        losses = ((held_out.mean((stage - held_out.targets) ** 2), best, stage) for best, stage in stages)
+        loss, best, expected = min(losses, key=lambda each: each[0])
+    return _Grown(model, size, best, expected, loss)
 
 
 class CrossFittedTrees(NamedTuple):
@@ -71,36 +106,36 @@ def cross_fit_trees(rows: Table, folds: npt.NDArray[np.intp], trees: int, *, see
     with threadpool_limits(1, user_api="openmp"):
         for fold in range(int(folds.max()) + 1):
             out = folds == fold
-            model = _boost(rows.take(np.flatnonzero(~out)), trees, seed)
+            model = _boost(rows.take(np.flatnonzero(~out)), trees, seed, SMALL_TREES)
             stages[:, out] = list(model.staged_predict(rows.inputs[out]))
         best = int(np.argmin(np.square(stages - rows.targets) @ rows.shares()))
-        model = _boost(rows, best + 1, seed)
-        whole = _complete(model, best + 1, rows.inputs, model.predict(rows.inputs))
+        model = _boost(rows, best + 1, seed, SMALL_TREES)
+        whole = _complete(model, best + 1, rows.inputs, model.predict(rows.inputs), SMALL_TREES)
     return None if whole is None else CrossFittedTrees(whole, stages[best])
 
 
-def boosting_bytes(rows: int, columns: int, trees: int) -> int:
+def boosting_bytes(rows: int, columns: int, trees: int, size: TreeSize) -> int:
     """Bytes that scikit-learn takes while trees grow."""
     # As they are binned: a byte each, and a copy with columns side by side; gradients, predictions, orders of rows.
     binned = rows * (2 * columns + 48)
     # Of each node that waits: 255 bins of a column, three numbers each.
-    histograms = (LEAVES + 2) * columns * 256 * 24
-    return binned + histograms + 4 * 1024 * trees
+    histograms = (size.leaves + 2) * columns * 256 * 24
+    return binned + histograms + 256 * size.leaves * trees
 
 
-def tree_bytes(trees: int) -> int:
+def tree_bytes(trees: int, size: TreeSize) -> int:
     """Of complete trees: columns, thresholds and leaves."""
-    return 3 * 8 * (1 << DEPTH) * trees
+    return 3 * 8 * (1 << size.depth) * trees
 
 
-def _boost(rows: Table, trees: int, seed: int) -> HistGradientBoostingRegressor:
+def _boost(rows: Table, trees: int, seed: int, size: TreeSize) -> HistGradientBoostingRegressor:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     model = HistGradientBoostingRegressor(
         learning_rate=_RATE,
         max_iter=trees,
-        max_leaf_nodes=LEAVES,
-        max_depth=DEPTH,
+        max_leaf_nodes=size.leaves,
+        max_depth=size.depth,
         min_samples_leaf=_FEWEST_PER_LEAF,
         l2_regularization=_PENALTY,
         early_stopping=False,
@@ -111,12 +146,14 @@ def _boost(rows: Table, trees: int, seed: int) -> HistGradientBoostingRegressor:
     return model.fit(rows.inputs, rows.targets, counts)
 
 
-def _complete(model: HistGradientBoostingRegressor, count: int, inputs: Array, expected: Array) -> BoostedTrees | None:
+def _complete(
+    model: HistGradientBoostingRegressor, count: int, inputs: Array, expected: Array, size: TreeSize
+) -> BoostedTrees | None:
     """The first trees of a model, each filled up to a complete one; None if they do not predict what is expected.
 
     scikit-learn has no public way to its trees.
     """
-    nodes = 2**DEPTH - 1
+    nodes = 2**size.depth - 1
     columns = np.zeros((count, nodes), np.int64)
     thresholds, leaves = np.full((count, nodes), NEVER), np.zeros((count, nodes + 1))
     try:

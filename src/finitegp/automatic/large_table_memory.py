@@ -16,7 +16,7 @@ from ..linalg import GRAM_BLOCK_ROWS
 from ..lite.program import TREE_NUMBERS, TREES_AT_ONCE
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, Part, find_plan
 from ..trees import mask_bytes
-from .boosting import boosting_bytes, tree_bytes
+from .boosting import LARGE_TREES, boosting_bytes, tree_bytes
 from .ensemble import LARGEST_GROUP, embedding_shape, fold_size
 from .lagged_training import BLOCK
 from .noise_networks import BATCH_SIZE, FREQUENCIES, HIDDEN
@@ -213,9 +213,9 @@ def _trees(fit: LargeTableSetting) -> Iterator[Item]:
     rows, held_out = fit.sample - fit.settings.count_validation(fit.sample), fit.settings.count_validation(fit.sample)
     yield _networks("trees", fit)
     yield _folds("trees", fit)
-    growing = boosting_bytes(rows, fit.columns, fit.settings.trees) + 16 * held_out
+    growing = 2 * boosting_bytes(rows, fit.columns, fit.settings.trees, LARGE_TREES) + 16 * held_out
     yield Item("trees", "binned rows, histograms and trees that grow", growing)
-    yield Item("trees", "trees", tree_bytes(fit.settings.trees) + mask_bytes(fit.settings.trees))
+    yield Item("trees", "trees", tree_bytes(fit.settings.trees, LARGE_TREES) + mask_bytes(fit.settings.trees))
 
 
 def _extrapolation(fit: LargeTableSetting) -> Iterator[Item]:
@@ -302,7 +302,7 @@ def _prediction(fit: LargeTableSetting) -> Iterator[Item]:
     yield from _model("prediction", fit, 1)
     if fit.settings.trees:
         walks = TREE_NUMBERS * 8 * TREES_AT_ONCE + mask_bytes(fit.settings.trees)
-        yield Item("prediction", "trees", tree_bytes(fit.settings.trees) + walks)
+        yield Item("prediction", "trees", tree_bytes(fit.settings.trees, LARGE_TREES) + walks)
     yield Item("prediction", "posterior, and blocks of its factor", 2 * _matrix(fit) + _matrix(fit) // 2)
     numbers = max(_numbers_per_row(fit), 4 * fit.num_features) + 8 * fit.columns
     yield Item("prediction", "chunk in the features", 8 * chunk * numbers)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..lite.program import TREE_NUMBERS, TREES_AT_ONCE
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, find_plan
 from ..trees import mask_bytes
-from .boosting import boosting_bytes, tree_bytes
+from .boosting import SMALL_TREES, boosting_bytes, tree_bytes
 from .kernels import FORMS
 
 
@@ -65,12 +65,12 @@ def memory_bill(fit: SmallTableSetting) -> Iterator[Item]:
     yield Item("conditioning", "features and sums", threads * 4 * matrix)
     yield Item("left-out rows", "kernels without a fold", threads * max(10 * learned, 4 * matrix))
     if fit.trees:
-        growing = threads * boosting_bytes(fit.rows, fit.columns, fit.trees)
+        growing = threads * boosting_bytes(fit.rows, fit.columns, fit.trees, SMALL_TREES)
         yield Item("trees", "binned rows, histograms and trees that grow", growing)
         yield Item("trees", "leaves that columns allow", mask_bytes(fit.trees))
         yield Item("trees", "rows as each number of trees predicts them", 2 * 8 * fit.trees * fit.rows)
         for phase in ("trees", "conditioning", "spread and extrapolation", "prediction"):
-            yield Item(phase, "trees", tree_bytes(fit.trees))
+            yield Item(phase, "trees", tree_bytes(fit.trees, SMALL_TREES))
         walks = TREE_NUMBERS * 8 * TREES_AT_ONCE + mask_bytes(fit.trees)
         yield Item("prediction", "rows in the trees", walks)
     # That of the spread is one more kernel; then a posterior without outer rows.

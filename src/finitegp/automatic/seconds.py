@@ -155,8 +155,9 @@ def _of_networks(work: Work, speed: float) -> float:
     row = timed[1] / settings.batch_size * settings.members + 0.7 * features**2 / speed
     side_by_side = work.may_use_all_cores and threads > 1
     calibration = _PLACES * (0.7 * features**3 + aside * features**2) / speed / (1.6 if side_by_side else 1.0)
-    # Beside networks, trees take what these leave: half of a core at best.
-    trees = 0.0 if side_by_side and not processes else 0.5 if side_by_side else 1.0
+    # Beside networks, trees take what these leave: half of a core at best. On some tables larger ones, which take two to
+    # three times as long, are tried after the small ones.
+    trees = 2.0 * (0.0 if side_by_side and not processes else 0.5 if side_by_side else 1.0)
     calibration += trees * _of_trees(settings.trees, training, work.columns)
     start = _START if processes else 0.0
     return start + networks + 1.3 * lose * noise + work.rows * row / (threads / 1.2) + calibration + 1.0

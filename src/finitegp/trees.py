@@ -9,10 +9,11 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .errors import ModelFileError
 from .lite.program import LiteError, check_trees, sum_trees
+from .noise import AddedTrees
 
 Array = npt.NDArray[np.float64]
 # No scaled input is larger: where a tree ends early, all rows go left below.
@@ -116,6 +117,18 @@ class BoostedTrees:
     thresholds: Array
     leaves: Array
     weight: float = 1.0
+
+    @classmethod
+    def of(cls, module: AddedTrees) -> BoostedTrees:
+        """Those of a noise model."""
+        return cls(*(each.detach().cpu().numpy() for each in (module.columns, module.thresholds, module.leaves)))
+
+    def added_to(self, module: nn.Module) -> AddedTrees:
+        """A module whose output these trees are added to."""
+        added = AddedTrees(module, len(self.columns), int(self.columns.shape[1] + 1).bit_length() - 1)
+        for name, values in self.tensors().items():
+            setattr(added, name, values.clone())
+        return added
 
     def predict(self, inputs: Array) -> Array:
         """``(rows,)`` the sum of all trees."""

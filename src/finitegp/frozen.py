@@ -28,10 +28,10 @@ from .features import (
 )
 from .linalg import BlockedTriangle
 from .noise import AddedTrees, ConstantNoise, InputNoise, MeanVariance, NoiseModel, SmoothFloor
-from .trees import BoostedTrees
 from .posterior import WeightPosterior
 from .predictive import Prediction
 from .processes import one_thread
+from .trees import BoostedTrees
 
 Array = npt.NDArray[np.float64]
 #: Columns first: ``(inputs, rows)`` to ``(outputs, rows)``. The argument is left as it is.

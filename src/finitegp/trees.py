@@ -121,7 +121,7 @@ class BoostedTrees:
     @classmethod
     def of(cls, module: AddedTrees) -> BoostedTrees:
         """Those of a noise model."""
-        return cls(*(each.detach().cpu().numpy() for each in (module.columns, module.thresholds, module.leaves)))
+        return cls(module.columns.numpy(), module.thresholds.numpy(), module.leaves.numpy())
 
     def added_to(self, module: nn.Module) -> AddedTrees:
         """A module whose output these trees are added to."""
@@ -169,3 +169,10 @@ class BoostedTrees:
         except LiteError as error:
             raise ModelFileError(str(error)) from None
         return cls(places.astype(np.int64), thresholds, leaves, share)
+
+
+def check_added_trees(noise: nn.Module, columns: int) -> None:
+    """Refuse a noise model from a file whose trees make no sense for inputs of this many columns."""
+    for module in noise.modules():
+        if isinstance(module, AddedTrees):
+            BoostedTrees.from_tensors(1.0, dict(module.named_buffers(recurse=False)), columns)

@@ -131,9 +131,8 @@ def fit_large_table(
     stages.finish("trees")
     with beside(extrapolate, allowed=side_by_side) as extrapolated:
         noise, evidence = _find_noise(
-            ensemble, training, validation, unseen, settings, seed, threads, processes, record
+            ensemble, training, validation, unseen, settings, seed, threads, processes, ranks, record
         )
-    ranks.copy_from_first(noise.state_dict().values())
     stages.finish("noise")
     effects, factors, excess = extrapolated()
     stages.finish("effects")
@@ -195,8 +194,10 @@ def _find_noise(
     seed: int,
     threads: int,
     processes: bool,
+    ranks: Ranks,
     record: dict[str, object],
 ) -> tuple[NoiseModel, LeftOut | None]:
+    ranks.copy_from_first([torch.from_numpy(ensemble.out_of_fold)])
     left_out = training.take(ensemble.left_out)
     residuals = left_out.targets - ensemble.out_of_fold
     mean_square = max(left_out.mean(residuals**2), 1e-12)
@@ -215,6 +216,7 @@ def _find_noise(
         processes=processes,
         device=ensemble.device,
     )
+    ranks.copy_from_first([*found.noise.state_dict().values(), torch.from_numpy(found.log_variance)])
     record |= {"noise_looks": found.looks, "noise_floor": found.floor}
     if by_trees is not None:
         towards = by_trees[ensemble.left_out] - ensemble.out_of_fold

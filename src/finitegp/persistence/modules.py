@@ -171,7 +171,7 @@ def _children(module: nn.Module) -> dict[str, nn.Module]:
     """The modules that are the first arguments of this one."""
     if isinstance(module, ConcatenatedFeatures | MeanVariance):
         module = module.maps if isinstance(module, ConcatenatedFeatures) else module.networks
-    elif not isinstance(module, nn.Sequential | ComposedFeatures | InputNoise):
+    elif not isinstance(module, nn.Sequential | ComposedFeatures | InputNoise | AddedTrees):
         return {}
     # Not named_children, which would name a module that occurs twice only once.
     return {name: child for name, child in module._modules.items() if child is not None}

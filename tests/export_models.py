@@ -9,6 +9,7 @@ import pytest
 import scipy
 import torch
 from saved_fits import make_rows as rows
+from saved_fits import with_trees
 from torch import nn
 
 from finitegp import FeatureGP, GPRegressor, InputNoise, TableRegressor, features
@@ -110,7 +111,9 @@ def noise(reads="inputs", width=2):
         return nn.Sequential(features.MLPFeatures(width, (5,), "relu", seed=seed), nn.Linear(5, 1), SmoothFloor(-1.0))
 
     torch.manual_seed(1)
-    return InputNoise(MeanVariance(network(0), network(1)), reads=reads, variance=0.05, bounds=(-0.9, 2.0))
+    module = MeanVariance(network(0), network(1))
+    module = with_trees(module) if reads == "inputs" else module
+    return InputNoise(module, reads=reads, variance=0.05, bounds=(-0.9, 2.0))
 
 
 def landmarks(kernel):

@@ -10,6 +10,7 @@ from finitegp import FeatureGP, ScaledGP, features
 from finitegp.component import Component
 from finitegp.data.scaling import Standardizer
 from finitegp.noise import ConstantNoise, InputNoise, MeanVariance, SmoothFloor
+from finitegp.trees import BoostedTrees
 
 
 def make_rows(count=60, columns=2, seed=0):
@@ -34,9 +35,16 @@ def assert_same_predictions(one, other, columns=2):
         assert torch.equal(getattr(first, name), getattr(second, name)), name
 
 
+def with_trees(module, columns=2, count=20, depth=2):
+    """The module with trees added to its output."""
+    random, nodes = np.random.default_rng(6), 2**depth - 1
+    looked_at, leaves = random.integers(0, columns, size=(count, nodes)), random.normal(size=(count, nodes + 1))
+    return BoostedTrees(looked_at, random.normal(size=(count, nodes)), 0.1 * leaves).added_to(module)
+
+
 def network():
     networks = [nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 1)) for _ in range(2)]
-    return nn.Sequential(MeanVariance(*networks), SmoothFloor(-3.0))
+    return nn.Sequential(with_trees(MeanVariance(*networks)), SmoothFloor(-3.0))
 
 
 def landmarks():

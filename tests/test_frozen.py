@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from saved_fits import with_trees
 from torch import nn
 
 from finitegp import FeatureGP, features
@@ -37,7 +38,7 @@ def joined():
 
 def noise_module():
     heads = [nn.Sequential(network(seed, "relu"), nn.Linear(6, 1), SmoothFloor(-2.0)) for seed in (3, 4)]
-    return nn.Sequential(clip(5.0), MeanVariance(*heads), SmoothFloor(-1.0))
+    return nn.Sequential(clip(5.0), with_trees(MeanVariance(*heads), COLUMNS), SmoothFloor(-1.0))
 
 
 def rows(count=2 * PIECE_ROWS + 7):

@@ -27,10 +27,11 @@ from .features import (
     SoftClip,
 )
 from .linalg import BlockedTriangle
-from .noise import ConstantNoise, InputNoise, MeanVariance, NoiseModel, SmoothFloor
+from .noise import AddedTrees, ConstantNoise, InputNoise, MeanVariance, NoiseModel, SmoothFloor
 from .posterior import WeightPosterior
 from .predictive import Prediction
 from .processes import one_thread
+from .trees import BoostedTrees
 
 Array = npt.NDArray[np.float64]
 #: Columns first: ``(inputs, rows)`` to ``(outputs, rows)``. The argument is left as it is.
@@ -150,6 +151,11 @@ def _smooth_floor(module: SmoothFloor) -> Step:
     return lambda x: floor + np.logaddexp(0.0, x - floor)
 
 
+def _added_trees(module: AddedTrees) -> Step:
+    step, trees = _make(module.module), BoostedTrees.of(module)
+    return lambda x: step(x) + trees.predict(np.ascontiguousarray(x.T))
+
+
 def _linear(module: nn.Linear) -> Step:
     weight = _numbers(module.weight)
     bias = None if module.bias is None else _numbers(module.bias)[:, None]
@@ -225,6 +231,7 @@ def _constant(module: ConstantFeatures) -> Step:
 
 #: By the very type: a subclass may do something else.
 _MAKERS: dict[type[nn.Module], Callable[[Any], Step]] = {
+    AddedTrees: _added_trees,
     ComposedFeatures: lambda module: _chain([module.first, module.second]),
     ConcatenatedFeatures: _side_by_side,
     ConstantFeatures: _constant,

@@ -176,3 +176,53 @@ class SmoothFloor(nn.Module):
     def forward(self, output: Tensor) -> Tensor:
         """The bounded values, in the shape of the input."""
         return self.floor + nn.functional.softplus(output - self.floor)
+
+
+class AddedTrees(nn.Module):
+    """The output of a module plus a sum of complete binary trees: steps that a network does not follow.
+
+    Args:
+        module: Gives ``(rows, 1)``.
+        trees: How many.
+        depth: Of each.
+
+    Attributes:
+        columns: ``(trees, nodes)``; see :func:`~finitegp.lite.program.sum_trees`.
+        thresholds: ``(trees, nodes)``.
+        leaves: ``(trees, nodes + 1)``.
+
+    Example:
+        >>> added = AddedTrees(nn.Identity(), 1, 1)
+        >>> _ = added.leaves.copy_(torch.tensor([[3.0, 4.0]]))
+        >>> added(torch.tensor([[-1.0], [1.0]])).tolist()
+        [[2.0], [5.0]]
+    """
+
+    columns: Tensor
+    thresholds: Tensor
+    leaves: Tensor
+
+    def __init__(self, module: nn.Module, trees: int, depth: int) -> None:
+        super().__init__()
+        self.module, self.trees, self.depth = module, trees, depth
+        nodes = 2**depth - 1
+        self.register_buffer("columns", torch.zeros(trees, nodes, dtype=torch.int64))
+        self.register_buffer("thresholds", torch.zeros(trees, nodes))
+        self.register_buffer("leaves", torch.zeros(trees, nodes + 1))
+
+    def config(self) -> dict[str, object]:
+        """The arguments that make this module again, but for the module in it."""
+        return {"trees": self.trees, "depth": self.depth}
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(rows, 1)``."""
+        nodes = self.columns.shape[1]
+        tree = torch.arange(self.trees, device=inputs.device)
+        place = torch.zeros(len(inputs), self.trees, dtype=torch.int64, device=inputs.device)
+        for _ in range(self.depth):
+            at = nodes * tree + place
+            larger = inputs.gather(1, self.columns.reshape(-1)[at]) > self.thresholds.reshape(-1)[at]
+            place = 2 * place + 1 + larger
+        found = self.leaves.reshape(-1)[(nodes + 1) * tree + place - nodes].sum(dim=1, keepdim=True)
+        output: Tensor = self.module(inputs)
+        return output + found

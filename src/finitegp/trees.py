@@ -9,10 +9,11 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .errors import ModelFileError
 from .lite.program import LiteError, check_trees, sum_trees
+from .noise import AddedTrees
 
 Array = npt.NDArray[np.float64]
 # No scaled input is larger: where a tree ends early, all rows go left below.
@@ -117,6 +118,18 @@ class BoostedTrees:
     leaves: Array
     weight: float = 1.0
 
+    @classmethod
+    def of(cls, module: AddedTrees) -> BoostedTrees:
+        """Those of a noise model."""
+        return cls(module.columns.numpy(), module.thresholds.numpy(), module.leaves.numpy())
+
+    def added_to(self, module: nn.Module) -> AddedTrees:
+        """A module whose output these trees are added to."""
+        added = AddedTrees(module, len(self.columns), int(self.columns.shape[1] + 1).bit_length() - 1)
+        for name, values in self.tensors().items():
+            setattr(added, name, values.clone())
+        return added
+
     def predict(self, inputs: Array) -> Array:
         """``(rows,)`` the sum of all trees."""
         found: Array
@@ -156,3 +169,10 @@ class BoostedTrees:
         except LiteError as error:
             raise ModelFileError(str(error)) from None
         return cls(places.astype(np.int64), thresholds, leaves, share)
+
+
+def check_added_trees(noise: nn.Module, columns: int) -> None:
+    """Refuse a noise model from a file whose trees make no sense for inputs of this many columns."""
+    for module in noise.modules():
+        if isinstance(module, AddedTrees):
+            BoostedTrees.from_tensors(1.0, dict(module.named_buffers(recurse=False)), columns)

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 
 
 class TreeSize(NamedTuple):
-    """How large each tree may grow."""
+    """How large each tree may grow, how small its leaves may be, and how much of each tree is added."""
 
     depth: int
     leaves: int
+    rate: float = 0.1
+    fewest_per_leaf: int = 5
 
 
 SMALL_TREES, LARGE_TREES = TreeSize(6, 16), TreeSize(8, 64)
-_RATE, _FEWEST_PER_LEAF, _PENALTY = 0.1, 5, 5.0
+#: On logarithms of squared errors, most of which are chance.
+NOISE_TREES = TreeSize(4, 8, rate=0.05, fewest_per_leaf=20)
+_PENALTY = 5.0
 # Small trees that are best nearly all of them leave something to larger ones; these take longer to predict with, and
 # have to lower the mean squared error by so much.
 _NEARLY_ALL, _CLEAR_GAIN = 0.9, 0.02
@@ -53,7 +57,7 @@ def fit_trees(
         large = _fit_size(training, held_out, trees, LARGE_TREES, seed, threads)
         if large.loss < (1.0 - _CLEAR_GAIN) * found.loss:
             found = large
-    return _complete(found.model, found.best, held_out.inputs, found.expected, found.size)
+    return complete_trees(found.model, found.best, held_out.inputs, found.expected, found.size)
 
 
 class _Grown(NamedTuple):
@@ -68,12 +72,26 @@ class _Grown(NamedTuple):
 
 def _fit_size(training: Table, held_out: Table, trees: int, size: TreeSize, seed: int, threads: int | None) -> _Grown:
     with threadpool_limits(threads, user_api="openmp"):
-        model = _boost(training, trees, seed, size)
+        model = grow_trees(training, trees, seed, size)
     with threadpool_limits(1, user_api="openmp"):  # a tree at a time, threads wait for each other longer than they work
         stages = enumerate(model.staged_predict(held_out.inputs), 1)
         losses = ((held_out.mean((stage - held_out.targets) ** 2), best, stage) for best, stage in stages)
         loss, best, expected = min(losses, key=lambda each: each[0])
     return _Grown(model, size, best, expected, loss)
+
+
+def predict_other_half(training: Table, like: BoostedTrees, *, seed: int, one_thread: bool = False) -> Array:
+    """``(rows,)`` predictions of trees that were grown without the half of the rows in which a row is."""
+    size = SMALL_TREES if like.columns.shape[1] < 2**LARGE_TREES.depth - 1 else LARGE_TREES
+    halves = np.random.default_rng(seed).permutation(len(training)) % 2
+    found = np.empty(len(training))
+    with threadpool_limits(1 if one_thread else None, user_api="openmp"):
+        for half in (0, 1):
+            seen = training.take(np.flatnonzero(halves != half))
+            found[halves == half] = grow_trees(seen, len(like.leaves), seed, size).predict(
+                training.inputs[halves == half]
+            )
+    return found
 
 
 class CrossFittedTrees(NamedTuple):
@@ -106,11 +124,11 @@ def cross_fit_trees(rows: Table, folds: npt.NDArray[np.intp], trees: int, *, see
     with threadpool_limits(1, user_api="openmp"):
         for fold in range(int(folds.max()) + 1):
             out = folds == fold
-            model = _boost(rows.take(np.flatnonzero(~out)), trees, seed, SMALL_TREES)
+            model = grow_trees(rows.take(np.flatnonzero(~out)), trees, seed, SMALL_TREES)
             stages[:, out] = list(model.staged_predict(rows.inputs[out]))
         best = int(np.argmin(np.square(stages - rows.targets) @ rows.shares()))
-        model = _boost(rows, best + 1, seed, SMALL_TREES)
-        whole = _complete(model, best + 1, rows.inputs, model.predict(rows.inputs), SMALL_TREES)
+        model = grow_trees(rows, best + 1, seed, SMALL_TREES)
+        whole = complete_trees(model, best + 1, rows.inputs, model.predict(rows.inputs), SMALL_TREES)
     return None if whole is None else CrossFittedTrees(whole, stages[best])
 
 
@@ -128,15 +146,16 @@ def tree_bytes(trees: int, size: TreeSize) -> int:
     return 3 * 8 * (1 << size.depth) * trees
 
 
-def _boost(rows: Table, trees: int, seed: int, size: TreeSize) -> HistGradientBoostingRegressor:
+def grow_trees(rows: Table, trees: int, seed: int, size: TreeSize) -> HistGradientBoostingRegressor:
+    """scikit-learn's own, of standardised rows."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     model = HistGradientBoostingRegressor(
-        learning_rate=_RATE,
+        learning_rate=size.rate,
         max_iter=trees,
         max_leaf_nodes=size.leaves,
         max_depth=size.depth,
-        min_samples_leaf=_FEWEST_PER_LEAF,
+        min_samples_leaf=size.fewest_per_leaf,
         l2_regularization=_PENALTY,
         early_stopping=False,
         random_state=seed,
@@ -146,7 +165,7 @@ def _boost(rows: Table, trees: int, seed: int, size: TreeSize) -> HistGradientBo
     return model.fit(rows.inputs, rows.targets, counts)
 
 
-def _complete(
+def complete_trees(
     model: HistGradientBoostingRegressor, count: int, inputs: Array, expected: Array, size: TreeSize
 ) -> BoostedTrees | None:
     """The first trees of a model, each filled up to a complete one; None if they do not predict what is expected.

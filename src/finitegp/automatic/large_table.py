@@ -19,11 +19,12 @@ from ..noise import ConstantNoise, NoiseModel
 from ..processes import beside, count_processes, in_parallel, in_turn, one_thread
 from ..statistics import FeatureStatistics, RunningSums, Share, sum_statistics
 from ..trees import BoostedTrees
-from .boosting import fit_trees
+from .boosting import fit_trees, predict_other_half
 from .calibration import HeldOut, LeftOut, calibrate
 from .ensemble import Ensemble, train_ensemble, trains_long
 from .joined import make_joined_model, with_prior
 from .noise_networks import fit_noise_networks, log_noise_scale
+from .noise_trees import add_noise_trees, blended_errors
 from .settings import EXACT_PASS_SHARES, AutoSettings
 from .table import Array, Table
 
@@ -100,8 +101,11 @@ def fit_large_table(
     side_by_side = may_use_all_cores and threads > 1
     processes = side_by_side and trains_long(len(training), settings)
 
-    def grow() -> BoostedTrees | None:
-        return fit_trees(training, validation, settings.trees, seed=seed, one_thread=side_by_side)
+    def grow() -> tuple[BoostedTrees, Array] | None:
+        trees = fit_trees(training, validation, settings.trees, seed=seed, one_thread=side_by_side)
+        if trees is None:
+            return None
+        return trees, predict_other_half(training, trees, seed=seed, one_thread=side_by_side)
 
     def extrapolate() -> tuple[Array, Array, ExcessVariance]:
         effects = total_effects(lambda rows: ensemble.predict(rows).mean(axis=0), training.inputs, rng)
@@ -123,11 +127,12 @@ def fit_large_table(
     for network in ensemble.networks:
         ranks.copy_from_first(network.state_dict().values())
     stages.finish("networks", tell=False)
-    trees = grown() if settings.trees else None
+    trees, unseen = (grown() if settings.trees else None) or (None, None)
     stages.finish("trees")
     with beside(extrapolate, allowed=side_by_side) as extrapolated:
-        noise, evidence = _find_noise(ensemble, training, validation, settings, seed, threads, processes, record)
-    ranks.copy_from_first(noise.state_dict().values())
+        noise, evidence = _find_noise(
+            ensemble, training, validation, unseen, settings, seed, threads, processes, ranks, record
+        )
     stages.finish("noise")
     effects, factors, excess = extrapolated()
     stages.finish("effects")
@@ -184,12 +189,15 @@ def _find_noise(
     ensemble: Ensemble,
     training: Table,
     validation: Table,
+    by_trees: Array | None,
     settings: AutoSettings,
     seed: int,
     threads: int,
     processes: bool,
+    ranks: Ranks,
     record: dict[str, object],
 ) -> tuple[NoiseModel, LeftOut | None]:
+    ranks.copy_from_first([torch.from_numpy(ensemble.out_of_fold)])
     left_out = training.take(ensemble.left_out)
     residuals = left_out.targets - ensemble.out_of_fold
     mean_square = max(left_out.mean(residuals**2), 1e-12)
@@ -208,7 +216,15 @@ def _find_noise(
         processes=processes,
         device=ensemble.device,
     )
+    ranks.copy_from_first([*found.noise.state_dict().values(), torch.from_numpy(found.log_variance)])
     record |= {"noise_looks": found.looks, "noise_floor": found.floor}
+    if by_trees is not None:
+        towards = by_trees[ensemble.left_out] - ensemble.out_of_fold
+        errors, part = blended_errors(residuals, towards, found.log_variance)
+        found, chosen = add_noise_trees(
+            found, left_out, errors, ensemble.clip, settings.chunk_size, seed=seed, one_thread=threads == 1
+        )
+        record["noise_trees"] = chosen | {"part": part}
     held_out = log_noise_scale(found.noise, validation.inputs, settings.chunk_size) + np.log(found.noise.variance)
     return found.noise, LeftOut(residuals, found.log_variance, others, held_out, left_out)
 

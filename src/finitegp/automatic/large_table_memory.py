@@ -16,10 +16,11 @@ from ..linalg import GRAM_BLOCK_ROWS
 from ..lite.program import TREE_NUMBERS, TREES_AT_ONCE
 from ..memory.plan import CHUNKS, SMALL_OBJECTS, Item, MemoryPlan, Part, find_plan
 from ..trees import mask_bytes
-from .boosting import LARGE_TREES, boosting_bytes, tree_bytes
+from .boosting import LARGE_TREES, NOISE_TREES, boosting_bytes, tree_bytes
 from .ensemble import LARGEST_GROUP, embedding_shape, fold_size
 from .lagged_training import BLOCK
 from .noise_networks import BATCH_SIZE, FREQUENCIES, HIDDEN
+from .noise_trees import COUNTS
 from .settings import EXACT_PASS_SHARES, AutoSettings
 
 # What is tried, best first: shares of the sample, and rows set aside.
@@ -214,6 +215,8 @@ def _trees(fit: LargeTableSetting) -> Iterator[Item]:
     yield _networks("trees", fit)
     yield _folds("trees", fit)
     growing = 2 * boosting_bytes(rows, fit.columns, fit.settings.trees, LARGE_TREES) + 16 * held_out
+    # The halves that predict each other come after these.
+    yield Item("trees", "what trees of the other half predict", 3 * 8 * rows)
     yield Item("trees", "binned rows, histograms and trees that grow", growing)
     yield Item("trees", "trees", tree_bytes(fit.settings.trees, LARGE_TREES) + mask_bytes(fit.settings.trees))
 
@@ -254,6 +257,13 @@ def _noise(fit: LargeTableSetting) -> Iterator[Item]:
     back = 2 * p * FREQUENCIES + 3 * max(*HIDDEN, p * _NOISE_WIDTH)
     passing = max(min(BATCH_SIZE, rows) * (kept + back), min(s.chunk_size, rows) * kept)
     yield Item("noise", "rows in the networks", at_once * 4 * passing)
+    if s.trees:
+        yield _networks("noise trees", fit)
+        yield _folds("noise trees", fit)
+        # As they are, bounded in float32 and float64, and those of a fold's others; logarithms and predictions.
+        yield Item("noise trees", "rows of the folds", rows * (8 * 3 + 4) * (p + 1) + rows * 8 * (len(COUNTS) + 6))
+        growing = boosting_bytes(rows, p, COUNTS[-1], NOISE_TREES)
+        yield Item("noise trees", "binned rows, histograms and trees that grow", growing)
 
 
 def _model(phase: str, fit: LargeTableSetting, copies: int) -> Iterator[Item]:
@@ -261,7 +271,8 @@ def _model(phase: str, fit: LargeTableSetting, copies: int) -> Iterator[Item]:
     s, p = fit.settings, fit.columns
     noise = s.noise_networks * _noise_parameters(p) if s.input_noise else 0
     numbers = s.members * _parameters(p, s) + noise + s.count_fourier(p) // 2 * p
-    yield Item(phase, "model", copies * 8 * numbers)
+    trees = tree_bytes(COUNTS[-1], NOISE_TREES) if s.trees and s.input_noise else 0
+    yield Item(phase, "model", copies * (8 * numbers + trees))
     yield Item(phase, "work space of BLAS", 8 * _BLAS_PANEL_ROWS * fit.num_features)
 
 

@@ -19,6 +19,7 @@ from .ensemble import RACERS, fold_size, make_network, split_members, trains_lon
 from .kernels import FORMS
 from .lagged_training import BLOCK, LaggedHeads, count_steps
 from .noise_networks import BATCH_SIZE, make_noise_network
+from .noise_trees import COUNTS
 from .settings import ENOUGH_JUDGES, AutoSettings
 
 # Threads wait for each other between small operations; processes hardly, but they have to start.
@@ -29,6 +30,8 @@ _EVALUATIONS, _REFIT_EVALUATIONS = 90, 15
 _CUBES_PER_KERNEL, _CUBES_PER_JUDGEMENT = 6.0, 1.5
 # Of boosted trees: for each, and for each value that it looks at.
 _SECONDS_PER_TREE, _SECONDS_PER_BIN = 8e-4, 3e-9
+# In the noise, to all rows and without each third.
+_FITS_OF_NOISE_TREES = 3.0
 # Priors that calibration looks at.
 _PLACES = 25
 _TIMED_STEPS = 6
@@ -155,10 +158,13 @@ def _of_networks(work: Work, speed: float) -> float:
     row = timed[1] / settings.batch_size * settings.members + 0.7 * features**2 / speed
     side_by_side = work.may_use_all_cores and threads > 1
     calibration = _PLACES * (0.7 * features**3 + aside * features**2) / speed / (1.6 if side_by_side else 1.0)
-    # Beside networks, trees take what these leave: half of a core at best. On some tables larger ones, which take two to
-    # three times as long, are tried after the small ones.
-    trees = 2.0 * (0.0 if side_by_side and not processes else 0.5 if side_by_side else 1.0)
+    # Beside networks, trees take what these leave: half of a core at best. On some tables larger ones, which take two
+    # to three times as long, are tried after the small ones; then two halves of the rows are predicted by the other.
+    trees = 3.0 * (0.0 if side_by_side and not processes else 0.5 if side_by_side else 1.0)
     calibration += trees * _of_trees(settings.trees, training, work.columns)
+    if settings.trees and settings.input_noise:
+        left_out = int(settings.members * fold_size(training, settings.members))
+        calibration += _FITS_OF_NOISE_TREES * _of_trees(COUNTS[-1], left_out, work.columns) / threads
     start = _START if processes else 0.0
     return start + networks + 1.3 * lose * noise + work.rows * row / (threads / 1.2) + calibration + 1.0
 

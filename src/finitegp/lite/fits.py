@@ -305,8 +305,9 @@ class Fit:
         if self.repeated is not None and len(self.repeated.codes):
             header["repeated"], seen = self.repeated.stored()
             arrays |= {f"repeated.{name}": each for name, each in seen.items()}
-        if "trees" in header:
-            arrays["trees.columns"] = arrays["trees.columns"].astype(np.int64)
+        # Of trees, in the mean or in the noise: whole numbers, which are computed with as float64 here.
+        looked_at = [name for name in arrays if name.rpartition(".")[2] == "columns"]
+        arrays |= {name: arrays[name].astype(np.int64) for name in looked_at}
         header["components"] = [
             {**entry, "num_data": gp.sums.rows} for entry, gp in zip(header["components"], self.gps, strict=True)
         ]

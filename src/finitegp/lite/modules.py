@@ -17,6 +17,8 @@ from .program import (
     affine,
     apply,
     beside,
+    boosted,
+    check_trees,
     clipped,
     constant,
     evaluate,
@@ -102,6 +104,12 @@ def feature_blocks(description: Description, tensors: Tensors, x: Value, roots: 
             features_of(child, inside(tensors, f"networks.{name}."), x, roots, depth + 1) for name, child in children
         ]
         return [Block(_log_of_mean(inner))]
+    if kind == "AddedTrees":
+        ((name, child),) = children
+        columns, thresholds, leaves = (tensors[each] for each in ("columns", "thresholds", "leaves"))
+        check_trees(1.0, columns, thresholds, leaves, x.width)
+        added_to = features_of(child, inside(tensors, f"{name}."), x, roots, depth + 1)
+        return [Block(added_to + boosted(x, columns.astype(np.int64), thresholds, leaves))]
     if kind not in _MAPS:
         raise LiteError(f"a module of the type {str(kind)[:60]!r} is not known here: use the library finitegp")
     return [Block(_MAPS[kind](x, arguments, tensors))]

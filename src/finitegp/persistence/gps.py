@@ -18,6 +18,7 @@ from ..model import FeatureGP, FittedGP
 from ..noise import NoiseModel
 from ..posterior import WeightPosterior
 from ..statistics import FeatureStatistics
+from ..trees import check_added_trees
 from .modules import build_module, describe_module, load_tensors
 
 Tensors = dict[str, Tensor]
@@ -69,6 +70,7 @@ def decode_gp(
     noise = _restore("noise_model", header["noise"], noise_model, tensors)
     if not isinstance(noise, NoiseModel):
         raise ModelFileError("its noise is not a noise model")
+    check_added_trees(noise, columns)
     model = FeatureGP(features, noise_model=noise).to(torch.float64)
     model.log_output_scale.data = checked_tensor(tensors, "model.log_output_scale", ())
     model.requires_grad_(False).eval()

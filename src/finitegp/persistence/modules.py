@@ -31,7 +31,7 @@ from ..features import (
     SoftClip,
 )
 from ..lite.container import inside
-from ..noise import ConstantNoise, InputNoise, MeanVariance, SmoothFloor
+from ..noise import AddedTrees, ConstantNoise, InputNoise, MeanVariance, SmoothFloor
 
 _MAX_DEPTH = 50
 # Numbers that the quadrature maps of one file may compute with in all: half a gigabyte, and as much again for cosines.
@@ -41,6 +41,7 @@ _GRID = ("nodes_per_dimension", "input_dim", "frequency_cutoff")
 _OWN = (
     *(ComposedFeatures, ConcatenatedFeatures, ConstantFeatures, FourierFeatures, GaussLegendreFeatures, LinearFeatures),
     *(LandmarkFeatures, MLPFeatures, PeriodicEmbedding, SoftClip, ConstantNoise, InputNoise, MeanVariance, SmoothFloor),
+    AddedTrees,
 )
 # The arguments of torch's modules, which have no config(). Not the device: nothing is made outside of "meta".
 _TORCH: dict[type[nn.Module], tuple[str, ...]] = {
@@ -170,7 +171,7 @@ def _children(module: nn.Module) -> dict[str, nn.Module]:
     """The modules that are the first arguments of this one."""
     if isinstance(module, ConcatenatedFeatures | MeanVariance):
         module = module.maps if isinstance(module, ConcatenatedFeatures) else module.networks
-    elif not isinstance(module, nn.Sequential | ComposedFeatures | InputNoise):
+    elif not isinstance(module, nn.Sequential | ComposedFeatures | InputNoise | AddedTrees):
         return {}
     # Not named_children, which would name a module that occurs twice only once.
     return {name: child for name, child in module._modules.items() if child is not None}

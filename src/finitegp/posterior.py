@@ -53,25 +53,35 @@ class WeightPosterior:
         return self.noise_variance * self.factor.inverse()
 
     def predict(
-        self, features: Tensor, log_noise_scale: Tensor | None = None, *, return_covariance: bool = False
+        self,
+        features: Tensor,
+        log_noise_scale: Tensor | None = None,
+        *,
+        unseen_variance: Tensor | None = None,
+        return_covariance: bool = False,
     ) -> Prediction:
         """Predict new observations from their features.
 
         Args:
             features: ``(rows, d)``.
             log_noise_scale: ``(rows,)`` logarithm of each row's noise scale; None for one.
+            unseen_variance: ``(rows,)`` variance of the function that these features do not have; None for zero.
             return_covariance: Also compute the ``(rows, rows)`` covariance of the noise-free function.
         """
         features = self._check_features(features)
+        mean = self._squeeze(features @ self.weight_mean)
         half = self.factor.half_solve(features.mT)
+        epistemic = self.noise_variance * half.square().sum(dim=0)
+        if unseen_variance is not None:
+            epistemic = epistemic + unseen_variance.to(epistemic)
         noise = features.new_full((len(features),), self.noise_variance)
         if log_noise_scale is not None:
             noise = noise * log_noise_scale.detach().to(features).exp()
             if not bool(torch.isfinite(noise).all()):
                 raise DataError("log_noise_scale must be finite, and not so large that its exponential is no number.")
         return Prediction(
-            mean=self._squeeze(features @ self.weight_mean),
-            epistemic_variance=self.noise_variance * half.square().sum(dim=0),
+            mean=mean,
+            epistemic_variance=epistemic,
             noise_variance=noise,
             covariance=self.noise_variance * (half.mT @ half) if return_covariance else None,
         )

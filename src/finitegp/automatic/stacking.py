@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..combination import pooled
-from ..component import SpreadModel
+from ..component import SpreadModel, pooled
 from ..kernel_gp import Array, KernelForm, KernelPosterior, KernelPrior, KernelRows, fit_from_several_starts
 from ..predictive import StudentMixture, log_student
 from .kernels import LEARNING_ROWS, condition_kernel, landmark_rows

@@ -69,7 +69,7 @@ class WeightPosterior:
             return_covariance: Also compute the ``(rows, rows)`` covariance of the noise-free function.
         """
         features = self._check_features(features)
-        mean = self._squeeze(features @ self.weight_mean)
+        mean = features @ self.weight_mean
         half = self.factor.half_solve(features.mT)
         epistemic = self.noise_variance * half.square().sum(dim=0)
         if unseen_variance is not None:
@@ -80,7 +80,7 @@ class WeightPosterior:
             if not bool(torch.isfinite(noise).all()):
                 raise DataError("log_noise_scale must be finite, and not so large that its exponential is no number.")
         return Prediction(
-            mean=mean,
+            mean=mean[:, 0] if mean.shape[1] == 1 else mean,
             epistemic_variance=epistemic,
             noise_variance=noise,
             covariance=self.noise_variance * (half.mT @ half) if return_covariance else None,
@@ -160,9 +160,6 @@ class WeightPosterior:
         if features.shape[1:] != self.weight_mean.shape[:1]:
             raise DataError(f"features must have shape (rows, {self.num_features}), but have {tuple(features.shape)}.")
         return features.detach().to(self.weight_mean)
-
-    def _squeeze(self, values: Tensor) -> Tensor:
-        return values[:, 0] if values.shape[1] == 1 else values
 
 
 def _not_among(why: str) -> DataError:

@@ -395,8 +395,9 @@ class FittedGP:
         frozen = None if return_covariance else self._freeze(rows)
         if frozen is not None:
             return frozen.predict(rows.inputs)
+        scale = self.model.output_scale
         features, log_scale = self.model.checked_forward(rows)
-        unseen = self._unseen_variance(features)
+        unseen = residual_variance(self.model.feature_map, features, scale) if self._has_landmarks else None
         found = self.posterior.predict(features, log_scale, unseen_variance=unseen, return_covariance=return_covariance)
         if found.covariance is None or not self._has_landmarks:
             return found
@@ -412,14 +413,6 @@ class FittedGP:
             return None
         _check_columns(self.model.feature_map, rows)
         return self._frozen
-
-    def _unseen_variance(self, features: Tensor) -> Tensor | None:
-        """``(rows,)`` variance that features on landmarks do not see; None if there are none that see the inputs."""
-        if not self._has_landmarks:
-            return None
-        scale = self.model.output_scale
-        lost = residual_variance(self.model.feature_map, features / math.sqrt(scale))
-        return None if lost is None else scale * lost
 
     def residual_covariance(self, inputs: Tensor, features: Tensor) -> Tensor:
         """``(*batch, rows, rows)`` covariance of what features on landmarks do not see; zero without landmarks."""
@@ -488,15 +481,13 @@ class FittedGP:
             features, own = self.model.checked_forward(rows)
             log_scale = self.model.with_unseen(features, own)
             targets = rows.observed.to(features.device)
-            left_out = self.posterior.leave_one_out(features, targets, log_scale)
+            scale = self.model.output_scale
+            unseen = residual_variance(self.model.feature_map, features, scale) if self._has_landmarks else None
+            left_out = self.posterior.leave_one_out(features, targets, log_scale, unseen_variance=unseen)
             noises.append(noise := left_out.noise_variance)
             if log_scale is not own:  # what is not seen is of the function, where a new observation is predicted
-                scale = torch.zeros_like(noise) if own is None else own.to(noise)
-                left_out = replace(left_out, noise_variance=self.posterior.noise_variance * scale.exp())
-            unseen = self._unseen_variance(features)
-            if unseen is not None:
-                epistemic = left_out.epistemic_variance
-                left_out = replace(left_out, epistemic_variance=epistemic + unseen.to(epistemic))
+                own = torch.zeros_like(noise) if own is None else own.to(noise)
+                left_out = replace(left_out, noise_variance=self.posterior.noise_variance * own.exp())
             parts.append(left_out)
         return Prediction.concatenate(parts), torch.cat(noises)
 

@@ -72,8 +72,6 @@ class WeightPosterior:
         mean = features @ self.weight_mean
         half = self.factor.half_solve(features.mT)
         epistemic = self.noise_variance * half.square().sum(dim=0)
-        if unseen_variance is not None:
-            epistemic = epistemic + unseen_variance.to(epistemic)
         noise = features.new_full((len(features),), self.noise_variance)
         if log_noise_scale is not None:
             noise = noise * log_noise_scale.detach().to(features).exp()
@@ -81,7 +79,7 @@ class WeightPosterior:
                 raise DataError("log_noise_scale must be finite, and not so large that its exponential is no number.")
         return Prediction(
             mean=mean[:, 0] if mean.shape[1] == 1 else mean,
-            epistemic_variance=epistemic,
+            epistemic_variance=epistemic if unseen_variance is None else epistemic + unseen_variance.to(epistemic),
             noise_variance=noise,
             covariance=self.noise_variance * (half.mT @ half) if return_covariance else None,
         )
@@ -94,7 +92,14 @@ class WeightPosterior:
         deviations = math.sqrt(self.noise_variance) * self.factor.transposed_half_solve(normal.to(self.weight_mean))
         return self.weight_mean + deviations.reshape(d, num_samples, t).permute(1, 0, 2)
 
-    def leave_one_out(self, features: Tensor, targets: Tensor, log_noise_scale: Tensor | None = None) -> Prediction:
+    def leave_one_out(
+        self,
+        features: Tensor,
+        targets: Tensor,
+        log_noise_scale: Tensor | None = None,
+        *,
+        unseen_variance: Tensor | None = None,
+    ) -> Prediction:
         """The prediction for each training row by the posterior without that row, in closed form.
 
         With leverage ``h = z'F^-1 z / v`` and residual ``r = y - z'w`` the prediction without the row has mean
@@ -104,6 +109,7 @@ class WeightPosterior:
             features: ``(rows, d)`` of training rows.
             targets: ``(rows,)`` or ``(rows, t)`` their targets.
             log_noise_scale: ``(rows,)`` or None.
+            unseen_variance: As in :meth:`predict`.
         """
         inside = self.predict(features, log_noise_scale)
         if targets.numel() != inside.mean.numel():
@@ -117,9 +123,10 @@ class WeightPosterior:
                 f"noise variance {self.noise_variance:.3g} is too small for floating point."
             )
         per_target = left if inside.mean.ndim == 1 else left[:, None]
+        epistemic = inside.epistemic_variance / left
         return Prediction(
             mean=targets - (targets - inside.mean) / per_target,
-            epistemic_variance=inside.epistemic_variance / left,
+            epistemic_variance=epistemic if unseen_variance is None else epistemic + unseen_variance.to(epistemic),
             noise_variance=inside.noise_variance,
         )
 

@@ -13,6 +13,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ..outcome import DatasetSplit, Outcome
@@ -48,51 +49,43 @@ _PROBE_EPOCHS = 3
 def realmlp(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outcome:
     """RealMLP-TD on squared error, its best epoch on validation rows; the noise is the error on those rows."""
     used = merge_settings("realmlp", REALMLP_DEFAULTS, settings)
-    regressor = require("pytabkit", "realmlp").RealMLP_TD_Regressor
-
-    def make(epochs: int) -> Any:
-        return regressor(
-            device="cpu",
-            random_state=seed,
-            n_threads=used["threads"],
-            n_epochs=epochs,
-            batch_size=used["batch_size"],
-            verbosity=0,
-        )
-
-    return _fit_and_predict(split, seed, used, make)
+    return _fit_and_predict(split, seed, used, require("pytabkit", "realmlp").RealMLP_TD_Regressor, verbosity=0)
 
 
 def tabm(split: DatasetSplit, *, seed: int, settings: Mapping[str, Any]) -> Outcome:
     """TabM on squared error, ended by validation rows; the noise is the error on those rows."""
     used = merge_settings("tabm", TABM_DEFAULTS, settings)
-    regressor = require("pytabkit", "tabm").TabM_D_Regressor
-
-    def make(epochs: int) -> Any:
-        return regressor(
-            device="cpu",
-            random_state=seed,
-            n_threads=used["threads"],
-            n_epochs=epochs,
-            batch_size=used["batch_size"],
-            patience=used["patience"],
-            lr=used["learning_rate"],
-            tabm_k=used["members"],
-            d_block=used["width"],
-            verbosity=1,  # prints a line for each epoch, which is the only trace of their number
-        )
-
-    return _fit_and_predict(split, seed, used, make)
+    return _fit_and_predict(
+        split,
+        seed,
+        used,
+        require("pytabkit", "tabm").TabM_D_Regressor,
+        patience=used["patience"],
+        lr=used["learning_rate"],
+        tabm_k=used["members"],
+        d_block=used["width"],
+        verbosity=1,  # prints a line for each epoch, which is the only trace of their number
+    )
 
 
-def _fit_and_predict(split: DatasetSplit, seed: int, used: Mapping[str, Any], make: Callable[[int], Any]) -> Outcome:
+def _fit_and_predict(
+    split: DatasetSplit, seed: int, used: Mapping[str, Any], regressor: Callable[..., Any], **own: object
+) -> Outcome:
+    make = partial(
+        regressor,
+        device="cpu",
+        random_state=seed,
+        n_threads=used["threads"],
+        batch_size=used["batch_size"],
+        **own,
+    )
     scaled = ScaledSplit.of(split)
     stopwatch = Stopwatch()
     _, held_out = hold_out(len(scaled.targets), used["validation_fraction"], seed)
     with _quiet() as printed:
         epochs = _fitting_epochs(make, scaled, held_out, used, stopwatch)
         printed.truncate(0)
-        model = make(epochs).fit(scaled.inputs, scaled.targets, val_idxs=held_out)
+        model = make(n_epochs=epochs).fit(scaled.inputs, scaled.targets, val_idxs=held_out)
         noise = constant_noise(scaled.targets[held_out] - model.predict(scaled.inputs[held_out]))
         elapsed = stopwatch.elapsed
         mean = model.predict(scaled.test_inputs)
@@ -103,15 +96,15 @@ def _fit_and_predict(split: DatasetSplit, seed: int, used: Mapping[str, Any], ma
 
 
 def _fitting_epochs(
-    make: Callable[[int], Any], scaled: ScaledSplit, held_out: Index, used: Mapping[str, Any], stopwatch: Stopwatch
+    make: Callable[..., Any], scaled: ScaledSplit, held_out: Index, used: Mapping[str, Any], stopwatch: Stopwatch
 ) -> int:
     """The epochs asked for, or what fits into the limit by the pace of a few; at least one."""
     limit, wanted = used["max_seconds"], int(used["epochs"])
     if limit is None or wanted <= _PROBE_EPOCHS:
         return wanted
-    make(1).fit(scaled.inputs, scaled.targets, val_idxs=held_out)
+    make(n_epochs=1).fit(scaled.inputs, scaled.targets, val_idxs=held_out)
     first = stopwatch.seconds
-    make(_PROBE_EPOCHS).fit(scaled.inputs, scaled.targets, val_idxs=held_out)
+    make(n_epochs=_PROBE_EPOCHS).fit(scaled.inputs, scaled.targets, val_idxs=held_out)
     probed = stopwatch.seconds - first
     # The difference leaves out what a fit costs besides its epochs; on a busy machine it may come out too low.
     pace = max((probed - first) / (_PROBE_EPOCHS - 1), 0.5 * probed / _PROBE_EPOCHS)

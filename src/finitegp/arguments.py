@@ -6,6 +6,7 @@ check comes after the failure: calls that go well cost nothing more, and errors 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -50,8 +51,10 @@ def check_arguments(public: Public) -> Public:
     if not inspect.isclass(public):
         return _checked(public)  # type: ignore[return-value, arg-type]
     is_estimator = hasattr(public, "get_params")
+    # What only stores its arguments does not fail because of their types.
+    only_stores = is_estimator or (dataclasses.is_dataclass(public) and not hasattr(public, "__post_init__"))
     for name, member in list(vars(public).items()):
-        if name.startswith("_") and (name != "__init__" or is_estimator):
+        if name.startswith("_") and (name != "__init__" or only_stores):
             continue
         if isinstance(member, classmethod | staticmethod):
             setattr(public, name, type(member)(_checked(member.__func__)))

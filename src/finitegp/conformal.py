@@ -43,9 +43,7 @@ class ConformalScores:
     in_deviations: bool = False
 
     @classmethod
-    def of(
-        cls, errors: Array, source: str, *, counts: Array | None = None, in_deviations: bool = False
-    ) -> ConformalScores:
+    def of(cls, errors: Array, source: str, *, counts: Array | None = None) -> ConformalScores:
         """From normal scores (:meth:`~finitegp.Prediction.normal_scores`) or standardised errors of left-out rows.
 
         ``counts`` are how many rows each of them stands for; weights that are no whole numbers say nothing of that.
@@ -58,7 +56,7 @@ class ConformalScores:
         if total > _MOST_SCORES:
             # The k-th of a thousand kept scores has the same rank, rounded up, among all of them.
             ranks = np.minimum(np.ceil(ranks * (total + 1) / (_MOST_SCORES + 1)), total).astype(int)
-        return cls(np.abs(errors)[order][np.searchsorted(last, ranks)], total, source, in_deviations)
+        return cls(np.abs(errors)[order][np.searchsorted(last, ranks)], total, source)
 
     def at(self, coverage: float) -> float:
         """The score that a new row does not exceed with at least this probability."""

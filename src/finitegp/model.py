@@ -176,7 +176,7 @@ class FeatureGP(nn.Module):
 
     def checked_forward(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
         """:meth:`forward` on one chunk, cast to the model's type and device, with the output's shape checked."""
-        inputs = self.checked_inputs(rows)
+        inputs = _checked_inputs(self, rows)
         weights = None if rows.weights is None else rows.weights.to(self.device)
         try:
             features, log_scale = self(inputs, weights)
@@ -208,17 +208,6 @@ class FeatureGP(nn.Module):
             return log_scale
         added = torch.log(self.unseen_scale * output_scale * unseen)  # minus infinity where everything is seen
         return torch.logaddexp(torch.zeros_like(added) if log_scale is None else log_scale, added)
-
-    def checked_inputs(self, rows: Rows) -> Tensor:
-        """The inputs of one chunk in the model's type and on its device, with their number of columns checked."""
-        self.check_columns(rows)
-        return rows.inputs.to(device=self.device, dtype=self.dtype)
-
-    def check_columns(self, rows: Rows) -> None:
-        """Raise an error if the feature map takes another number of columns."""
-        expected, columns = getattr(self.feature_map, "input_dim", None), rows.inputs.shape[1]
-        if isinstance(expected, int) and columns != expected:
-            raise DataError(f"The feature map takes {expected} input columns, but got {columns}.")
 
     def exact_copy(self) -> FeatureGP:
         """A float64 copy in evaluation mode that shares no memory with this model."""
@@ -278,7 +267,7 @@ class FeatureGP(nn.Module):
 
     def _pieces(self, rows: Rows, frozen: FrozenModel) -> Iterator[tuple[Rows, Tensor, Tensor | None]]:
         """The rows in pieces, with their features and log noise scales."""
-        self.check_columns(rows)
+        _check_columns(self.feature_map, rows)
         self.feature_rounding = 0.0
         for part, columns in pieces(rows.inputs):
             features, log_scale = frozen(columns)
@@ -341,6 +330,19 @@ class FeatureGP(nn.Module):
         return FittedGP(exact, WeightPosterior(statistics, exact.noise.variance))
 
 
+def _checked_inputs(model: FeatureGP, rows: Rows) -> Tensor:
+    """The inputs of one chunk in the model's type and on its device, with their number of columns checked."""
+    _check_columns(model.feature_map, rows)
+    return rows.inputs.to(device=model.device, dtype=model.dtype)
+
+
+def _check_columns(feature_map: nn.Module, rows: Rows) -> None:
+    """An error if the feature map takes another number of columns."""
+    expected, columns = getattr(feature_map, "input_dim", None), rows.inputs.shape[1]
+    if isinstance(expected, int) and columns != expected:
+        raise DataError(f"The feature map takes {expected} input columns, but got {columns}.")
+
+
 def _float_type(feature_map: nn.Module) -> torch.dtype | None:
     """The float type that a feature map computes in; None if it has no tensors that show it."""
     tensors = (*feature_map.parameters(), *feature_map.buffers())
@@ -393,30 +395,24 @@ class FittedGP:
         frozen = None if return_covariance else self._freeze(rows)
         if frozen is not None:
             return frozen.predict(rows.inputs)
+        scale = self.model.output_scale
         features, log_scale = self.model.checked_forward(rows)
-        found = self.posterior.predict(features, log_scale, return_covariance=return_covariance)
-        if not self._has_landmarks:
+        unseen = residual_variance(self.model.feature_map, features, scale) if self._has_landmarks else None
+        found = self.posterior.predict(features, log_scale, unseen_variance=unseen, return_covariance=return_covariance)
+        if found.covariance is None or not self._has_landmarks:
             return found
-        if found.covariance is not None:
-            lost = self.residual_covariance(rows.inputs, features).to(found.covariance)
-            found = replace(found, covariance=found.covariance + lost)
-        return self._with_residual_variance(found, features)
+        lost = self.residual_covariance(rows.inputs, features).to(found.covariance)
+        return replace(found, covariance=found.covariance + lost)
 
     def _freeze(self, rows: Rows) -> FrozenGP | None:
         """A faster form of the posterior; None if the modules are not known to it or rows have weights."""
         if self._frozen == "not made":
             frozen = self.model.freeze()
             self._frozen = None if frozen is None else FrozenGP(frozen, self.posterior)
-        self.model.check_columns(rows)
-        return self._frozen if rows.weights is None else None
-
-    def _with_residual_variance(self, found: Prediction, features: Tensor) -> Prediction:
-        """The prediction with the variance that features on landmarks do not see."""
-        scale = self.model.output_scale
-        lost = residual_variance(self.model.feature_map, features / math.sqrt(scale))
-        if lost is None:  # landmarks that see what other maps make of the inputs
-            return found
-        return replace(found, epistemic_variance=found.epistemic_variance + scale * lost.to(found.epistemic_variance))
+        if self._frozen is None or rows.weights is not None:
+            return None
+        _check_columns(self.model.feature_map, rows)
+        return self._frozen
 
     def residual_covariance(self, inputs: Tensor, features: Tensor) -> Tensor:
         """``(*batch, rows, rows)`` covariance of what features on landmarks do not see; zero without landmarks."""
@@ -440,7 +436,7 @@ class FittedGP:
         if frozen is not None:
             mean = frozen.mean(rows.inputs)
         elif self._has_landmarks and isinstance(feature_map, Combining):
-            mean = feature_map.combine(self.model.checked_inputs(rows), math.sqrt(self.model.output_scale) * weights)
+            mean = feature_map.combine(_checked_inputs(self.model, rows), math.sqrt(self.model.output_scale) * weights)
         else:
             mean = self.model.checked_forward(rows)[0].to(weights) @ weights
         return mean[:, 0] if mean.shape[1] == 1 else mean
@@ -485,12 +481,14 @@ class FittedGP:
             features, own = self.model.checked_forward(rows)
             log_scale = self.model.with_unseen(features, own)
             targets = rows.observed.to(features.device)
-            left_out = self.posterior.leave_one_out(features, targets, log_scale)
+            scale = self.model.output_scale
+            unseen = residual_variance(self.model.feature_map, features, scale) if self._has_landmarks else None
+            left_out = self.posterior.leave_one_out(features, targets, log_scale, unseen_variance=unseen)
             noises.append(noise := left_out.noise_variance)
             if log_scale is not own:  # what is not seen is of the function, where a new observation is predicted
-                scale = torch.zeros_like(noise) if own is None else own.to(noise)
-                left_out = replace(left_out, noise_variance=self.posterior.noise_variance * scale.exp())
-            parts.append(self._with_residual_variance(left_out, features) if self._has_landmarks else left_out)
+                own = torch.zeros_like(noise) if own is None else own.to(noise)
+                left_out = replace(left_out, noise_variance=self.posterior.noise_variance * own.exp())
+            parts.append(left_out)
         return Prediction.concatenate(parts), torch.cat(noises)
 
     def update(self, data: Data) -> FittedGP:

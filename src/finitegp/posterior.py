@@ -53,25 +53,33 @@ class WeightPosterior:
         return self.noise_variance * self.factor.inverse()
 
     def predict(
-        self, features: Tensor, log_noise_scale: Tensor | None = None, *, return_covariance: bool = False
+        self,
+        features: Tensor,
+        log_noise_scale: Tensor | None = None,
+        *,
+        unseen_variance: Tensor | None = None,
+        return_covariance: bool = False,
     ) -> Prediction:
         """Predict new observations from their features.
 
         Args:
             features: ``(rows, d)``.
             log_noise_scale: ``(rows,)`` logarithm of each row's noise scale; None for one.
+            unseen_variance: ``(rows,)`` variance of the function that these features do not have; None for zero.
             return_covariance: Also compute the ``(rows, rows)`` covariance of the noise-free function.
         """
         features = self._check_features(features)
+        mean = features @ self.weight_mean
         half = self.factor.half_solve(features.mT)
+        epistemic = self.noise_variance * half.square().sum(dim=0)
         noise = features.new_full((len(features),), self.noise_variance)
         if log_noise_scale is not None:
             noise = noise * log_noise_scale.detach().to(features).exp()
             if not bool(torch.isfinite(noise).all()):
                 raise DataError("log_noise_scale must be finite, and not so large that its exponential is no number.")
         return Prediction(
-            mean=self._squeeze(features @ self.weight_mean),
-            epistemic_variance=self.noise_variance * half.square().sum(dim=0),
+            mean=mean[:, 0] if mean.shape[1] == 1 else mean,
+            epistemic_variance=epistemic if unseen_variance is None else epistemic + unseen_variance.to(epistemic),
             noise_variance=noise,
             covariance=self.noise_variance * (half.mT @ half) if return_covariance else None,
         )
@@ -84,7 +92,14 @@ class WeightPosterior:
         deviations = math.sqrt(self.noise_variance) * self.factor.transposed_half_solve(normal.to(self.weight_mean))
         return self.weight_mean + deviations.reshape(d, num_samples, t).permute(1, 0, 2)
 
-    def leave_one_out(self, features: Tensor, targets: Tensor, log_noise_scale: Tensor | None = None) -> Prediction:
+    def leave_one_out(
+        self,
+        features: Tensor,
+        targets: Tensor,
+        log_noise_scale: Tensor | None = None,
+        *,
+        unseen_variance: Tensor | None = None,
+    ) -> Prediction:
         """The prediction for each training row by the posterior without that row, in closed form.
 
         With leverage ``h = z'F^-1 z / v`` and residual ``r = y - z'w`` the prediction without the row has mean
@@ -94,6 +109,7 @@ class WeightPosterior:
             features: ``(rows, d)`` of training rows.
             targets: ``(rows,)`` or ``(rows, t)`` their targets.
             log_noise_scale: ``(rows,)`` or None.
+            unseen_variance: As in :meth:`predict`.
         """
         inside = self.predict(features, log_noise_scale)
         if targets.numel() != inside.mean.numel():
@@ -107,9 +123,10 @@ class WeightPosterior:
                 f"noise variance {self.noise_variance:.3g} is too small for floating point."
             )
         per_target = left if inside.mean.ndim == 1 else left[:, None]
+        epistemic = inside.epistemic_variance / left
         return Prediction(
             mean=targets - (targets - inside.mean) / per_target,
-            epistemic_variance=inside.epistemic_variance / left,
+            epistemic_variance=epistemic if unseen_variance is None else epistemic + unseen_variance.to(epistemic),
             noise_variance=inside.noise_variance,
         )
 
@@ -150,9 +167,6 @@ class WeightPosterior:
         if features.shape[1:] != self.weight_mean.shape[:1]:
             raise DataError(f"features must have shape (rows, {self.num_features}), but have {tuple(features.shape)}.")
         return features.detach().to(self.weight_mean)
-
-    def _squeeze(self, values: Tensor) -> Tensor:
-        return values[:, 0] if values.shape[1] == 1 else values
 
 
 def _not_among(why: str) -> DataError:

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .arguments import check_arguments, check_at_least_one
-from .combination import combine
-from .component import Component, SpreadModel
+from .component import Component, SpreadModel, combine
 from .conformal import ConformalScores
 from .data import ArraySource, Rows, ScaledSource, Scaling
 from .data.arrays import check_rows

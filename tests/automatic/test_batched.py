@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from finitegp.automatic.batched import BatchedNetworks
+from finitegp.automatic.lagged_training import BatchedNetworks
 from finitegp.features import ComposedFeatures, MLPFeatures, PeriodicEmbedding
 
 

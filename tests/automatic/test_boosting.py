@@ -9,7 +9,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from finitegp.automatic import fit_auto
 from finitegp.automatic.boosting import LARGE_TREES, SMALL_TREES, cross_fit_trees, fit_trees
-from finitegp.automatic.small_table_memory import SmallTableSetting, plan_small_table
+from finitegp.automatic.budget import SmallTableSetting, plan_small_table
 from finitegp.automatic.table import Table
 from finitegp.errors import ModelFileError
 from finitegp.lite import load

@@ -9,9 +9,8 @@ import torch
 from finitegp import FeatureGP
 from finitegp.algorithms import Lagged
 from finitegp.automatic import ensemble
-from finitegp.automatic.batched import BatchedNetworks
 from finitegp.automatic.ensemble import fit_clip, make_folds, make_network, train_ensemble
-from finitegp.automatic.lagged_training import LaggedHeads, train_lagged
+from finitegp.automatic.lagged_training import BatchedNetworks, LaggedHeads, train_lagged
 from finitegp.automatic.settings import AutoSettings
 from finitegp.automatic.table import Table
 from finitegp.data import Rows

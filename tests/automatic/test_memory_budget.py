@@ -14,8 +14,8 @@ from budget_rows import QUICK, make_rows
 
 from finitegp import fit_source, fit_within_memory
 from finitegp.automatic import EFFORTS
+from finitegp.automatic.budget import SmallTableSetting, plan_small_table
 from finitegp.automatic.large_table_memory import LargeTableSetting, memory_bill, plan_large_table
-from finitegp.automatic.small_table_memory import SmallTableSetting, plan_small_table
 from finitegp.automatic.table import draw_sample
 from finitegp.data import ArraySource, IterableSource, NpySource, StreamSource
 from finitegp.data.scaled_source import ScaledSource, Scaling

@@ -19,8 +19,7 @@ from finitegp import SCGD, DataError, FeatureGP, Lagged, exact_gradient, train
 from finitegp.callbacks import Checkpoint
 from finitegp.data import NpySource, Rows, StreamSource, spool
 from finitegp.data import sampling as sampling_module
-from finitegp.data.permutation import RandomPermutation
-from finitegp.data.sampling import Sampler, mix_seed
+from finitegp.data.sampling import RandomPermutation, Sampler, mix_seed
 from finitegp.features import MLPFeatures
 from finitegp.schedules import make_optimizer
 from finitegp.tables.source import TableSource

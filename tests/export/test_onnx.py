@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from finitegp import DataError, TableRegressor
 from finitegp.cli import app
-from finitegp.export import onnx_columns, onnx_graph, to_onnx
+from finitegp.export import onnx_graph, to_onnx
 from finitegp.export.formulas import described, predicted
 from finitegp.lite.program import evaluate
 
@@ -141,8 +141,8 @@ def test_parts_of_dates(runtime):
     days = (years[:, None] + np.arange(-3, 4) * np.timedelta64(1, "D")).ravel()
     moments = np.concatenate([days, days - np.timedelta64(1, "us"), days + np.timedelta64(12_345_678_901, "us")])
     parts = ["days", "day of year", "weekday", "time of day"]
-    printer, helper, types = onnx_columns.Nodes(onnx, "v"), onnx.helper, onnx.TensorProto
-    name = onnx_columns.date_parts(printer, "dates", parts)
+    printer, helper, types = onnx_graph.Nodes(onnx, "v"), onnx.helper, onnx.TensorProto
+    name = onnx_graph.date_parts(printer, "dates", parts)
     ends = [
         [helper.make_tensor_value_info(each, kind, ["rows", width])]
         for each, kind, width in (("dates", types.INT64, 1), (name, types.DOUBLE, 7))

@@ -18,8 +18,7 @@ from ..posterior import WeightPosterior
 from ..processes import in_parallel
 from ..stages import StoredTensors, open_stages
 from ..statistics import RunningSums
-from .batched import BatchedNetworks
-from .lagged_training import count_steps, train_lagged
+from .lagged_training import BatchedNetworks, count_steps, train_lagged
 from .settings import AutoSettings
 from .table import Array, Index, Table, with_score
 

@@ -18,9 +18,8 @@ from ..noise import InputNoise, MeanVariance, SmoothFloor
 from ..processes import in_parallel
 from ..schedules import FlatAdamW, cosine_decay
 from ..stages import StoredTensors, open_stages
-from .batched import BatchedNetworks
 from .ensemble import clip_rows, relative_counts
-from .lagged_training import draw_batches
+from .lagged_training import BatchedNetworks, draw_batches
 from .settings import AutoSettings
 from .table import Array, Table
 

@@ -14,10 +14,9 @@ from ..kernel_gp import Array, KernelForm, KernelGP, KernelRows
 from ..processes import one_thread
 from ..schedules import FlatAdamW
 from ..stages import open_stages
-from .batched import BatchedNetworks
 from .ensemble import RACERS, fold_size, make_network, split_members, trains_long
 from .kernels import FORMS
-from .lagged_training import BLOCK, LaggedHeads, count_steps
+from .lagged_training import BLOCK, BatchedNetworks, LaggedHeads, count_steps
 from .noise_networks import BATCH_SIZE, make_noise_network
 from .noise_trees import COUNTS
 from .settings import ENOUGH_JUDGES, AutoSettings

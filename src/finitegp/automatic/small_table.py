@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from ..combination import noise_part
-from ..component import Component, SpreadModel
+from ..component import Component, SpreadModel, noise_part
 from ..kernel_gp import BOUNDS, Array, KernelForm, KernelGP, KernelPosterior, KernelRows, fit_from_several_starts
 from ..predictive import StudentMixture
 from ..stages import LARGEST, Stages, open_stages

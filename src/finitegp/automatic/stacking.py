@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..combination import pooled
-from ..component import SpreadModel
+from ..component import SpreadModel, pooled
 from ..kernel_gp import Array, KernelForm, KernelPosterior, KernelPrior, KernelRows, fit_from_several_starts
 from ..predictive import StudentMixture, log_student
 from .kernels import LEARNING_ROWS, condition_kernel, landmark_rows
@@ -27,6 +26,7 @@ _SPREAD_FORM = KernelForm(
 )
 _DEGREES = (2.2, 2.6, 3.2, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0)
 _LEAST_WEIGHT = 0.01
+_ROUNDS = 200  # of expectation-maximisation
 # The row of prior, and half a row in favour of the kernel.
 _LEAST_ROWS = 1.5
 # In nats, of all out-of-fold rows: what a part of boosted trees in the mean must be worth.
@@ -119,11 +119,11 @@ def choose_shape(standardized: Array, most_degrees: float, weights: Array) -> tu
     return best[1], best[2]
 
 
-def stacking_weights(log_densities: Array, row_weights: Array, *, rounds: int = 200) -> Array:
+def stacking_weights(log_densities: Array, row_weights: Array) -> Array:
     """The weights of the mixture with the best density, by expectation-maximisation with one row of prior for each."""
     count, total = len(log_densities), float(row_weights.sum())
     weights = np.full(count, 1.0 / count)
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         shares = np.log(weights)[:, None] + log_densities
         shares = np.exp(shares - shares.max(axis=0))
         shares /= shares.sum(axis=0)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from ..data.arrays import ArraySource
-from ..data.permutation import RandomPermutation
+from ..data.sampling import RandomPermutation
 from ..data.sources import Rows, Source
 from ..errors import DataError
 from ..lite.hashing import row_codes

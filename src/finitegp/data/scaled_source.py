@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -36,10 +36,10 @@ class Scaling:
     targets: Standardizer
 
     @classmethod
-    def measure(cls, data: Data, *, progress: Callable[[], object] | None = None) -> Scaling:
+    def measure(cls, data: Data) -> Scaling:
         """One pass over any source, in float64 and in memory that does not depend on the number of rows.
 
-        A row of count ``k`` enters ``k`` times; weights make no difference. ``progress`` is called after every chunk.
+        A row of count ``k`` enters ``k`` times; weights make no difference.
         """
         inputs: Moments | int = 0
         targets: Moments | int = 0
@@ -47,8 +47,6 @@ class Scaling:
             counts = None if rows.counts is None else rows.counts.numpy()
             inputs += Moments.of(rows.inputs.numpy(), counts)
             targets += Moments.of(rows.observed.numpy(), counts)
-            if progress is not None:
-                progress()
         if not isinstance(inputs, Moments) or not isinstance(targets, Moments):
             raise DataError("There are no rows to standardise.")
         return cls(inputs.standardizer(), targets.standardizer())

@@ -88,10 +88,10 @@ class SpooledSource(ArraySource):
                 f"{self.directory} and spool the rows again."
             )
 
-    def delete_when_unused(self, directory: str | os.PathLike[str] | None = None) -> None:
-        """Delete the directory of the spool, or another one, as soon as no source reads the file any more."""
+    def delete_when_unused(self) -> None:
+        """Delete the directory of the spool as soon as no source reads the file any more."""
         # Sources of other chunks share the file.
-        weakref.finalize(self._file, shutil.rmtree, directory or self.directory, ignore_errors=True)
+        weakref.finalize(self._file, shutil.rmtree, self.directory, ignore_errors=True)
 
 
 @check_arguments

@@ -168,13 +168,16 @@ class LandmarkFeatures(nn.Module):
         super()._load_from_state_dict(*arguments, **options)
 
 
-def residual_variance(feature_map: nn.Module, features: Tensor) -> Tensor | None:
-    """``(rows,)`` variance of the kernel that the features of a map lack, landmarks anywhere in it; None if nothing."""
+def residual_variance(feature_map: nn.Module, features: Tensor, output_scale: float = 1.0) -> Tensor | None:
+    """``(rows,)`` variance of the kernel that the features of a map lack, landmarks anywhere in it; None if nothing.
+
+    The squares of the features, and the variance, have the factor ``output_scale``.
+    """
     found: Tensor | None = None
-    for part, mine in landmark_parts(feature_map, features):
+    for part, mine in landmark_parts(feature_map, features / math.sqrt(output_scale)):
         lost = part.residual_variance(mine)
         found = lost if found is None else found + lost
-    return found
+    return None if found is None else output_scale * found
 
 
 def unseen_variance(feature_map: nn.Module, features: Tensor) -> Tensor | None:

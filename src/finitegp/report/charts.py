@@ -19,6 +19,7 @@ from ..formatting import cut
 
 _CHARACTER = 7.2  # width of a character at the font size of tick labels, in the widest of common fonts
 _LABEL_CHARACTER = 7.9  # the same for axis labels
+_BAR_WIDTH = 0.6  # of a horizontal bar, where the next one is one away
 
 
 @dataclass(frozen=True)
@@ -146,22 +147,22 @@ class Chart:
         pairs = enumerate(_finite(x, y))
         self._add("line", style, (f"{'L' if n else 'M'}{self._x(a)} {self._y(b)}" for n, (a, b) in pairs))
 
-    def steps(self, edges: Sequence[float], heights: Sequence[float], style: str = "") -> None:
+    def steps(self, edges: Sequence[float], heights: Sequence[float]) -> None:
         """Bars of a histogram: one between each two neighbouring edges."""
         parts = []
         for (left, right), height in zip(pairwise(edges), heights, strict=True):
             x0, x1 = coordinate(self._across(left) + 0.75), coordinate(self._across(right) - 0.75)
             parts.append(f"M{x0} {self._y(0.0)}V{self._y(height)}H{x1}V{self._y(0.0)}Z")
-        self._add("bar", style, parts)
+        self._add("bar", "", parts)
 
-    def bars(self, positions: Sequence[float], lengths: Sequence[float], style: str = "", width: float = 0.6) -> None:
+    def bars(self, positions: Sequence[float], lengths: Sequence[float]) -> None:
         """Horizontal bars from zero."""
-        zero = self._x(0.0)
+        zero, half = self._x(0.0), _BAR_WIDTH / 2
         self._add(
             "bar",
-            style,
+            "",
             (
-                f"M{zero} {self._y(position - width / 2)}H{self._x(length)}V{self._y(position + width / 2)}H{zero}Z"
+                f"M{zero} {self._y(position - half)}H{self._x(length)}V{self._y(position + half)}H{zero}Z"
                 for position, length in zip(positions, lengths, strict=True)
             ),
         )
@@ -174,12 +175,12 @@ class Chart:
         """Error bars along the x axis."""
         self._add("error", style, (f"M{self._x(b)} {self._y(a)}H{self._x(c)}" for a, b, c in _finite(y, low, high)))
 
-    def band(self, x: Sequence[float], low: Sequence[float], high: Sequence[float], style: str = "") -> None:
+    def band(self, x: Sequence[float], low: Sequence[float], high: Sequence[float]) -> None:
         """The area between two lines."""
         triples = list(_finite(x, low, high))
         around = [(a, c) for a, _, c in triples] + [(a, b) for a, b, _ in reversed(triples)]
         if around:
-            self._add("band", style, ["M", "L".join(f"{self._x(a)} {self._y(b)}" for a, b in around), "Z"])
+            self._add("band", "", ["M", "L".join(f"{self._x(a)} {self._y(b)}" for a, b in around), "Z"])
 
     def _add(self, kind: str, style: str, parts: Iterable[str]) -> None:
         path = "".join(parts)

@@ -16,6 +16,8 @@ from .evaluation import Predicted, thin
 Array = npt.NDArray[np.float64]
 _MOST_POINTS = 400
 _MOST_CATEGORIES = 8
+_MOST_OUTLIERS = 10
+_MOST_ROWS = 1000  # that inputs are shuffled between
 _SCREENING_ROWS = 40_000  # predictions for a quick look at all inputs
 _NOMINAL = np.append(np.arange(1, 20) / 20.0, 0.99)
 
@@ -129,7 +131,6 @@ def find_outliers(
     value_columns: Sequence[tuple[str, list[int], list[str]]],
     *,
     rows_of: int,
-    most: int = 10,
     distribution: str = "a normal distribution",
 ) -> Outliers:
     """The rows farthest from what was expected of them, on the scale of a standard normal.
@@ -139,7 +140,6 @@ def find_outliers(
         judged: The rows.
         value_columns: Inputs to show with each row: name, columns, and the names of these columns.
         rows_of: How many rows there are, if these are a sample.
-        most: Rows shown.
         distribution: What the predictive distribution is called.
     """
     from scipy.special import ndtri
@@ -147,7 +147,7 @@ def find_outliers(
     inputs, targets, predicted, row_numbers = judged
     mean, std = predicted.mean, predicted.std
     standardized = predicted.normal_scores(targets)
-    order = np.argsort(-np.abs(standardized), kind="stable")[:most]
+    order = np.argsort(-np.abs(standardized), kind="stable")[:_MOST_OUTLIERS]
     ranked = np.sort(standardized)
     expected = ndtri((np.arange(len(ranked)) + 0.5) / len(ranked))
     # Both tails in full, the middle thinned evenly: nothing happens there.
@@ -231,7 +231,6 @@ def measure_importance(
     targets: Array,
     groups: Mapping[str, list[int]],
     *,
-    max_rows: int = 1000,
     max_inputs: int = 30,
     repeats: int = 5,
     seed: int = 0,
@@ -244,7 +243,6 @@ def measure_importance(
         targets: Their targets.
         groups: The columns that make up each input; they are shuffled together, as the columns of a one-hot encoded
             text column must be.
-        max_rows: Rows used at most, drawn by the seed.
         max_inputs: Inputs measured at most. If there are more, one shuffle of a few rows decides which.
         repeats: Shuffles of each input.
         seed: Of the rows and the shuffles.
@@ -256,7 +254,7 @@ def measure_importance(
         (['b', 'a'], 0.0)
     """
     generator = np.random.default_rng(seed)
-    kept = np.sort(generator.permutation(len(inputs))[:max_rows])
+    kept = np.sort(generator.permutation(len(inputs))[:_MOST_ROWS])
     rows, observed = inputs[kept], targets[kept]
     names = list(groups)
     if len(names) > max_inputs:

@@ -16,7 +16,7 @@ import torch
 from ..arguments import check_chunk_size
 from ..data.arrays import check_rows
 from ..data.naming import LineLocator, locator_of, row_label
-from ..data.permutation import RandomPermutation
+from ..data.sampling import RandomPermutation
 from ..data.scaling import Moments
 from ..data.sources import Rows, Source
 from ..errors import DataError

@@ -32,6 +32,7 @@ def micros(day):
         ("month name first", "%A, %B %d, %Y"),
         ("day and month name", "%d-%b-%Y"),
         ("day and month name", "%d %B %Y"),
+        ("year and month name", "%Y-%b-%d"),
         ("yyyymmdd", "%Y%m%d"),
     ],
 )
@@ -58,6 +59,37 @@ def test_times_months_and_halves_of_the_day():
         NOT_A_MOMENT,
         micros(dt.date(2020, 2, 29)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "first_day"),
+    [
+        (["1939 Jan", "1940 Feb", "2001 September"], dt.date(1940, 2, 1)),
+        (["2020Mar", "2020May", "2021Jun"], dt.date(2020, 5, 1)),
+        (["2020Q1", "2020 Q3", "2021-q4"], dt.date(2020, 7, 1)),
+        (["Q1 2020", "Q2 2020", "q4/2021"], dt.date(2020, 4, 1)),
+        (["2020-W01", "2020 W53", "2021W10"], dt.date(2020, 12, 28)),
+        (["2020-01", "2020-11", "2021-12"], dt.date(2020, 11, 1)),
+    ],
+)
+def test_months_quarters_and_weeks_begin_on_their_first_day(written, first_day):
+    encoder = TableEncoder.fit({"d": written})
+    assert kinds(encoder) == {"d": ("date", "date parts")}
+    assert output(encoder, {"d": written}, "d days")[1] == micros(first_day) / 86_400_000_000
+    # The weekday on which a month begins says nothing, and all weeks begin on one.
+    assert not any("weekday" in name for name in encoder.feature_names_out)
+
+
+def test_weeks_are_those_of_python():
+    for year in range(1999, 2030):
+        texts = [f"{year}-W{week:02d}" for week in range(55)]
+        last = dt.date(year, 12, 28).isocalendar()[1]
+        expected = [micros(dt.date.fromisocalendar(year, week, 1)) for week in range(1, last + 1)]
+        assert read_moments(pa.array(texts), "week").tolist() == [
+            NOT_A_MOMENT,
+            *expected,
+            *[NOT_A_MOMENT] * (54 - last),
+        ]
 
 
 def test_the_order_of_day_and_month_is_found_or_asked_for():

@@ -38,7 +38,7 @@ class TableEncoder:
     - numbers, also where they are written as text with separators (41,100), a decimal comma, a currency or a unit
       (17.0 kg), and a few other words in between ("n/a", "-", …), which then count as missing; decimals, durations (in
       seconds), booleans and yes or no (one for true);
-    - dates and times, also as ISO text, 20200112, 10.11.2021, Apr 14, 2020 or 2020-10: days since 1970, and sine and
+    - dates and times, also as 20200112, 10.11.2021, Apr 14, 2020, 2020 Oct or 2020Q3: days since 1970, and sine and
       cosine of day of the year, weekday and time of day, each where it varies; times with a zone are taken in UTC. For
       01/02/2020 some row must show whether the day comes first, or ``day_first`` must be given;
     - categories: up to ``max_one_hot`` of them one-hot; more by their shrunk mean target and the logarithm of their

@@ -339,7 +339,7 @@ class ColumnProfile:
         varies = (
             not is_constant,
             np.count_nonzero(sketch.days_of_year) > 1,
-            np.count_nonzero(sketch.weekdays) > 1,
+            np.count_nonzero(sketch.weekdays) > 1 and not sketch.only_months,  # on which a month begins says nothing
             sketch.first_time < sketch.last_time,
         )
         notes = [f"from {self._moment_text(sketch.minimum)} to {self._moment_text(sketch.maximum)}"]

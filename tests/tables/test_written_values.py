@@ -1,6 +1,7 @@
 """Numbers and dates as people write them, keys and codes: recognised, or refused with the option that settles it."""
 
 import datetime as dt
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -243,6 +244,29 @@ def test_means_of_categories_do_not_contain_the_rows_own_target():
     codes = np.array([int(town.split()[1]) for town in towns])
     encoder = TableEncoder.fit({"town": towns}, targets=effects[codes] + 0.1 * targets, max_one_hot=4)
     assert np.corrcoef(encoder.transform_training({"town": towns})[:, 0], effects[codes])[0, 1] > 0.9
+
+
+def test_frequent_categories_have_a_place_that_knows_nothing_of_targets():
+    towns = [f"town {number:02d}" for number in range(20) for _ in range(31 - (number > 17) * 2)]
+    random = np.random.default_rng(0)
+    encoder = TableEncoder.fit({"town": towns}, targets=random.normal(size=len(towns)))
+    assert kinds(encoder) == {"town": ("category", "target mean and place")}
+    new = [*towns[::-1], "elsewhere"]
+    places = output(encoder, {"town": new}, "town place")
+    expected = [number if number < 18 else -1 for number in (int(town[-2:]) for town in new[:-1])]
+    assert places.tolist() == [*expected, -1]
+    column = encoder.feature_names_out.index("town place")
+    assert encoder.transform_training({"town": towns})[:, column].tolist() == expected[::-1]
+    other = TableEncoder.fit({"town": towns}, targets=random.normal(size=len(towns)))
+    assert np.array_equal(output(other, {"town": new}, "town place"), places)
+    again = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    assert np.array_equal(again.transform({"town": new}), encoder.transform({"town": new}))
+
+
+def test_categories_of_few_rows_have_no_place():
+    towns = [f"town {number}" for number in range(20) for _ in range(30 if number < 8 else 29)]
+    encoder = TableEncoder.fit({"town": towns}, targets=np.arange(len(towns)) % 7.0)
+    assert kinds(encoder) == {"town": ("category", "target mean")}
 
 
 def test_frequencies_of_categories_do_not_count_the_row_itself():

@@ -160,7 +160,8 @@ def _has_53_weeks(year: Integers) -> npt.NDArray[np.bool_]:
     """Whether the last day of a year, or the first, is a Thursday."""
     one = np.ones_like(year)
     days = [_midnights(year, month * one, day * one) // DAY for month, day in ((1, 1), (12, 31))]
-    return (days[0] % 7 == 0) | (days[1] % 7 == 0)  # as 1970-01-01
+    found: npt.NDArray[np.bool_] = (days[0] % 7 == 0) | (days[1] % 7 == 0)  # as 1970-01-01
+    return found
 
 
 def moment_text(moment: int) -> str:

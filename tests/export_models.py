@@ -154,9 +154,9 @@ def _several():
 
 
 def _tables(scale, automatic):
-    made, targets = table(120)
-    # Columns: size, size missing, three cuts, shop's mean and frequency, five parts of the date, open, weight.
-    given = None if automatic else features.LinearFeatures(14)
+    made, targets = table(120 if automatic else 1200)
+    # Columns: size, size missing, three cuts, shop's mean, frequency and place, five parts of the date, open, weight.
+    given = None if automatic else features.LinearFeatures(15)
     regressor = None if automatic else GPRegressor(given, algorithm="exact", epochs=3, random_state=0)
     model = TableRegressor(effort="low", random_state=0, target_scale=scale, regressor=regressor)
     return model.fit(made, targets)

@@ -129,11 +129,11 @@ class TestCommands:
         arguments = ("fit", "t.parquet", "-t", "price", "--effort", "low", *options, "--memory", "32MB", "--json")
         made = json.loads(run(*arguments, "--no-report", "-o", "disk.finitegp").stdout)
         disk = TableRegressor.load("disk.finitegp")
-        regressor = GPRegressor(LinearFeatures(5), algorithm="exact", random_state=0)
+        regressor = GPRegressor(LinearFeatures(6), algorithm="exact", random_state=0)
         memory = TableRegressor(only=["x", "size", "town"], weight="times", regressor=regressor, random_state=0)
         memory.fit("t.parquet", target="price")
         assert described(disk) == described(memory)
-        assert {line.column: line.encoding for line in disk.columns_}["town"] == "target mean"
+        assert {line.column: line.encoding for line in disk.columns_}["town"] == "target mean and place"
         assert disk.scale_ == memory.scale_
         assert disk.scale_.name == "log"
         times = table["times"][np.isfinite(price)]

@@ -1,6 +1,7 @@
 """Numbers and dates as people write them, keys and codes: recognised, or refused with the option that settles it."""
 
 import datetime as dt
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ def micros(day):
         ("month name first", "%A, %B %d, %Y"),
         ("day and month name", "%d-%b-%Y"),
         ("day and month name", "%d %B %Y"),
+        ("year and month name", "%Y-%b-%d"),
         ("yyyymmdd", "%Y%m%d"),
     ],
 )
@@ -58,6 +60,37 @@ def test_times_months_and_halves_of_the_day():
         NOT_A_MOMENT,
         micros(dt.date(2020, 2, 29)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "first_day"),
+    [
+        (["1939 Jan", "1940 Feb", "2001 September"], dt.date(1940, 2, 1)),
+        (["2020Mar", "2020May", "2021Jun"], dt.date(2020, 5, 1)),
+        (["2020Q1", "2020 Q3", "2021-q4"], dt.date(2020, 7, 1)),
+        (["Q1 2020", "Q2 2020", "q4/2021"], dt.date(2020, 4, 1)),
+        (["2020-W01", "2020 W53", "2021W10"], dt.date(2020, 12, 28)),
+        (["2020-01", "2020-11", "2021-12"], dt.date(2020, 11, 1)),
+    ],
+)
+def test_months_quarters_and_weeks_begin_on_their_first_day(written, first_day):
+    encoder = TableEncoder.fit({"d": written})
+    assert kinds(encoder) == {"d": ("date", "date parts")}
+    assert output(encoder, {"d": written}, "d days")[1] == micros(first_day) / 86_400_000_000
+    # The weekday on which a month begins says nothing, and all weeks begin on one.
+    assert not any("weekday" in name for name in encoder.feature_names_out)
+
+
+def test_weeks_are_those_of_python():
+    for year in range(1999, 2030):
+        texts = [f"{year}-W{week:02d}" for week in range(55)]
+        last = dt.date(year, 12, 28).isocalendar()[1]
+        expected = [micros(dt.date.fromisocalendar(year, week, 1)) for week in range(1, last + 1)]
+        assert read_moments(pa.array(texts), "week").tolist() == [
+            NOT_A_MOMENT,
+            *expected,
+            *[NOT_A_MOMENT] * (54 - last),
+        ]
 
 
 def test_the_order_of_day_and_month_is_found_or_asked_for():
@@ -211,6 +244,29 @@ def test_means_of_categories_do_not_contain_the_rows_own_target():
     codes = np.array([int(town.split()[1]) for town in towns])
     encoder = TableEncoder.fit({"town": towns}, targets=effects[codes] + 0.1 * targets, max_one_hot=4)
     assert np.corrcoef(encoder.transform_training({"town": towns})[:, 0], effects[codes])[0, 1] > 0.9
+
+
+def test_frequent_categories_have_a_place_that_knows_nothing_of_targets():
+    towns = [f"town {number:02d}" for number in range(20) for _ in range(31 - (number > 17) * 2)]
+    random = np.random.default_rng(0)
+    encoder = TableEncoder.fit({"town": towns}, targets=random.normal(size=len(towns)))
+    assert kinds(encoder) == {"town": ("category", "target mean and place")}
+    new = [*towns[::-1], "elsewhere"]
+    places = output(encoder, {"town": new}, "town place")
+    expected = [number if number < 18 else -1 for number in (int(town[-2:]) for town in new[:-1])]
+    assert places.tolist() == [*expected, -1]
+    column = encoder.feature_names_out.index("town place")
+    assert encoder.transform_training({"town": towns})[:, column].tolist() == expected[::-1]
+    other = TableEncoder.fit({"town": towns}, targets=random.normal(size=len(towns)))
+    assert np.array_equal(output(other, {"town": new}, "town place"), places)
+    again = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    assert np.array_equal(again.transform({"town": new}), encoder.transform({"town": new}))
+
+
+def test_categories_of_few_rows_have_no_place():
+    towns = [f"town {number}" for number in range(20) for _ in range(30 if number < 8 else 29)]
+    encoder = TableEncoder.fit({"town": towns}, targets=np.arange(len(towns)) % 7.0)
+    assert kinds(encoder) == {"town": ("category", "target mean")}
 
 
 def test_frequencies_of_categories_do_not_count_the_row_itself():

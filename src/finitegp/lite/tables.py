@@ -25,6 +25,10 @@ _ISO = re.compile(
 )
 #: Words for true and false, in small letters.
 BOOLEAN_WORDS = (("true", "false"), ("yes", "no"), ("y", "n"), ("t", "f"))
+#: Encodings of many categories by their mean targets; the second one has places as well.
+MEAN, MEAN_AND_PLACE = "target mean", "target mean and place"
+#: Rows of a category that has a place.
+PLACED_ROWS = 30
 _TRUE, _FALSE = zip(*BOOLEAN_WORDS, strict=True)
 #: What people write where a number is missing; compared without regard to case and surrounding blanks.
 MISSING_WORDS = {
@@ -143,8 +147,8 @@ def _width(column: Column) -> int:
         width = sum(1 if part == "days" else 2 for part in column["parts"])
     elif kind == "category" and encoding == "one-hot":
         width = len(column["categories"])
-    elif kind == "category" and encoding in ("rank", "target mean"):
-        width = 1 + (column["counts"][0] > column["counts"][-1])
+    elif kind == "category" and encoding in ("rank", MEAN, MEAN_AND_PLACE):
+        width = 1 + (column["counts"][0] > column["counts"][-1]) + (encoding == MEAN_AND_PLACE)
     return width + bool(column["indicator"])
 
 
@@ -164,7 +168,20 @@ def encode_values(column: Column, values: npt.NDArray[Any]) -> Array:
     else:
         first = np.array([*column["means"], 0.0])[values]  # the last is that of new categories: index -1 finds it
     frequencies = np.log1p(np.array([*counts, 0], dtype=np.float64))[values]
-    return np.stack([first, *([frequencies] if counts[0] > counts[-1] else [])], axis=1)
+    places = [places_of(counts)[values]] if column["encoding"] == MEAN_AND_PLACE else []
+    return np.stack([first, *([frequencies] if counts[0] > counts[-1] else []), *places], axis=1)
+
+
+def places_of(counts: Sequence[int]) -> Array:
+    """Numbers of frequent categories, -1 for all others and, at the end, for new ones.
+
+    Example:
+        >>> places_of([70, 30, 29]).tolist()
+        [0.0, 1.0, -1.0, -1.0]
+    """
+    found = np.arange(len(counts) + 1, dtype=np.float64)
+    found[np.append(counts, 0) < PLACED_ROWS] = -1.0
+    return found
 
 
 def representatives(column: Column) -> Array:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..lite.hashing import SPLITMIX64_STEP, splitmix64
+from ..lite.tables import MEAN, MEAN_AND_PLACE, places_of
 from .arrow_values import family, plain, text_values
 from .columns import Cells, FittedColumn, wrong_family
 from .text_values import is_blank, parse_numbers
@@ -32,6 +33,10 @@ class CategoryColumn(FittedColumn):
     frequency without themselves: the only row of a category is told from it what a row of a new category is told.
     Where no targets are known, and in files of earlier versions, the first number is the rank by frequency (``rank``).
 
+    Categories with nearly the same mean may act differently, as stations or products do over the years. Where at least
+    half of the rows are of categories with 30 rows and more, a third number tells these apart: their place by frequency
+    and alphabet (``target mean and place``), which knows nothing of targets.
+
     A new category has zeros in all columns of a one-hot encoding, the mean of all rows and the frequency zero.
 
     Attributes:
@@ -48,17 +53,23 @@ class CategoryColumn(FittedColumn):
 
     type_name: ClassVar[str] = "category"
     kinds: ClassVar[tuple[str, ...]] = ("category",)
-    encodings: ClassVar[tuple[str, ...]] = ("one-hot", "target mean", "rank", "missing or not")
+    encodings: ClassVar[tuple[str, ...]] = ("one-hot", MEAN, MEAN_AND_PLACE, "rank", "missing or not")
 
     @property
     def value_names(self) -> list[str]:
-        """``column=category``, or mean target (rank) and frequency."""
+        """``column=category``, or mean target (rank), frequency and place."""
         if self.encoding == "one-hot":
             return [f"{self.name}={category}" for category in self.categories]
-        if self.encoding in ("rank", "target mean"):
-            first = f"{self.name} {self.encoding}"
-            return [first, *([f"{self.name} log frequency"] if self._frequencies_differ else [])]
-        return []
+        if self.encoding == "missing or not":
+            return []
+        first = "rank" if self.encoding == "rank" else MEAN
+        more = ["log frequency"] * self._frequencies_differ + ["place"] * (self.encoding == MEAN_AND_PLACE)
+        return [f"{self.name} {each}" for each in (first, *more)]
+
+    @property
+    def learns_effects(self) -> bool:
+        """Whether mean targets are in its numbers."""
+        return self.encoding in (MEAN, MEAN_AND_PLACE)
 
     @cached_property
     def _means(self) -> Array:
@@ -111,22 +122,24 @@ class CategoryColumn(FittedColumn):
         cells.values[cells.missing] = 0
 
     def encode(self, cells: Cells) -> Array:
-        """One column per category, or rank and frequency."""
+        """One column per category, or rank (mean target), frequency and place."""
         codes = cells.values
         if self.encoding == "one-hot":
             one_hot: Array = (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
             return one_hot
-        if self.encoding in ("rank", "target mean"):
-            others = self._counts[codes]
-            if self.encoding == "rank":
-                first = np.where(codes < 0, len(self.categories), codes).astype(np.float64)
-            elif cells.folds is not None and self.out_of_fold is not None:
-                first = np.where(codes < 0, 0.0, self.out_of_fold[codes, cells.folds])
-                others = np.maximum(others - 1.0, 0.0)
-            else:
-                first = self._means[codes]
-            return np.stack([first, *([np.log1p(others)] if self._frequencies_differ else [])], axis=1)
-        return np.empty((len(codes), 0))
+        if self.encoding == "missing or not":
+            return np.empty((len(codes), 0))
+        others = self._counts[codes]
+        if self.encoding == "rank":
+            first = np.where(codes < 0, len(self.categories), codes).astype(np.float64)
+        elif cells.folds is not None and self.out_of_fold is not None:
+            first = np.where(codes < 0, 0.0, self.out_of_fold[codes, cells.folds])
+            others = np.maximum(others - 1.0, 0.0)
+        else:
+            first = self._means[codes]
+        numbers = [first, *([np.log1p(others)] if self._frequencies_differ else [])]
+        numbers += [places_of(self.counts)[codes]] if self.encoding == MEAN_AND_PLACE else []
+        return np.stack(numbers, axis=1)
 
     def is_unknown(self, cells: Cells) -> npt.NDArray[np.bool_]:
         """New categories, and gaps where the fit had none."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..data.naming import shortened
 from ..errors import DataError
-from ..lite.tables import NOT_A_MOMENT
+from ..lite.tables import MEAN, MEAN_AND_PLACE, NOT_A_MOMENT
 from .categories import CategoryColumn
 from .columns import DateColumn, FittedColumn, LeftOutColumn, NumberColumn
 from .dates import PARTS, STYLES
@@ -44,7 +44,7 @@ def column_from_dict(stored: object) -> FittedColumn:
             raise DataError("the categories of a stored column are too long")
         if list(counts) != sorted(counts, reverse=True):
             raise DataError("the categories of a stored column are not in the order of their counts")
-        if len(entries.get("means", ())) != (len(categories) if entries["encoding"] == "target mean" else 0):
+        if len(entries.get("means", ())) != (len(categories) if entries["encoding"] in (MEAN, MEAN_AND_PLACE) else 0):
             raise DataError("the mean targets of a stored column do not match its categories")
     return made(**entries)
 

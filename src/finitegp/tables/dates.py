@@ -41,6 +41,10 @@ _PATTERNS = {
     + r"[ ,.-]+(?P<year>[0-9]{4}|[0-9]{2})"
     + _TIME,
     "month name and year": "^" + _NAME + r"[ ,.-]+(?P<year>[0-9]{4})$",
+    "year and month name": r"^(?P<year>[0-9]{4})[ ,./-]*" + _NAME + r"(?:[ ,./-]+(?P<day>[0-9]{1,2}))?" + _TIME,
+    "quarter": r"^(?P<year>[0-9]{4})[ ./-]*[Qq](?P<quarter>[1-4])$",
+    "quarter first": r"^[Qq](?P<quarter>[1-4])[ ./-]*(?P<year>[0-9]{4})$",
+    "week": r"^(?P<year>[0-9]{4})[ -]?W(?P<week>[0-9]{1,2})$",
     "year-month": r"^(?P<year>[0-9]{4})[-/.](?P<month>[0-9]{1,2})$",
     "yyyymmdd": r"^(?P<year>(?:19|20)[0-9]{2})(?P<month>[0-9]{2})(?P<day>[0-9]{2})$",
     "year": r"^(?P<year>[12][0-9]{3})$",
@@ -61,8 +65,9 @@ def read_moments(texts: pa.Array, style: str = "iso") -> Integers:
         >>> (read_moments(pa.array(["Apr 14, 2020", "13/2/1970"]), "day first") == NOT_A_MOMENT).tolist()
         [True, False]
         >>> [int(read_moments(pa.array([text]), style)[0] // DAY) for text, style in [
-        ...     ("2/1/1970", "day first"), ("2/1/1970", "month first"), ("1970-02", "year-month")]]
-        [1, 31, 31]
+        ...     ("2/1/1970", "day first"), ("1970 Feb", "year and month name"), ("Q2 1970", "quarter first"),
+        ...     ("1970-W02", "week")]]
+        [1, 31, 90, 4]
         >>> read_moments(pa.array(["1970-01-02", "1970-01-01T01:00+01:00", "1 May"])).tolist() == [
         ...     86_400_000_000, 0, NOT_A_MOMENT]
         True
@@ -96,6 +101,8 @@ def read_moments(texts: pa.Array, style: str = "iso") -> Integers:
     if "name" in names:
         found = words("name")
         month = pc.index_in(found, value_set=pa.array(_MONTHS, found.type)).to_numpy(zero_copy_only=False) + 1
+    if "quarter" in names:
+        month = 3 * numbers("quarter") - 2
     hour, minute, second = numbers("hour"), numbers("minute"), numbers("second")
     good = (hour < 24) & (minute < 60) & (second < 60)
     if "half" in names:
@@ -110,7 +117,10 @@ def read_moments(texts: pa.Array, style: str = "iso") -> Integers:
         # Digits beyond the microsecond are cut.
         digits = pc.utf8_slice_codeunits(pc.utf8_rpad(words("fraction"), 6, "0"), 0, 6)
         time += pc.cast(digits, pa.int64()).to_numpy(zero_copy_only=False)
-    midnight = _midnights(year, np.asarray(month, dtype=np.int64), day)
+    if "week" in names:
+        midnight = _mondays(year, numbers("week"))
+    else:
+        midnight = _midnights(year, np.asarray(month, dtype=np.int64), day)
     moments[fits] = np.where(good & (midnight != NOT_A_MOMENT), midnight + time, NOT_A_MOMENT)
     return moments
 
@@ -136,6 +146,22 @@ def _midnights(year: Integers, month: Integers, day: Integers) -> Integers:
     last = (first.astype("datetime64[M]") + np.timedelta64(1, "M")).astype("datetime64[D]")
     good = (month >= 1) & (month <= 12) & (day >= 1) & (day <= (last - first).astype(np.int64))
     return np.where(good, (first.astype(np.int64) + day - 1) * DAY, NOT_A_MOMENT)
+
+
+def _mondays(year: Integers, week: Integers) -> Integers:
+    """The moments at which weeks of ISO 8601 begin: the first one of a year is that of its fourth day."""
+    one = np.ones_like(year)
+    fourth = _midnights(year, one, 4 * one) // DAY
+    first, weeks = fourth - (fourth + 3) % 7, np.where(_has_53_weeks(year), 53, 52)
+    return np.where((week >= 1) & (week <= weeks), (first + 7 * (week - 1)) * DAY, NOT_A_MOMENT)
+
+
+def _has_53_weeks(year: Integers) -> npt.NDArray[np.bool_]:
+    """Whether the last day of a year, or the first, is a Thursday."""
+    one = np.ones_like(year)
+    days = [_midnights(year, month * one, day * one) // DAY for month, day in ((1, 1), (12, 31))]
+    found: npt.NDArray[np.bool_] = (days[0] % 7 == 0) | (days[1] % 7 == 0)  # as 1970-01-01
+    return found
 
 
 def moment_text(moment: int) -> str:

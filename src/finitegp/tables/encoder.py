@@ -16,7 +16,7 @@ from ..arguments import check_arguments
 from ..data.naming import Locator, locator_of, row_label
 from ..errors import DataError
 from .arrow_values import TableLike, check_columns, plain, record_batches
-from .categories import fold_of
+from .categories import CategoryColumn, fold_of
 from .column_files import column_from_dict
 from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError
 from .settling import EncodingOptions, notes_on, refuse_gaps, settle_columns
@@ -38,12 +38,12 @@ class TableEncoder:
     - numbers, also where they are written as text with separators (41,100), a decimal comma, a currency or a unit
       (17.0 kg), and a few other words in between ("n/a", "-", …), which then count as missing; decimals, durations (in
       seconds), booleans and yes or no (one for true);
-    - dates and times, also as ISO text, 20200112, 10.11.2021, Apr 14, 2020 or 2020-10: days since 1970, and sine and
+    - dates and times, also as 20200112, 10.11.2021, Apr 14, 2020, 2020 Oct or 2020Q3: days since 1970, and sine and
       cosine of day of the year, weekday and time of day, each where it varies; times with a zone are taken in UTC. For
       01/02/2020 some row must show whether the day comes first, or ``day_first`` must be given;
-    - categories: up to ``max_one_hot`` of them one-hot; more by their shrunk mean target and the logarithm of their
-      frequency (see `CategoryColumn`), or by rank where no targets are given. Whole numbers in a column that is
-      called a code or key are categories;
+    - categories: up to ``max_one_hot`` of them one-hot; more by their shrunk mean target, the logarithm of their
+      frequency and, where half of the rows are of frequent ones, a place (see `CategoryColumn`), or by rank where no
+      targets are given. Whole numbers in a column that is called a code or key are categories;
     - columns that are left out: constant ones, empty ones, row numbers and keys that differ in every row, identifiers
       (more than ``max_one_hot`` different texts that are different in at least nine rows of ten, or more than 100 000
       different ones), free text, and types such as lists.
@@ -279,7 +279,7 @@ class TableEncoder:
     @property
     def learns_effects(self) -> bool:
         """Whether some column is encoded by mean targets."""
-        return any(column.encoding == "target mean" for column in self._used)
+        return any(isinstance(column, CategoryColumn) and column.learns_effects for column in self._used)
 
     def places(self) -> dict[str, slice]:
         """For each column that is used, its place in the output."""

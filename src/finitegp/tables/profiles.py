@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ..data.naming import shortened
 from ..errors import DataError
-from ..lite.tables import BOOLEAN_WORDS, NOT_A_MOMENT
+from ..lite.tables import BOOLEAN_WORDS, MEAN, MEAN_AND_PLACE, NOT_A_MOMENT, PLACED_ROWS
 from .arrow_values import family, moment_values, number_values, plain, text_values
 from .categories import CategoryColumn, CategoryMeans
 from .columns import DateColumn, FittedColumn, LeftOutColumn, NumberColumn
@@ -339,7 +339,7 @@ class ColumnProfile:
         varies = (
             not is_constant,
             np.count_nonzero(sketch.days_of_year) > 1,
-            np.count_nonzero(sketch.weekdays) > 1,
+            np.count_nonzero(sketch.weekdays) > 1 and not sketch.only_months,  # on which a month begins says nothing
             sketch.first_time < sketch.last_time,
         )
         notes = [f"from {self._moment_text(sketch.minimum)} to {self._moment_text(sketch.maximum)}"]
@@ -411,7 +411,8 @@ class ColumnProfile:
             notes = [f"{len(ranked)} categories, most often {shortened(ranked[0][0])} ({ranked[0][1]} times)"]
             encoding = "one-hot" if len(ranked) <= max_one_hot else "rank"
             if encoding == "rank" and self._means is not None:
-                encoding = "target mean"
+                placed = sum(count for _, count in ranked if count >= PLACED_ROWS)
+                encoding = MEAN_AND_PLACE if 2 * placed >= sum(count for _, count in ranked) else MEAN
                 shrunk = self._means.shrunk([text for text, _ in ranked])
                 means, out_of_fold = tuple(shrunk.means.tolist()), shrunk.out_of_fold
         if gaps.total:

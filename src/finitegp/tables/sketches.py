@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..lite.hashing import SPLITMIX64_STEP, splitmix64
-from ..lite.tables import NOT_A_MOMENT, calendar
+from ..lite.tables import DAY, NOT_A_MOMENT, calendar
 
 RESERVOIR_SIZE = 16_384
 MAX_CATEGORIES = 100_000
@@ -193,6 +193,7 @@ class MomentSketch:
         self.days_of_year = np.zeros(367, dtype=bool)
         self.weekdays = np.zeros(7, dtype=bool)
         self.first_time, self.last_time = 86_400_000_000, -1
+        self.only_months = True
         self.gaps = Gaps()
         self.sample = Reservoir(np.int64)
 
@@ -209,6 +210,8 @@ class MomentSketch:
         parts = calendar(moments)
         self.days_of_year[parts.day_of_year] = True
         self.weekdays[parts.weekday] = True
+        days = (moments // DAY).astype("datetime64[D]")
+        self.only_months = self.only_months and bool((days == days.astype("datetime64[M]")).all())
         self.first_time = min(self.first_time, int(parts.time_of_day.min()))
         self.last_time = max(self.last_time, int(parts.time_of_day.max()))
         self.sample.add(np.flatnonzero(good) + first_row, moments)

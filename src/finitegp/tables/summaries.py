@@ -21,8 +21,8 @@ class ColumnSummary:
         column: Its name.
         kind: ``number``, ``boolean``, ``category``, ``date``, ``time``; or, for columns that are left out,
             ``constant``, ``identifier``, ``free text``, ``empty``, ``other``.
-        encoding: ``number``, ``one-hot``, ``target mean``, ``rank``, ``date parts``, ``missing or not``,
-            ``left out``.
+        encoding: ``number``, ``one-hot``, ``target mean``, ``target mean and place``, ``rank``, ``date parts``,
+            ``missing or not``, ``left out``.
         outputs: The columns of numbers it gives.
         note: What is worth knowing: range, categories, missing values, why it is left out.
         gaps: Missing or infinite values.

@@ -69,6 +69,15 @@ def test_nothing_is_added_where_the_noise_is_one():
         assert record["trees"] == 0
 
 
+def test_errors_that_are_misfit_rather_than_noise_are_left_to_networks():
+    inputs, deviations, chance = drawn(2000, steps=True)
+    errors = 0.03 * deviations * chance
+    before = found_by_networks(errors)
+    assert add_noise_trees(before, Table(inputs, errors), errors, CLIP, 512, seed=0) == (before, {"trees": 0})
+    errors *= 3.0
+    assert add_noise_trees(found_by_networks(errors), Table(inputs, errors), errors, CLIP, 512, seed=0)[1]["trees"] > 0
+
+
 def test_counted_rows_are_rows_that_come_as_often():
     inputs, deviations, chance = drawn(800, steps=True)
     errors = deviations * chance

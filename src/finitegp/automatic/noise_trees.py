@@ -25,6 +25,9 @@ COUNTS = (10, 25, 50, 100, 150)
 _STRENGTHS, _FOLDS = (0.5, 1.0), 3
 # In nats, of all left-out rows: what trees in the noise must be worth.
 _GAIN = 3.0
+# Of the target's variance, the least that left-out errors have for trees to be tried. Smaller ones are misfit, and rows
+# that count by it are learned worse.
+_LEAST_NOISE = 0.05**2
 # The mean of the logarithm of a squared standard normal, with the sign turned; and what logarithms are cut to, because
 # those of errors near zero are far below all others.
 _LOG_CHI, _SMALLEST, _FARTHEST = 1.2704, 1e-6, 6.0
@@ -60,7 +63,8 @@ def add_noise_trees(
     """Noise networks with boosted trees added to their output, if left-out errors gain by them, and what was chosen.
 
     Trees on the logarithms of squared errors, in units of the networks' noise, are grown without each third of the
-    rows; what they predict for it decides how many of them are added, and with what strength.
+    rows; what they predict for it decides how many of them are added, and with what strength. Where errors are small
+    beside the targets' deviation, nothing is tried.
 
     Args:
         found: What networks found for the same rows.
@@ -71,6 +75,8 @@ def add_noise_trees(
         seed: Determines everything.
         one_thread: Whether other threads have the other cores: the trees are the same.
     """
+    if rows.mean(np.square(errors)) < _LEAST_NOISE:
+        return found, {"trees": 0}
     squares = np.square(errors) * np.exp(-found.log_variance)
     logs = np.clip(np.log(np.maximum(squares, _SMALLEST)) + _LOG_CHI, -_FARTHEST, _FARTHEST)
     table = Table(clip_rows(clip, rows.inputs).double().numpy(), logs, rows.counts)

@@ -267,6 +267,40 @@ def test_many_equally_frequent_categories_are_learned():
     assert plain.score(new, y) < 0.5
 
 
+def test_categories_of_few_rows_have_effects_beside_those_of_other_columns():
+    """Mean targets of four rows hold what the other columns explain: the error was more than twice the noise."""
+    random = np.random.default_rng(0)
+    effects, person, age = random.normal(size=50), random.integers(0, 50, 500), random.normal(size=500)
+    table = pd.DataFrame({"person": [f"p{each}" for each in person], "age": age})
+    table["y"] = 2 * effects[person] + age + 0.3 * random.normal(size=500)
+    training, new = table[:200], table[200:]
+    model = TableRegressor(effort="low", random_state=0).fit(training, target="y")
+    assert model.columns_[0].encoding == "one-hot"
+    new = new[new["person"].isin(training["person"])]
+    scores = model.evaluate(new)
+    assert scores.rmse < 0.4
+    assert 0.8 < scores.coverage[0.9] < 0.97  # rows of one person err alike
+    told = TableRegressor(effort="low", random_state=0, max_one_hot=16).fit(training, target="y")
+    assert told.columns_[0].encoding == "target mean"
+    assert told.evaluate(new).rmse > 1.5 * scores.rmse
+
+
+def test_kinds_of_categories_and_of_which_columns_get_one_for_each():
+    """Mean targets, which show of which kind a town is, are no help: they are of too few rows."""
+    random = np.random.default_rng(0)
+    town, x, large = random.integers(0, 40, 480), random.normal(size=480), random.integers(0, 2, 40)
+    table = pd.DataFrame({"town": [f"t{each}" for each in town], "rare": np.arange(480) % 200, "x": x})
+    table["rare"] = "r" + table["rare"].astype(str)
+    table["y"] = np.where(large[town], 2 * x + 3, -2 * x) + 0.1 * random.normal(size=480)
+    training, new = table[:240], table[240:]
+    model = TableRegressor(effort="low", random_state=0).fit(training, target="y")
+    assert [column.encoding for column in model.columns_] == ["one-hot", "target mean", "number"]
+    means = TableRegressor(effort="low", random_state=0, max_one_hot=16).fit(training, target="y")
+    assert model.evaluate(new).crps < 0.5 * means.evaluate(new).crps
+    few = TableRegressor(effort="low", random_state=0, keep_rows=False).fit(training[:60], target="y")
+    assert few.columns_[0].encoding == "target mean"
+
+
 def test_copies_are_counted_and_stay_on_one_side_of_a_split(frame):
     twice = pd.concat([frame, frame.iloc[:10]], ignore_index=True)
     model = linear(target_scale="identity").fit(twice, target="price")
@@ -288,7 +322,7 @@ def test_copies_are_encoded_alike_where_categories_learn_from_targets():
     table["price"] = towns[town] + size + 0.7 * random.normal(size=400)
     new, table = table.iloc[300:], table.iloc[:300]
     table = pd.concat([table, table.sample(90, random_state=0)], ignore_index=True)
-    model = TableRegressor(effort="low", random_state=0).fit(table, target="price")
+    model = TableRegressor(effort="low", random_state=0, max_one_hot=16).fit(table, target="price")
     fit = model.regressor_.fits_[0]
     assert fit.record["copies"] == 90
     assert fit.num_data == 300

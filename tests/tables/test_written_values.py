@@ -9,9 +9,11 @@ import pytest
 from encoder_summaries import kinds, note, output
 
 from finitegp import DataError
+from finitegp.lite.tables import Encoder
 from finitegp.tables.dates import NOT_A_MOMENT, read_moments
 from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.reader import TableReader
+from finitegp.tables.targets import fit_target
 from finitegp.tables.text_values import read_numbers
 
 DAYS = [dt.date(2019, 12, 28) + dt.timedelta(days=17 * number) for number in range(30)]
@@ -131,6 +133,7 @@ def test_a_few_thousands_among_smaller_numbers_are_no_gaps():
         (["39,1", "40,25", "1.234,5"], [39.1, 40.25, 1234.5], ""),
         (["€ 12", "€ 1 300", "€ 7.5"], [12, 1300, 7.5], "€"),
         (["5 °C", "−3 °C", "2.5e1 °C"], [5, -3, 25], "°C"),
+        (["$1,234.50", "($17.20)", "$ (3)"], [1234.5, -17.2, -3], "$"),
     ],
 )
 def test_numbers_with_separators_and_units(texts, numbers, unit):
@@ -152,6 +155,17 @@ def test_numbers_in_an_unknown_style_are_named_with_an_example(style):
     assert note in encoder.notes[0]
     words = ["".join(chr(97 + number // place % 26) for place in (676, 26, 1)) for number in range(40)]
     assert TableEncoder.fit({"x": words, "z": range(40, 80)}).notes[0].endswith("another text, such as 'aaa'.")
+
+
+def test_a_few_numbers_in_brackets_are_below_zero_and_no_gaps():
+    """They were words for a missing value, so that the usual value was put in."""
+    texts = [f"{number}.5" for number in range(60)] + ["(1,234.5)", "(7)"]
+    encoder = TableEncoder.fit({"x": texts}, missing="impute")
+    assert encoder.columns[0].gaps == 0
+    assert output(encoder, {"x": texts}, "x")[-2:].tolist() == [-1234.5, -7]
+    assert output(encoder, {"x": ["(8.25)"]}, "x").tolist() == [-8.25]
+    assert Encoder.read(encoder.to_dict()).encode({"x": ["(8.25)"]})[0].tolist() == [[-8.25]]
+    assert fit_target([pa.array(texts)], "y").read(pa.array(["(2)"])).values.tolist() == [-2]
 
 
 def test_a_decimal_comma_can_be_said():

@@ -233,6 +233,7 @@ def _number(column: Column, cell: Any, row: int) -> float:
 def _written_number(text: str, decimal: str, unit: str) -> float | None:
     """A number with thousands apart, and the column's unit or currency beside it."""
     text = re.sub("[\u00a0\u202f\u2009]", " ", text)
+    text = re.sub(r"^([^0-9()]*)\(([^()]+)\)$", r"-\1\2", text)  # what is below zero, as bookkeepers write it
     if unit:
         text = text.replace(unit, "", 1)
     text = text.replace(" ", "").replace("−", "-")

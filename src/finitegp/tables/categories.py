@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..lite.hashing import SPLITMIX64_STEP, splitmix64
-from ..lite.tables import MEAN, MEAN_AND_PLACE, places_of
+from ..lite.tables import MEAN, MEAN_AND_PLACE, PLACED_ROWS, places_of
 from .arrow_values import family, plain, text_values
 from .columns import Cells, FittedColumn, wrong_family
 from .text_values import is_blank, parse_numbers
@@ -29,8 +29,10 @@ class CategoryColumn(FittedColumn):
     With few categories each has an output column that is one in its rows (``one-hot``). With many there are two numbers
     instead (``target mean``): the mean target of the category, shrunk towards that of all rows the more, the fewer and
     noisier its rows are, and the logarithm of its frequency (of the count plus one): how far that mean is to
-    be trusted. Training rows get the mean over the other folds, so that it does not contain their own target, and the
-    frequency without themselves: the only row of a category is told from it what a row of a new category is told.
+    be trusted. Training rows of categories with fewer than 30 rows get the mean over the other folds, so that it does
+    not contain their own target, and the frequency without themselves: the only row of a category is told from it what
+    a row of a new category is told. Others get what new rows get: their own target is a thirtieth of it at most, and
+    ten slightly different means would be ten names of the category, none of which a new row has.
     Where no targets are known, and in files of earlier versions, the first number is the rank by frequency (``rank``).
 
     Categories with nearly the same mean may act differently, as stations or products do over the years. Where at least
@@ -132,11 +134,12 @@ class CategoryColumn(FittedColumn):
         others = self._counts[codes]
         if self.encoding == "rank":
             first = np.where(codes < 0, len(self.categories), codes).astype(np.float64)
-        elif cells.folds is not None and self.out_of_fold is not None:
-            first = np.where(codes < 0, 0.0, self.out_of_fold[codes, cells.folds])
-            others = np.maximum(others - 1.0, 0.0)
         else:
             first = self._means[codes]
+        if cells.folds is not None and self.out_of_fold is not None:
+            rare = (codes >= 0) & (others < PLACED_ROWS)
+            first = np.where(rare, self.out_of_fold[codes, cells.folds], first)
+            others = others - rare
         numbers = [first, *([np.log1p(others)] if self._frequencies_differ else [])]
         numbers += [places_of(self.counts)[codes]] if self.encoding == MEAN_AND_PLACE else []
         return np.stack(numbers, axis=1)

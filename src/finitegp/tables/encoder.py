@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -280,6 +281,33 @@ class TableEncoder:
     def learns_effects(self) -> bool:
         """Whether some column is encoded by mean targets."""
         return any(isinstance(column, CategoryColumn) and column.learns_effects for column in self._used)
+
+    def with_one_hot(self, most: int, most_in_all: int) -> TableEncoder:
+        """The encoder with one-hot columns instead of mean targets, those of the fewest categories first.
+
+        Args:
+            most: Categories of a column.
+            most_in_all: Categories of all columns that change.
+
+        Example:
+            >>> towns = [f"town {number % 20}" for number in range(60)]
+            >>> encoder = TableEncoder.fit({"town": towns}, targets=range(60))
+            >>> encoder.summary()[0].encoding, len(encoder.with_one_hot(30, 100).feature_names_out)
+            ('target mean', 20)
+        """
+        columns = list(self.columns)
+        learned = {
+            place: column
+            for place, column in enumerate(columns)
+            if isinstance(column, CategoryColumn) and column.encoding == "target mean"
+        }
+        for place, column in sorted(learned.items(), key=lambda each: len(each[1].categories)):
+            if len(column.categories) <= min(most, most_in_all):
+                most_in_all -= len(column.categories)
+                columns[place] = replace(column, encoding="one-hot", means=(), out_of_fold=None)
+        found = TableEncoder(columns, missing=self.missing, excluded=self.excluded)
+        found.notes = self.notes
+        return found
 
     def places(self) -> dict[str, slice]:
         """For each column that is used, its place in the output."""

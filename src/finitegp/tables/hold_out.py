@@ -24,6 +24,7 @@ from .arrow_values import family, number_values, plain
 from .columns import OrderedColumn
 from .parameters import TableParameters, usual_decimal
 from .profiles import ColumnOptions, ColumnProfile
+from .settling import MAX_ONE_HOT
 from .training_rows import TrainingRows, random_positions
 
 Positions = npt.NDArray[np.int64]
@@ -156,7 +157,8 @@ class HoldOut:
     def _row_bytes(self) -> int:
         """About what a row that is kept takes: as it is, encoded twice, and with its predictions."""
         first = next(iter(self.training.table.rows(0, min(self.training.table.num_rows, 1000))))
-        most = [_MOST_OUTPUTS.get(family(each.type), self.model.max_one_hot + 1) for each in first.schema]
+        one_hot = self.model.max_one_hot or MAX_ONE_HOT
+        most = [_MOST_OUTPUTS.get(family(each.type), one_hot + 1) for each in first.schema]
         return int(first.nbytes / first.num_rows) + 8 * (2 * sum(most) + _SCORED_NUMBERS)
 
 

@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from ..automatic.fit import fit_source
 from ..automatic.misleading_rows import find_repeated_rows
+from ..automatic.settings import EFFORTS
 from ..data.scaling import check_magnitude
 from ..distributed import ALONE, Ranks
-from ..estimator.parameters import automatic_options, check_parameters
+from ..estimator.parameters import automatic_options, check_parameters, is_automatic
 from ..estimator.progress import stage_progress, tell_expected
 from ..estimator.regressor import GPRegressor, as_regressor
 from ..memory.plan import Described, MemoryPlan
@@ -28,6 +29,8 @@ from .training_rows import EncodedSource, TrainingRows, random_positions
 Array = npt.NDArray[np.float64]
 # Rows, and predictions in all, by which the effects of columns are measured.
 _MOST_EFFECT_ROWS, _FEWEST_EFFECT_ROWS, _EFFECT_PREDICTIONS, _MOST_REPEATS = 2000, 64, 20_000, 8
+# Categories of all columns that exact kernels get a column for, with at least so many rows on average.
+_MOST_ONE_HOT, _ROWS_OF_A_CATEGORY = 256, 3
 
 
 class Learned(NamedTuple):
@@ -73,7 +76,10 @@ def learn(
         on_plan: Called with the plan of the memory before a fit within a budget.
     """
     with ranks.working():  # so that what is wrong on all ranks is reported by one
-        encoder, scale, densities = _encode(training, options, target_scale, seed)
+        exact = is_automatic(regressor) and regressor.keep_rows and not training.on_disk
+        exact = exact and training.num_rows <= EFFORTS[regressor.effort].small_rows
+        most_one_hot = _MOST_ONE_HOT if exact and options.max_one_hot is None else 0
+        encoder, scale, densities = _encode(training, options, target_scale, seed, most_one_hot)
     source = EncodedSource(training, encoder, scale, chunk_size=ON_DISK["chunk_size"])
     if regressor.memory_budget is not None and training.table.num_rows > ROWS_IN_MEMORY:
         regressor = _fit_within_budget(training, source, regressor, seed=seed, ranks=ranks, on_plan=on_plan)
@@ -101,19 +107,26 @@ def _recognised(fit: ScaledGP, training: TrainingRows, encoder: TableEncoder, sc
 
 
 def _encode(
-    training: TrainingRows, options: EncodingOptions, target_scale: str, seed: int
+    training: TrainingRows, options: EncodingOptions, target_scale: str, seed: int, most_one_hot: int
 ) -> tuple[TableEncoder, TargetScale, dict[str, float]]:
     typical = training.facts.typical
+
+    def encode(scale: TargetScale) -> TableEncoder:
+        # What the other columns explain is noise in a mean target of few rows. Exact kernels find the effects of
+        # categories beside those of all other columns, each shrunk by its own rows.
+        encoder = _with_magnitudes(training.encoder(options, scale))
+        return encoder.with_one_hot(training.num_rows // _ROWS_OF_A_CATEGORY, most_one_hot)
+
     if target_scale != "auto":
         scale = TargetScale.fitted(target_scale, typical)
-        return _with_magnitudes(training.encoder(options, scale)), scale, {}
-    encoder = _with_magnitudes(training.encoder(options, TargetScale()))
+        return encode(scale), scale, {}
+    encoder = encode(TargetScale())
     positions = random_positions(training.num_rows, ROWS_TO_CHOOSE_BY, seed)
     targets = training.take(positions).targets
     inputs = training.training_inputs(encoder, positions)
     scale, densities = choose_scale(inputs, targets, typical=typical, seed=seed)
     if scale.name != "identity" and encoder.learns_effects:
-        encoder = training.encoder(options, scale)
+        encoder = encode(scale)
     return encoder, scale, densities
 
 

@@ -59,7 +59,7 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         decimal: str | None = None,
         missing: str = "impute",
         rows_without_target: str = "drop",
-        max_one_hot: int = 16,
+        max_one_hot: int | None = None,
         effort: str = "medium",
         random_state: RandomState = None,
         verbose: bool | int = False,

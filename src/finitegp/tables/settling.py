@@ -17,12 +17,18 @@ from .profiles import ColumnOptions, ColumnProfile, Verdict
 from .sketches import Gaps
 from .text_values import DistinctTexts
 
+#: The most categories of a column that has one column for each, if nobody says otherwise.
+MAX_ONE_HOT = 16
+
 
 @dataclass(frozen=True)
 class EncodingOptions:
-    """Options of the encoding of a table; see `TableEncoder.fit`."""
+    """Options of the encoding of a table; see `TableEncoder.fit`.
 
-    max_one_hot: int = 16
+    With None for ``max_one_hot``, a fit to few rows may choose columns for more than `MAX_ONE_HOT` categories.
+    """
+
+    max_one_hot: int | None = None
     missing: str = "error"
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
@@ -35,7 +41,7 @@ class EncodingOptions:
         """Wrong values are errors."""
         if self.missing not in ("error", "impute"):
             raise ValueError(f"missing must be 'error' or 'impute', but is {self.missing!r}.")
-        if self.max_one_hot < 1:
+        if self.max_one_hot is not None and self.max_one_hot < 1:
             raise ValueError(f"max_one_hot must be at least 1, but is {self.max_one_hot}.")
         if self.decimal not in (None, ".", ","):
             raise ValueError(f"decimal must be '.' or ',', but is {self.decimal!r}.")
@@ -90,11 +96,12 @@ def settle_columns(
         raise DataError("The table has no rows.")
     evidence = [*others.values(), *(profile.evidence for profile in profiles.values())]
     sign = options.decimal or only_sign(each.shown for each in evidence)
-    verdicts = [profile.verdict(options.max_one_hot, decimal=sign) for profile in profiles.values()]
+    most = MAX_ONE_HOT if options.max_one_hot is None else options.max_one_hot
+    verdicts = [profile.verdict(most, decimal=sign) for profile in profiles.values()]
     if any(verdict.column.outputs for verdict in verdicts):
         return verdicts
     # Where there is nothing else, the number of a row may stand for time.
-    return [profile.verdict(options.max_one_hot, row_numbers=True, decimal=sign) for profile in profiles.values()]
+    return [profile.verdict(most, row_numbers=True, decimal=sign) for profile in profiles.values()]
 
 
 def notes_on(verdict: Verdict, source: Locator | None) -> list[str]:

@@ -37,6 +37,8 @@ _WRITTEN = (
 )
 # The same for numbers with nothing beside them: to compile the other takes as long as to read thousands of these.
 _ALONE = r"^(?P<sign>-?)(?P<currency>)(?P<inner>)(?P<body>[0-9.,]+)(?P<exponent>)(?P<unit>)$"
+# Brackets around a number, a currency before or in them: as bookkeepers write what is below zero.
+_BRACKETS = r"^([^0-9()]*)\(([^()]+)\)$"
 # A group that begins with 0 is no thousand: 0,123 has a decimal comma.
 _BODIES = {
     ".": r"^([0-9]+([.][0-9]*)?|[.][0-9]+|[1-9][0-9]{0,2}([,'’ ][0-9]{3})+([.][0-9]*)?)$",
@@ -92,11 +94,12 @@ def read_numbers(texts: pa.Array, decimal: str = ".") -> WrittenNumbers:
     Example:
         >>> read_numbers(pa.array(["41,100", "-$1,234.50", "17.0 %", "12 Main St", "9,5"])).values.tolist()
         [41100.0, -1234.5, 17.0, nan, nan]
-        >>> read_numbers(pa.array(["39,1", "1.234,5 kg"]), ",").values.tolist()
-        [39.1, 1234.5]
+        >>> read_numbers(pa.array(["39,1", "1.234,5 kg", "(12,5)"]), ",").values.tolist()
+        [39.1, 1234.5, -12.5]
     """
     trimmed = pc.utf8_trim_whitespace(pc.cast(texts, pa.large_string()))
     plain = pc.replace_substring_regex(trimmed, r"[\x{00a0}\x{202f}\x{2009}]", " ")
+    plain = pc.replace_substring_regex(plain, _BRACKETS, r"-\1\2")
     alone = pc.all(pc.match_substring_regex(plain, r"^-?[0-9.,]*$")).as_py()
     parts = pc.extract_regex(plain, _ALONE if alone else _WRITTEN)
     body = pc.utf8_trim_whitespace(pc.struct_field(parts, "body"))
@@ -254,6 +257,8 @@ class NumberReading:
         self.sketch = NumberSketch()
         self.words = WordCounter()
         self.units: set[str] = set()
+        # Where all numbers stand in brackets, these do not say that they are below zero.
+        self._without_brackets = decimal is None
 
     @property
     def is_hopeless(self) -> bool:
@@ -268,6 +273,8 @@ class NumberReading:
             values = parse_numbers(chunk.texts)
         else:
             values, units = read_numbers(chunk.texts, self.decimal)
+            bare = ~_matches(chunk.texts, r"\(")
+            self._without_brackets = self._without_brackets or bool(np.isfinite(values[bare]).any())
             self.units |= {*units.filter(pa.array(~np.isnan(values))).unique().to_pylist()} - {""}
         self.sketch.add(np.append(values, np.nan)[chunk.indices], first_row)
         chunk.count(chunk.filled & np.isnan(values), self.words)
@@ -281,7 +288,8 @@ class NumberReading:
     @property
     def holds(self) -> bool:
         """Whether the column is one of numbers written so."""
-        return not self.is_hopeless and self.words.are_few(self.sketch.count + self.sketch.gaps.infinite)
+        count = self.sketch.count + self.sketch.gaps.infinite
+        return self._without_brackets and not self.is_hopeless and self.words.are_few(count)
 
 
 class DateReading:

@@ -371,3 +371,23 @@ def test_a_reader_that_has_seen_enough_is_no_error(shop):
         said = process.stderr.read().decode()
     assert "Broken pipe" not in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ("width,colour,sold\n1,red,2024-01-01\n", "no column 'price' in later.csv"),
+        ("colour,price\nred,1\n", "no column 'width' in later.csv"),
+        (HEADER + "1,red,2024-01-01,soon\n", "'price', line 2 of later.csv holds 'soon'"),
+    ],
+)
+def test_a_table_that_cannot_judge_is_refused_before_the_fit(here, monkeypatch, contents, message):
+    monkeypatch.setattr(GPRegressor, "fit", lambda *_: pytest.fail("the fit was begun"))
+    (here / "later.csv").write_text(contents)
+    assert message in run("fit", "t.csv", "--target", "price", "--test", "later.csv")
+
+
+def test_a_table_does_not_judge_the_fit_to_itself(here):
+    message = run("fit", "t.csv", "--target", "price", "--test", "../" + here.name + "/t.csv")
+    assert "t.csv is given to learn from and to judge by" in message
+    assert "leave out --test" in message

@@ -53,6 +53,7 @@ _ADVICE: dict[str, Callable[..., str]] = {
     "checkpoint_exists": lambda: "use --resume to go on from it, or --force to start anew.",
     "repeated_site": lambda: "or use --allow-repeats.",
     "rows_of_model": lambda: "or use --only-sites.",
+    "test_is_learned_from": lambda: "leave out --test, so that rows are held out, or give other rows.",
     "text_among_numbers": lambda: "Correct the file, or remove the column from all files.",
     "unknown_target": lambda: "name the column with --target.",
     "weight_column": lambda: "correct the column, or name another one with --weight.",

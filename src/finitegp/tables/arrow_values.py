@@ -103,12 +103,12 @@ def _batches(data: TableLike) -> Iterator[pa.RecordBatch]:
         raise DataError(f"A table must be a data frame, an Arrow table or chunks of these, but is a {_name(data)}.")
 
 
-def check_columns(names: Iterable[str], columns: Sequence[str]) -> None:
+def check_columns(names: Iterable[str], columns: Sequence[str], where: str = "the table") -> None:
     """An error if one of some columns is not among those of a table."""
     absent = [name for name in names if name not in columns]
     if absent:
         more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
-        raise DataError(unknown_column(absent[0], columns) + more)
+        raise DataError(unknown_column(absent[0], columns, where) + more)
 
 
 def _name(value: object) -> str:

@@ -268,7 +268,11 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         rows = self.read(X)
         if y is not None:
             return rows, self._given_targets(y, rows)
-        return rows, read_target(self._target_column, rows.column(self._target_name()), source=rows)
+        return rows, self.target_values(rows)
+
+    def target_values(self, rows: TableRows) -> Array:
+        """The targets of rows in memory, written as in the fit; NaN where missing."""
+        return read_target(self._target_column, rows.column(self._target_name()), source=rows)
 
     def _target_name(self) -> str:
         if self.target_ is None:

@@ -151,6 +151,23 @@ def test_cells_of_a_workbook_keep_their_types(here):
     assert table.num_rows == 2
 
 
+def test_sheets_that_are_not_read_are_named(here):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.title = "March"
+    book.create_sheet("empty")
+    book.active["B3"], book.active["C3"], book.active["B4"], book.active["C4"] = "size", "price", 1, 2
+    book.save("t.xlsx")
+    table = TableReader("t.xlsx", columns=["size", "price"])
+    assert table.read().to_pylist() == [{"size": 1, "price": 2}]  # rows left free above the header are none
+    assert table.notes == []
+    book.create_sheet("April")["A9"] = 5
+    book.save("t.xlsx")
+    assert TableReader("t.xlsx").notes == [
+        "t.xlsx has several sheets, of which only the first, 'March', is read: not 'April'."
+    ]
+
+
 def test_the_shell_completes_names(here):
     """Typer asks the program itself what can follow."""
     environment = {"_FINITEGP_COMPLETE": "complete_bash", "COMP_WORDS": "finitegp ev", "COMP_CWORD": "1"}

@@ -224,7 +224,7 @@ class _Judge:
         learned, judged = ([] if each is None else [*map(Path.resolve, each.paths)] for each in (source, found))
         if both := {*learned} & {*judged}:
             raise DataError(
-                f"{min(both).name} is given to learn from and to judge by, so that scores would be of rows that were seen:",
+                f"{min(both).name} is given to learn from and to judge by, which scores nothing but memory:",
                 "leave test out, so that rows are held out, or give other rows.",
                 code="test_is_learned_from",
             )

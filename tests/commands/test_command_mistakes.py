@@ -391,3 +391,35 @@ def test_a_table_does_not_judge_the_fit_to_itself(here):
     message = run("fit", "t.csv", "--target", "price", "--test", "../" + here.name + "/t.csv")
     assert "t.csv is given to learn from and to judge by" in message
     assert "leave out --test" in message
+
+
+def test_the_decimal_sign_that_the_target_does_not_have(here):
+    message = run("fit", "t.csv", "--target", "price", "--decimal", ",")
+    assert "'price' must be numbers, but line 2 of t.csv holds '5.0'" in message
+
+
+def test_a_target_of_words_for_missing_values(here):
+    assert "no row with a target" in fit("width,price\n" + "1,n/a\n2,-\n" * 5)
+
+
+def test_the_target_is_no_weight(here):
+    message = run("fit", "t.csv", "--target", "price", "--weight", "price")
+    assert "'price' is both the target and the weight" in message
+    assert "--weight" in message
+
+
+def test_no_column_is_left(here):
+    message = run("fit", "t.csv", "--target", "price", "--drop", "width", "--drop", "colour", "--drop", "sold")
+    assert "no column that carries information ('width', 'colour', 'sold', 'price': target" in message
+
+
+def test_more_folds_than_rows(here):
+    assert "20 different rows or groups, too few for 21 folds: use fewer" in run(
+        "fit", "t.csv", "--target", "price", "--cv", "21"
+    )
+
+
+def test_a_seed_that_scikit_learn_does_not_take_is_refused_before_the_fit(here):
+    assert "--seed" in run("fit", "t.csv", "--target", "price", "--seed", str(2**32), code=2)
+    with pytest.raises(ValueError, match="random_state must be from 0 to 4294967295, but is 4294967296"):
+        GPRegressor(effort="low", random_state=2**32).fit(np.eye(20), np.arange(20.0))

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from ..arguments import MOST_SEED
 from ..errors import DataError, OutputExistsError
 from .console import Console, columns_table, scores_table, show_findings, verdict
 from .options import (
@@ -90,7 +91,7 @@ def fit(
         str | None, typer.Option("--group", help="Rows with the same value here are held out together.")
     ] = None,
     cv: Annotated[int, typer.Option("--cv", min=0, help="Folds of a cross-validation that scores all rows.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="The same seed gives the same model.")] = 0,
     report: Annotated[
         Path | None, typer.Option("--report", help="The report to write; by default beside the model, ending in .html.")
     ] = None,

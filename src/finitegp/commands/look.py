@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from ..arguments import MOST_SEED
 from .console import Console, columns_table, figure, safe, scores_table, show_findings, verdict
 from .options import (
     Delimiter,
@@ -89,7 +90,7 @@ def report(
         Path | None, typer.Option("--output", "-o", help="The page to write; by default beside the model.")
     ] = None,
     target: Target = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of samples of rows.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of samples of rows.")] = 0,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf8",
     force: Force = False,

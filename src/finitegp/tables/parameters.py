@@ -169,6 +169,9 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         table = self.open(X)
         if target is not None and y is not None:
             raise ValueError("Give either y or target, not both.")
+        if target is not None and target == self.weight:
+            problem = f"The column {target!r} is both the target and the weight of the rows:"
+            raise DataError(problem, "name another one as weight.", code="weight_column")
         if target is not None:
             self.target_ = target
             self._target_column = self._number_column(table, target)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # More columns than these are not listed one by one.
 _MOST_COLUMNS = 40
+# Letters of a line from which on notes have room beside counts.
+_WIDE = 120
 _SHELL_OPTIONS = {"split_by": "--split-by", "group": "--group", "folds": "--cv"}
 # Longer texts are cut in their middle.
 _LONGEST_TEXT = 3000
@@ -95,6 +97,11 @@ class Console:
         for text in texts:
             self.notes.append(text)
             self._errors.print(f"[yellow]Note:[/yellow] {safe(text)}", highlight=False, soft_wrap=True)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether there is no room for many columns."""
+        return self._out.width < _WIDE
 
     def table(self, table: Table) -> None:
         """A table for people."""
@@ -175,8 +182,11 @@ def _rounded_up(size: int) -> str:
     return format_bytes(size + 50_000)
 
 
-def columns_table(columns: Sequence[ColumnSummary]) -> Table:
-    """A table of the encoding of each column; of very many, of those that matter or are not plain numbers."""
+def columns_table(columns: Sequence[ColumnSummary], *, narrow: bool = False) -> Table:
+    """A table of the encoding of each column; of very many, of those that matter or are not plain numbers.
+
+    A narrow one leaves room for notes: it has no counts of numbers and of different values.
+    """
     title = "columns"
     shown = list(columns)
     if len(shown) > _MOST_COLUMNS:
@@ -186,7 +196,10 @@ def columns_table(columns: Sequence[ColumnSummary]) -> Table:
         counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         title = f"{len(shown)} of {len(columns)} columns ({counted})"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("column", "holds", "becomes", "numbers", "gaps", "different", "relevance", "note"):
+    headings = ("column", "holds", "becomes", "numbers", "gaps", "different", "relevance", "note")
+    left_out = ("numbers", "different") if narrow else ()
+    kept = [number for number, heading in enumerate(headings) if heading not in left_out]
+    for heading in (headings[number] for number in kept):
         right, long = heading in ("numbers", "gaps", "different", "relevance"), heading in ("column", "note")
         table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=not long)
     for line in shown:
@@ -194,7 +207,8 @@ def columns_table(columns: Sequence[ColumnSummary]) -> Table:
         counts = [str(count) if count else "" for count in (len(line.outputs), line.gaps, line.distinct)]
         counts.append("" if line.relevance is None else f"{100 * line.relevance:.1f} %")
         name = safe(line.column) or "(no name)"
-        table.add_row(name, line.kind, line.encoding, *counts, safe(line.note), style=style)
+        cells = name, line.kind, line.encoding, *counts, safe(line.note)
+        table.add_row(*(cells[number] for number in kept), style=style)
     return table
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from ..arguments import MOST_SEED
+from ..formatting import counted
 from .console import Console, columns_table, figure, safe, scores_table, show_findings, verdict
 from .options import (
     Delimiter,
@@ -70,7 +71,7 @@ def evaluate(
         baseline = loaded.baseline(predicted.targets)
         scores = [each.to_dict() for each in (predicted.scores(), baseline) if each is not None]
         console.note(*table.notes, *loaded.unusual(found), *loaded.notes_on_known(judged))
-        console.table(scores_table(f"{len(predicted.targets)} rows", scores))
+        console.table(scores_table(counted(len(predicted.targets), "row"), scores))
         console.print(verdict(scores, predicted.width))
         console.result(
             {
@@ -113,7 +114,7 @@ def report(
         contents = loaded.report(table, place, seed=seed, force=force, shell=True)
         findings = [finding.to_dict() for finding in contents.checkup.findings]
         console.note(*table.notes)
-        console.print(f"report on {table.num_rows} rows: ", place)
+        console.print(f"report on {counted(table.num_rows, 'row')}: ", place)
         show_findings(console, findings)
         console.result({"model": str(model), "report": str(place), "rows": table.num_rows, "findings": findings})
 
@@ -143,7 +144,7 @@ def info(
         loaded = TableRegressor.load(model)
         facts = _facts(loaded)
         _show_facts(console, model, facts)
-        console.table(columns_table(loaded.columns_))
+        console.table(columns_table(loaded.columns_, narrow=console.is_narrow))
         scores = loaded.summary_.get("scores") or []
         if scores:
             rows = loaded.summary_.get("held_out_rows", "the")

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from .. import __version__
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..automatic.fit import check_device, fit_auto
 from ..automatic.table import merge_equal_rows
 from ..errors import DataError, NumericalError, warn_caller
@@ -261,6 +261,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: RandomState = 0) -> Array:
         """Draw joint new observations, noise included: ``(rows, n_samples)`` or ``(rows, targets, n_samples)``."""
+        check_at_least_one(n_samples=n_samples)
         inputs = checked_inputs(self, X)
         random = check_random_state(random_state)
         draws = []

@@ -285,6 +285,18 @@ def test_training_names_what_fails_on_the_rows(arrays):
         run(network, inputs, epochs=1.5)
 
 
+def test_batches_of_one_row_for_batch_norm_are_named(arrays):
+    inputs, targets = arrays
+    model = FeatureGP(nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8)), 0.1)
+    algorithm = Lagged(model, num_data=20, input_dim=3)
+    for batch_size, good in ((19, False), (1, False), (10, True)):
+        if good:
+            train(algorithm, make_optimizer(algorithm), (inputs, targets), epochs=1, batch_size=batch_size)
+        else:
+            with pytest.raises(ValueError, match="batch_size leaves a batch of one row, which the BatchNorm1d"):
+                train(algorithm, make_optimizer(algorithm), (inputs, targets), epochs=1, batch_size=batch_size)
+
+
 def test_exact_takes_the_number_of_columns_from_the_rows(arrays):
     model = FeatureGP(nn.Sequential(nn.Linear(3, 8), nn.Tanh()), 0.1)
     assert Exact(model, arrays).num_features == 8

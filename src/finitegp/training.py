@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .algorithms.base import Algorithm
 from .arguments import check_arguments, check_at_least_one
@@ -138,7 +138,7 @@ def train(
         first = list(sampler.epoch(0, stream=-1, stop=initial_batches))
         try:
             algorithm.initialize(first)
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             _explain(model, first)
             raise
     initial_state = copy_state(algorithm)
@@ -165,7 +165,7 @@ def train(
                         problem = f"loss {run.loss:.3g}, noise variance {model.noise_variance:.3g}"
                 except NumericalError as error:
                     problem = str(error)
-                except RuntimeError:
+                except (RuntimeError, ValueError):
                     _explain(model, batches)
                     raise
                 if problem:
@@ -203,6 +203,12 @@ def train(
 
 def _explain(model: FeatureGP, batches: Sequence[Rows]) -> None:
     """A better error if it is the feature map or the noise model that fails on these rows."""
+    layer = next((each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)), None)
+    if layer is not None and layer.training and any(len(batch.inputs) == 1 for batch in batches):
+        raise ValueError(
+            f"batch_size leaves a batch of one row, which the {type(layer).__name__} of the model does not take: use "
+            "another batch_size, a layer that takes each row by itself, such as LayerNorm, or call eval() on it."
+        )
     with torch.no_grad():
         for batch in batches[:1]:
             model.checked_forward(batch)

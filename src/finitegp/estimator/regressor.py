@@ -58,9 +58,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             ``"scgd"``, ``"minimax"``, ``"bsgd"``.
         noise: ``"constant"``, ``"input"`` (depends on the input) or ``"auto"``.
         effort: ``"low"``, ``"medium"`` or ``"high"``: how much time to spend.
-        batch_size: Rows per step, where there are mini-batches; ``"auto"`` leaves it to the effort.
-        epochs: Passes over the rows (iterations of ``"exact"``), where there are any; ``"auto"``.
-        learning_rate: Of Adam, where it is used; ``"auto"``.
+        batch_size: Rows per step; ``"auto"`` leaves it to the effort. This and the next two have no effect on the
+            automatic fit of a small table, which has exact kernels and no mini-batches.
+        epochs: Passes over the rows (iterations of ``"exact"``), or ``"auto"``.
+        learning_rate: Of Adam, or ``"auto"``.
         validation_fraction: The share of rows that only calibrate or stop training; the closing pass uses them too.
         early_stopping: For a given feature map or algorithm with mini-batches: stop when the predictive density of
             held-out rows no longer improves, and keep the best state. ``"auto"``: from 500 rows on.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import warnings
@@ -240,16 +241,21 @@ def verdict(scores: Sequence[Mapping[str, Any]], width: float | None = None) -> 
         >>> verdict([own, own | {"name": "linear", "rmse": 1.25}], width=3.1)
         'Explains 62 % of the variance, 20 % less error than a linear model; 90 % intervals hold 91 % and are typically
         3.1 wide.'
+        >>> verdict([own | {"r_squared": 0.9964}, own | {"name": "linear", "rmse": 1.001}])
+        'Explains 99.6 % of the variance, as much error as a linear model has; 90 % intervals hold 91 %.'
     """
     own = scores[0]
     parts = []
     if own.get("r_squared") is not None:
         share = 100 * own["r_squared"]
-        parts.append(f"Explains {share:.0f} % of the variance" if share > 0.5 else "Explains nothing of the variance")
+        digits = 0 if share < 99.0 or share == 100.0 else 1  # nearly all is not all
+        told = f"{math.floor(share * 10) / 10 if digits else share:.{digits}f}"
+        parts.append(f"Explains {told} % of the variance" if share > 0.5 else "Explains nothing of the variance")
     linear = next((row for row in scores[1:] if row["name"] == "linear"), None)
     if linear is not None and linear["rmse"] > 0.0:
         gain = 100 * (1.0 - own["rmse"] / linear["rmse"])
-        parts.append(f"{abs(gain):.0f} % {'less' if gain >= 0 else 'more'} error than a linear model")
+        less = f"{abs(gain):.0f} % {'less' if gain >= 0 else 'more'} error than a linear model"
+        parts.append(less if abs(gain) >= 0.5 else "as much error as a linear model has")
     held = f"90 % intervals hold {100 * own['coverage']['0.9']:.0f} %" if "0.9" in own["coverage"] else ""
     if held and width is not None:
         held += f" and are typically {figure(width)} wide"

@@ -398,10 +398,6 @@ def test_the_decimal_sign_that_the_target_does_not_have(here):
     assert "'price' must be numbers, but line 2 of t.csv holds '5.0'" in message
 
 
-def test_a_target_of_words_for_missing_values(here):
-    assert "no row with a target" in fit("width,price\n" + "1,n/a\n2,-\n" * 5)
-
-
 def test_the_target_is_no_weight(here):
     message = run("fit", "t.csv", "--target", "price", "--weight", "price")
     assert "'price' is both the target and the weight" in message

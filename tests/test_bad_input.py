@@ -7,15 +7,23 @@ import torch
 from torch import nn
 
 from finitegp import (
+    BSGD,
+    SCGD,
     ArraySource,
     DataError,
+    Exact,
     FeatureGP,
+    FeatureMapError,
     InputNoise,
     IterableSource,
+    Lagged,
     exact_gradient,
     fit_full_batch,
+    make_optimizer,
+    train,
 )
 from finitegp.data import as_source
+from finitegp.errors import ArgumentError
 from finitegp.features import FourierFeatures, MLPFeatures
 
 ENTRY_POINTS = [
@@ -131,6 +139,8 @@ def test_lists_are_arrays_too(arrays):
         (([["a", "b"]], [1.0]), "inputs"),
         ((np.zeros((2, 2), dtype=complex), np.zeros(2)), "complex"),
         ((torch.zeros(2, 2, dtype=torch.complex64), np.zeros(2)), "real numbers"),
+        ((torch.eye(2).to_sparse(), np.zeros(2)), r"dense tensor .*inputs\.to_dense\(\)"),
+        ((torch.zeros(2, 2, device="meta"), np.zeros(2)), "inputs must be a dense tensor that holds numbers"),
         ((np.array([["a"], ["b"]]), np.zeros(2)), "encode them as numbers"),
         ((np.zeros((2, 0)), np.zeros(2)), "no columns"),
         ((np.zeros((2, 1)), np.float64(3.0)), "targets have no rows"),
@@ -187,6 +197,9 @@ def not_finite(inputs):
         (lambda x: x[:, 0], r"must return \(rows, features\) with 20 rows, but returned shape \(20,\)"),
         (lambda x: x[:5], r"returned shape \(5, 3\)"),
         (lambda x: x @ x, "failed on inputs of shape"),
+        (lambda x: x @ torch.ones(3, 2), "have to be parameters or buffers"),
+        (lambda x: (x, x), "but returned a tuple"),
+        (lambda x: x[:, :0], r"but returned shape \(20, 0\)"),
         (not_finite, "row 5, column 1 of this batch is nan"),
         (lambda x: x * 1e200, "overflow"),
     ],
@@ -244,3 +257,51 @@ def test_one_row_works(model):
 def test_fourier_map_in_a_model_names_the_wrong_width(arrays):
     with pytest.raises(DataError, match="takes 5 input columns, but got 3"):
         FeatureGP(FourierFeatures(5, 10), 0.1).nlml(arrays)
+
+
+def test_training_names_what_fails_on_the_rows(arrays):
+    inputs, targets = arrays
+    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh())
+
+    def run(feature_map, rows, noise_model=None, algorithm_class=SCGD, **options):
+        model = FeatureGP(feature_map, noise_model=noise_model)
+        algorithm = algorithm_class(model, num_data=20, input_dim=3)
+        train(algorithm, make_optimizer(algorithm), (rows, targets), **({"epochs": 1, "batch_size": 10} | options))
+
+    wide = np.hstack([inputs, inputs])
+    for algorithm_class in (SCGD, Lagged, BSGD):
+        with pytest.raises(FeatureMapError, match=r"feature map failed on inputs of shape \(10, 6\)"):
+            run(network, wide, algorithm_class=algorithm_class)
+        with pytest.raises(
+            FeatureMapError, match=r"feature map or the noise model failed on inputs of shape \(10, 3\)"
+        ):
+            run(network, inputs, InputNoise(nn.Linear(3, 1)), algorithm_class=algorithm_class)
+    for factor in ("a", -1.0, float("nan")):
+        with pytest.raises(
+            ValueError, match=r"schedule must give a number from 0 on for every step, but gave .* step 0"
+        ):
+            run(network, inputs, schedule=lambda step, factor=factor: factor)
+    with pytest.raises(ArgumentError, match=r"epochs must be a whole number, but is 1\.5"):
+        run(network, inputs, epochs=1.5)
+
+
+def test_batches_of_one_row_for_batch_norm_are_named(arrays):
+    inputs, targets = arrays
+    model = FeatureGP(nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8)), 0.1)
+    algorithm = Lagged(model, num_data=20, input_dim=3)
+    for batch_size, good in ((19, False), (1, False), (10, True)):
+        if good:
+            train(algorithm, make_optimizer(algorithm), (inputs, targets), epochs=1, batch_size=batch_size)
+        else:
+            with pytest.raises(ValueError, match="batch_size leaves a batch of one row, which the BatchNorm1d"):
+                train(algorithm, make_optimizer(algorithm), (inputs, targets), epochs=1, batch_size=batch_size)
+
+
+def test_exact_takes_the_number_of_columns_from_the_rows(arrays):
+    model = FeatureGP(nn.Sequential(nn.Linear(3, 8), nn.Tanh()), 0.1)
+    assert Exact(model, arrays).num_features == 8
+
+
+def test_full_batch_takes_at_least_one_iteration(model, arrays):
+    with pytest.raises(ValueError, match="max_iterations must be at least 1, but is 0"):
+        fit_full_batch(model, arrays, max_iterations=0)

@@ -26,6 +26,8 @@ Check = Callable[[Any], bool]
 Given = tuple[tuple[str, str, Check] | None, object]
 # Whose classes are compared.
 _OURS = ("finitegp", "torch", "numpy.random", "rich")
+#: The largest seed that scikit-learn takes.
+MOST_SEED = 2**32 - 1
 # Longer values are shown by their type.
 _SHOWN = 80
 

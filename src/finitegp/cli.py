@@ -44,7 +44,9 @@ for command, epilog in (
     (look.info, look.INFO_EXAMPLES),
     (look.report, look.REPORT_EXAMPLES),
 ):
-    app.command(epilog=epilog)(command)
+    # A paragraph is one line, which the terminal breaks where it is full.
+    paragraphs = (" ".join(paragraph.split()) for paragraph in str(command.__doc__).split("\n\n"))
+    app.command(epilog=epilog, help="\n\n".join(paragraphs))(command)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The GPs of a fit: ``Component`` predicts, ``SpreadModel`` knows in which rows errors are larger than predicted."""
+"""The GPs of a fit: ``Component`` predicts the target, ``SpreadModel`` where errors are larger than predicted."""
 
 from __future__ import annotations
 

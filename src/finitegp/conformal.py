@@ -1,4 +1,4 @@
-"""Conformal intervals: how far out rows lie that the model which predicts them never saw."""
+"""Conformal intervals: quantiles of the errors on rows that the model had not seen."""
 
 from __future__ import annotations
 

@@ -39,6 +39,16 @@ def shown(value: float | int | None, digits: int = 3, *, ascii_only: bool = Fals
     return text.replace(",", "") if ascii_only else text.replace("-", "−")
 
 
+def counted(number: float, noun: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "row"), counted(2.0, "held-out row"), counted(2.5, "row")
+        ('1 row', '2 held-out rows', '2.5 rows')
+    """
+    return f"{int(number) if float(number).is_integer() else f'{number:g}'} {noun}{'s' * (number != 1)}"
+
+
 def percent(share: float | None, decimals: int = 1) -> str:
     """A share as a percentage.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .algorithms.exact import exact_gradient
-from .arguments import check_arguments
+from .arguments import check_arguments, check_at_least_one
 from .data.iterables import as_source
 from .data.sources import Data
 from .errors import FeatureMapError, NumericalError
@@ -75,6 +75,7 @@ def fit_full_batch(
     """
     from scipy.optimize import minimize  # here, because it takes most of a second to import
 
+    check_at_least_one(max_iterations=max_iterations)
     if not 0.0 < minimum_noise_variance < 1e150:
         raise ValueError(f"minimum_noise_variance must be a positive, finite number, but is {minimum_noise_variance}.")
     source = as_source(data)

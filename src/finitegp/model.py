@@ -181,13 +181,21 @@ class FeatureGP(nn.Module):
         try:
             features, log_scale = self(inputs, weights)
         except RuntimeError as error:
+            what = "The feature map or the noise model" if self.noise.varies else "The feature map"
             raise FeatureMapError(
-                f"The feature map failed on inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}: {error}"
+                f"{what} failed on inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}: "
+                f"{str(error).rstrip('.')}. Tensors of its own have to be parameters or buffers, so that they change "
+                "type and device with the model."
             ) from error
-        if features.ndim != 2 or len(features) != len(inputs):
+        if (
+            not isinstance(features, Tensor)
+            or features.ndim != 2
+            or len(features) != len(inputs)
+            or not features.numel()
+        ):
+            found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"a {type(features).__name__}"
             raise FeatureMapError(
-                f"The feature map must return (rows, features) with {len(inputs)} rows, "
-                f"but returned shape {tuple(features.shape)}."
+                f"The feature map must return (rows, features) with {len(inputs)} rows, but returned {found}."
             )
         coarse = features.is_floating_point() and features.dtype != torch.float64
         self.feature_rounding = torch.finfo(features.dtype).eps if coarse else 0.0

@@ -1,4 +1,4 @@
-"""Sites that may not share rows: each gives its row sums away, and the sums make the exact joint posterior."""
+"""Sites that may not share rows: each writes its row sums, which add up to the exact joint posterior."""
 
 from __future__ import annotations
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+import numbers
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .algorithms.base import Algorithm
 from .arguments import check_arguments, check_at_least_one
 from .data.sampling import GATHERED_BATCHES, Sampler
-from .data.sources import Data
+from .data.sources import Data, Rows
 from .distributed import ALONE, Ranks
-from .errors import DataError, NumericalError, warn_caller
+from .errors import ArgumentError, DataError, NumericalError, warn_caller
+from .model import FeatureGP
 from .run import Callback, TrainingRun, copy_state, load_checkpoint
 from .schedules import Schedule
 
@@ -87,6 +89,8 @@ def train(
         (100, True)
     """
     check_at_least_one(epochs=epochs, initial_batches=initial_batches)
+    if not isinstance(epochs, numbers.Integral):
+        raise ArgumentError(f"epochs must be a whole number, but is {epochs!r}.")
     if micro_batch_size is not None:
         check_at_least_one(micro_batch_size=micro_batch_size)
         if not algorithm.has_mean_gradient:
@@ -131,7 +135,12 @@ def train(
     )
     if not resumed:
         # Stream -1 is read by no step.
-        algorithm.initialize(list(sampler.epoch(0, stream=-1, stop=initial_batches)))
+        first = list(sampler.epoch(0, stream=-1, stop=initial_batches))
+        try:
+            algorithm.initialize(first)
+        except (RuntimeError, ValueError):
+            _explain(model, first)
+            raise
     initial_state = copy_state(algorithm)
     started = time.perf_counter() - run.seconds
     callbacks = [callback for callback in callbacks if callback.every_rank or ranks.is_first]
@@ -147,7 +156,7 @@ def train(
             for batches in zip(*streams, strict=True) if streams else [()]:
                 if factor is not None:
                     for group, learning_rate in zip(optimizer.param_groups, run.learning_rates, strict=True):
-                        group["lr"] = learning_rate * factor(run.step)
+                        group["lr"] = learning_rate * _checked_factor(factor(run.step), run.step)
                 problem = ""
                 try:
                     run.loss = algorithm.step(batches, optimizer)
@@ -156,6 +165,9 @@ def train(
                         problem = f"loss {run.loss:.3g}, noise variance {model.noise_variance:.3g}"
                 except NumericalError as error:
                     problem = str(error)
+                except (RuntimeError, ValueError):
+                    _explain(model, batches)
+                    raise
                 if problem:
                     _recover(run, initial_state, problem)
                     break
@@ -187,6 +199,26 @@ def train(
         for callback in callbacks:
             callback.on_end(run)
     return run
+
+
+def _explain(model: FeatureGP, batches: Sequence[Rows]) -> None:
+    """A better error if it is the feature map or the noise model that fails on these rows."""
+    layer = next((each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)), None)
+    if layer is not None and layer.training and any(len(batch.inputs) == 1 for batch in batches):
+        raise ValueError(
+            f"batch_size leaves a batch of one row, which the {type(layer).__name__} of the model does not take: use "
+            "another batch_size, a layer that takes each row by itself, such as LayerNorm, or call eval() on it."
+        )
+    with torch.no_grad():
+        for batch in batches[:1]:
+            model.checked_forward(batch)
+
+
+def _checked_factor(factor: float, step: int) -> float:
+    """A factor on the learning rates, if it is one."""
+    if not (isinstance(factor, numbers.Real) and 0.0 <= factor < math.inf):
+        raise ValueError(f"schedule must give a number from 0 on for every step, but gave {factor!r} for step {step}.")
+    return factor
 
 
 def _check_optimizer(algorithm: Algorithm, optimizer: torch.optim.Optimizer) -> None:

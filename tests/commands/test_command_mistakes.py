@@ -371,3 +371,51 @@ def test_a_reader_that_has_seen_enough_is_no_error(shop):
         said = process.stderr.read().decode()
     assert "Broken pipe" not in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ("width,colour,sold\n1,red,2024-01-01\n", "no column 'price' in later.csv"),
+        ("colour,price\nred,1\n", "no column 'width' in later.csv"),
+        (HEADER + "1,red,2024-01-01,soon\n", "'price', line 2 of later.csv holds 'soon'"),
+    ],
+)
+def test_a_table_that_cannot_judge_is_refused_before_the_fit(here, monkeypatch, contents, message):
+    monkeypatch.setattr(GPRegressor, "fit", lambda *_: pytest.fail("the fit was begun"))
+    (here / "later.csv").write_text(contents)
+    assert message in run("fit", "t.csv", "--target", "price", "--test", "later.csv")
+
+
+def test_a_table_does_not_judge_the_fit_to_itself(here):
+    message = run("fit", "t.csv", "--target", "price", "--test", "../" + here.name + "/t.csv")
+    assert "t.csv is given to learn from and to judge by" in message
+    assert "leave out --test" in message
+
+
+def test_the_decimal_sign_that_the_target_does_not_have(here):
+    message = run("fit", "t.csv", "--target", "price", "--decimal", ",")
+    assert "'price' must be numbers, but line 2 of t.csv holds '5.0'" in message
+
+
+def test_the_target_is_no_weight(here):
+    message = run("fit", "t.csv", "--target", "price", "--weight", "price")
+    assert "'price' is both the target and the weight" in message
+    assert "--weight" in message
+
+
+def test_no_column_is_left(here):
+    message = run("fit", "t.csv", "--target", "price", "--drop", "width", "--drop", "colour", "--drop", "sold")
+    assert "no column that carries information ('width', 'colour', 'sold', 'price': target" in message
+
+
+def test_more_folds_than_rows(here):
+    assert "20 different rows or groups, too few for 21 folds: use fewer" in run(
+        "fit", "t.csv", "--target", "price", "--cv", "21"
+    )
+
+
+def test_a_seed_that_scikit_learn_does_not_take_is_refused_before_the_fit(here):
+    assert "--seed" in run("fit", "t.csv", "--target", "price", "--seed", str(2**32), code=2)
+    with pytest.raises(ValueError, match="random_state must be from 0 to 4294967295, but is 4294967296"):
+        GPRegressor(effort="low", random_state=2**32).fit(np.eye(20), np.arange(20.0))

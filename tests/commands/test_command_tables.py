@@ -151,6 +151,23 @@ def test_cells_of_a_workbook_keep_their_types(here):
     assert table.num_rows == 2
 
 
+def test_sheets_that_are_not_read_are_named(here):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.title = "March"
+    book.create_sheet("empty")
+    book.active["B3"], book.active["C3"], book.active["B4"], book.active["C4"] = "size", "price", 1, 2
+    book.save("t.xlsx")
+    table = TableReader("t.xlsx", columns=["size", "price"])
+    assert table.read().to_pylist() == [{"size": 1, "price": 2}]  # rows left free above the header are none
+    assert table.notes == []
+    book.create_sheet("April")["A9"] = 5
+    book.save("t.xlsx")
+    assert TableReader("t.xlsx").notes == [
+        "t.xlsx has several sheets, of which only the first, 'March', is read: not 'April'."
+    ]
+
+
 def test_the_shell_completes_names(here):
     """Typer asks the program itself what can follow."""
     environment = {"_FINITEGP_COMPLETE": "complete_bash", "COMP_WORDS": "finitegp ev", "COMP_CWORD": "1"}
@@ -333,3 +350,24 @@ def test_gaps_as_in_the_fit_are_nothing_to_speak_of(shop, tmp_path, quick_effort
     for model, told in ((tmp_path / "m.finitegp", 0), (shop / "price.finitegp", 1)):
         notes = run_json("predict", model, tmp_path / "gaps.csv", "-o", tmp_path / "p.csv", "--force")["notes"]
         assert sum("'width'" in note and "usual value was put in" in note for note in notes) == told
+
+
+def test_output_fits_into_a_terminal_of_80_letters(here, shop):
+    narrow = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
+    shown = narrow.invoke(app, ["info", str(shop / "price.finitegp")]).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    heading = next(line for line in shown.splitlines() if line.startswith(" column"))
+    assert heading.split() == ["column", "holds", "becomes", "gaps", "relevance", "note"]
+    assert "numbers  gaps  different" in run("info", shop / "price.finitegp").stdout
+    # A paragraph is broken where the terminal ends, not where the source does.
+    words = narrow.invoke(app, ["fit", "--help"]).stdout.split("\n\n")[1:3]
+    assert all(len(line.rstrip()) > 60 for each in words for line in each.splitlines()[:-1] if line.strip())
+
+
+def test_one_row_is_no_rows(here, shop):
+    (here / "one.csv").write_text("".join((shop / "new.csv").read_text().splitlines(keepends=True)[:2]))
+    assert "1 row added, " in run("update", shop / "price.finitegp", "one.csv", "-o", "more.finitegp").stdout
+    assert run("evaluate", shop / "price.finitegp", "one.csv").stdout.startswith("1 row ")
+    report = run("report", shop / "price.finitegp", "one.csv", "-o", "one.html").stdout
+    assert "report on 1 row: " in report
+    assert "Overfitted" not in report  # one row has no standard error

@@ -108,6 +108,8 @@ def test_samples_have_the_predicted_intervals(fitted, rows):
         inside = (lower[:, None] < samples) & (samples < upper[:, None])
         np.testing.assert_allclose(inside.mean(axis=1), coverage, atol=0.015)
     assert np.array_equal(samples, fitted.sample_y(inputs, n_samples=20_000, random_state=3))
+    with pytest.raises(ValueError, match="n_samples must be at least 1, but is -1"):
+        fitted.sample_y(inputs, n_samples=-1)
 
 
 def test_linear_features_agree_with_scikit_learns_process():

@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from finitegp import TableRegressor
+from finitegp import DataError, GPRegressor, TableRegressor
 
 
 def test_frames_and_tensors_give_identical_results(rows, fitted):
@@ -92,3 +92,8 @@ def test_row_labels_in_another_order_are_named(make):
         make().fit(frame, series)
         make().fit(frame.iloc[:20], series.iloc[20:])  # others altogether
     np.testing.assert_array_equal(made.predict(frame), plain.predict(frame))
+
+
+def test_targets_of_text_are_named(rows):
+    with pytest.raises(DataError, match=r"y must be numbers: could not convert string to float: .*'high'"):
+        GPRegressor(effort="low").fit(rows[0], ["high"] * len(rows[0]))

@@ -355,6 +355,7 @@ def test_odd_arguments_are_refused_by_name():
         (lambda: load(3), "path"),
         (lambda: load("a\0b"), "path"),
         (lambda: model.save(None), "path"),
+        (lambda: model.save("no such directory/model.finitegp"), "path"),
         (lambda: model.merge(None), "other"),
         (lambda: model.predict("x"), "rows"),
         (lambda: model.update(rows, "x"), "targets"),

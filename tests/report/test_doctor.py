@@ -463,3 +463,11 @@ def test_noise_and_nothing_else_is_found_out():
     inputs, targets = random.normal(size=(400, 2)), random.normal(size=400)
     found = gather_contents(make_fit(inputs[:200], targets[:200]), inputs[200:], targets[200:]).checkup
     assert "Noise explains everything" in {finding.title for finding in found.findings}
+
+
+def test_copies_of_rows_do_not_make_a_column_telling():
+    random = np.random.default_rng(0)
+    size = random.uniform(20, 120, 40)
+    inputs, targets = np.tile(size[:, None], (3, 1)), np.tile(9 * size + random.normal(0, 60, 40), 3)
+    assert fit_checks.check_telling_columns(inputs, targets, ["size"]) is None
+    assert fit_checks.check_telling_columns(inputs, 2 * inputs[:, 0], ["size"]) is not None

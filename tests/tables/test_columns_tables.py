@@ -1,9 +1,11 @@
 """What can be a table for an encoder, and what is said about anything else."""
 
+import io
 import re
 
 import numpy as np
 import pandas as pd
+import polars
 import pyarrow as pa
 import pytest
 import torch
@@ -62,7 +64,9 @@ def test_arrays_iterables_and_empty_tables():
     ("data", "message"),
     [
         ("table.csv", r"open it with TableReader\('table.csv'\) first"),
-        (3, "must be a data frame, an Arrow table or chunks of these, but is a int"),
+        (3, "must be a data frame, an Arrow table, a mapping, an array or chunks of these, but is a int"),
+        (io.StringIO("a,b"), "is an open file: pass its name"),
+        (polars.LazyFrame({"x": [1, 2]}), r"is a LazyFrame: call its method collect\(\) first"),
         ([1, 2], "must come in chunks such as Arrow record batches, but one is a int"),
         (np.zeros(3), r"must be \(rows, columns\), but has shape \(3,\)"),
         (np.zeros((0, 2)), "The table has no rows"),

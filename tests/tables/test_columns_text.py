@@ -62,7 +62,7 @@ def test_numbers_written_as_text_with_words_for_missing():
     # Real numbers later, or other known words, are fine; other text is named.
     assert encoder.transform({"x": [3, 4]}).tolist() == [[3.0, 0.0], [4.0, 0.0]]
     assert encoder.transform({"x": ["broken", "NULL"]})[:, 1].tolist() == [1.0, 1.0]
-    with pytest.raises(DataError, match=r"Column 'x', row 1 holds 'wrong', but the column was numbers when"):
+    with pytest.raises(DataError, match=r"Column 'x', row 1 holds 'wrong', but the column was numbers in the fit"):
         encoder.transform({"x": ["1", "wrong"]})
 
 

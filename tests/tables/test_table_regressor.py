@@ -217,6 +217,8 @@ def test_samples_of_rows_are_correlated(frame, model):
         one, other = model.sample_y(far, n_samples=2000)
     assert np.corrcoef(one, other)[0, 1] > 0.9
     assert model.sample_y(frame).shape == (80, 1)
+    with pytest.raises(ValueError, match="n_samples must be at least 1, but is 0"):
+        model.sample_y(frame, n_samples=0)
 
 
 def test_values_outside_of_the_fit_are_told(frame, model):

@@ -32,6 +32,7 @@ def test_targets_convert():
         (pa.nulls(2), "is missing in 2 of 2 rows"),
         (pa.array([1, 2], pa.date32()), r"holds dates or times \(date32\[day\]\): turn it into a number first"),
         ([[1], [2]], "has the type list<item: int64>, but must be numbers"),
+        (["n/a", "-"], "The target 'price' is missing in 2 of 2 rows"),
         ([], "The table has no rows, so there are no targets 'price'"),
     ],
 )

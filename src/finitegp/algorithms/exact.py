@@ -228,7 +228,7 @@ class Exact(Algorithm):
     Args:
         model: The model to train, in place.
         data: All training rows, any source.
-        input_dim: The number of input columns, if the feature map does not know it.
+        input_dim: The number of input columns; by default that of the data.
         num_targets: The number of target columns.
         minimum_noise_variance: The noise variance is kept at or above this.
     """
@@ -246,10 +246,11 @@ class Exact(Algorithm):
         minimum_noise_variance: float = 1e-8,
     ) -> None:
         self.source = as_source(data)
+        shapes = [rows.inputs.shape for rows in self.source]
         super().__init__(
             model,
-            sum(len(rows.inputs) for rows in self.source),
-            input_dim=input_dim,
+            sum(rows for rows, _ in shapes),
+            input_dim=shapes[0][1] if input_dim is None else input_dim,
             num_targets=num_targets,
             minimum_noise_variance=minimum_noise_variance,
         )

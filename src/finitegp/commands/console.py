@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import warnings
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # More columns than these are not listed one by one.
 _MOST_COLUMNS = 40
+# Letters of a line from which on notes have room beside counts.
+_WIDE = 120
 _SHELL_OPTIONS = {"split_by": "--split-by", "group": "--group", "folds": "--cv"}
 # Longer texts are cut in their middle.
 _LONGEST_TEXT = 3000
@@ -53,6 +56,7 @@ _ADVICE: dict[str, Callable[..., str]] = {
     "checkpoint_exists": lambda: "use --resume to go on from it, or --force to start anew.",
     "repeated_site": lambda: "or use --allow-repeats.",
     "rows_of_model": lambda: "or use --only-sites.",
+    "test_is_learned_from": lambda: "leave out --test, so that rows are held out, or give other rows.",
     "text_among_numbers": lambda: "Correct the file, or remove the column from all files.",
     "unknown_target": lambda: "name the column with --target.",
     "weight_column": lambda: "correct the column, or name another one with --weight.",
@@ -94,6 +98,11 @@ class Console:
         for text in texts:
             self.notes.append(text)
             self._errors.print(f"[yellow]Note:[/yellow] {safe(text)}", highlight=False, soft_wrap=True)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether there is no room for many columns."""
+        return self._out.width < _WIDE
 
     def table(self, table: Table) -> None:
         """A table for people."""
@@ -174,8 +183,11 @@ def _rounded_up(size: int) -> str:
     return format_bytes(size + 50_000)
 
 
-def columns_table(columns: Sequence[ColumnSummary]) -> Table:
-    """A table of the encoding of each column; of very many, of those that matter or are not plain numbers."""
+def columns_table(columns: Sequence[ColumnSummary], *, narrow: bool = False) -> Table:
+    """A table of the encoding of each column; of very many, of those that matter or are not plain numbers.
+
+    A narrow one leaves room for notes: it has no counts of numbers and of different values.
+    """
     title = "columns"
     shown = list(columns)
     if len(shown) > _MOST_COLUMNS:
@@ -185,7 +197,10 @@ def columns_table(columns: Sequence[ColumnSummary]) -> Table:
         counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         title = f"{len(shown)} of {len(columns)} columns ({counted})"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("column", "holds", "becomes", "numbers", "gaps", "different", "relevance", "note"):
+    headings = ("column", "holds", "becomes", "numbers", "gaps", "different", "relevance", "note")
+    left_out = ("numbers", "different") if narrow else ()
+    kept = [number for number, heading in enumerate(headings) if heading not in left_out]
+    for heading in (headings[number] for number in kept):
         right, long = heading in ("numbers", "gaps", "different", "relevance"), heading in ("column", "note")
         table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=not long)
     for line in shown:
@@ -193,7 +208,8 @@ def columns_table(columns: Sequence[ColumnSummary]) -> Table:
         counts = [str(count) if count else "" for count in (len(line.outputs), line.gaps, line.distinct)]
         counts.append("" if line.relevance is None else f"{100 * line.relevance:.1f} %")
         name = safe(line.column) or "(no name)"
-        table.add_row(name, line.kind, line.encoding, *counts, safe(line.note), style=style)
+        cells = name, line.kind, line.encoding, *counts, safe(line.note)
+        table.add_row(*(cells[number] for number in kept), style=style)
     return table
 
 
@@ -225,16 +241,21 @@ def verdict(scores: Sequence[Mapping[str, Any]], width: float | None = None) -> 
         >>> verdict([own, own | {"name": "linear", "rmse": 1.25}], width=3.1)
         'Explains 62 % of the variance, 20 % less error than a linear model; 90 % intervals hold 91 % and are typically
         3.1 wide.'
+        >>> verdict([own | {"r_squared": 0.9964}, own | {"name": "linear", "rmse": 1.001}])
+        'Explains 99.6 % of the variance, as much error as a linear model has; 90 % intervals hold 91 %.'
     """
     own = scores[0]
     parts = []
     if own.get("r_squared") is not None:
         share = 100 * own["r_squared"]
-        parts.append(f"Explains {share:.0f} % of the variance" if share > 0.5 else "Explains nothing of the variance")
+        digits = 0 if share < 99.0 or share == 100.0 else 1  # nearly all is not all
+        told = f"{math.floor(share * 10) / 10 if digits else share:.{digits}f}"
+        parts.append(f"Explains {told} % of the variance" if share > 0.5 else "Explains nothing of the variance")
     linear = next((row for row in scores[1:] if row["name"] == "linear"), None)
     if linear is not None and linear["rmse"] > 0.0:
         gain = 100 * (1.0 - own["rmse"] / linear["rmse"])
-        parts.append(f"{abs(gain):.0f} % {'less' if gain >= 0 else 'more'} error than a linear model")
+        less = f"{abs(gain):.0f} % {'less' if gain >= 0 else 'more'} error than a linear model"
+        parts.append(less if abs(gain) >= 0.5 else "as much error as a linear model has")
     held = f"90 % intervals hold {100 * own['coverage']['0.9']:.0f} %" if "0.9" in own["coverage"] else ""
     if held and width is not None:
         held += f" and are typically {figure(width)} wide"

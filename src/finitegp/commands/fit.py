@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from ..arguments import MOST_SEED
 from ..errors import DataError, OutputExistsError
+from ..formatting import counted
 from .console import Console, columns_table, scores_table, show_findings, verdict
 from .options import (
     Categorical,
@@ -90,7 +92,7 @@ def fit(
         str | None, typer.Option("--group", help="Rows with the same value here are held out together.")
     ] = None,
     cv: Annotated[int, typer.Option("--cv", min=0, help="Folds of a cross-validation that scores all rows.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="The same seed gives the same model.")] = 0,
     report: Annotated[
         Path | None, typer.Option("--report", help="The report to write; by default beside the model, ending in .html.")
     ] = None,
@@ -197,7 +199,7 @@ def fit(
             if not ranks.is_first:
                 return
             ranks = ALONE
-        console.print(f"{table.num_rows} rows; target {target!r}")
+        console.print(f"{counted(table.num_rows, 'row')}; target {target!r}")
         if resume or (memory is None and ranks.world_size == 1):
             from ..stages import resumable
 
@@ -223,7 +225,7 @@ def fit(
             return
         model.verbose = False
         summary = judged.summary()
-        console.table(columns_table(model.columns_))
+        console.table(columns_table(model.columns_, narrow=console.is_narrow))
         console.note(*judged.notes)
         more = {
             "files": [path.name for path in table.paths],
@@ -275,7 +277,7 @@ def _show_result(console: Console, summary: dict[str, Any], output: Path, report
     held_out = summary["held_out_rows"]
     if summary["scores"]:
         how = summary["judged_by"]
-        title = f"{held_out} held-out rows ({how})" if "fold" not in how else f"{held_out} rows, {how}"
+        title = f"{counted(held_out, 'held-out row')} ({how})" if "fold" not in how else f"{held_out} rows, {how}"
         console.table(scores_table(title, summary["scores"]))
         console.print(verdict(summary["scores"], summary.get("interval_width")))
         for how, scores in summary.get("other_scores", {}).items():

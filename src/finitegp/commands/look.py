@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from ..arguments import MOST_SEED
+from ..formatting import counted
 from .console import Console, columns_table, figure, safe, scores_table, show_findings, verdict
 from .options import (
     Delimiter,
@@ -69,7 +71,7 @@ def evaluate(
         baseline = loaded.baseline(predicted.targets)
         scores = [each.to_dict() for each in (predicted.scores(), baseline) if each is not None]
         console.note(*table.notes, *loaded.unusual(found), *loaded.notes_on_known(judged))
-        console.table(scores_table(f"{len(predicted.targets)} rows", scores))
+        console.table(scores_table(counted(len(predicted.targets), "row"), scores))
         console.print(verdict(scores, predicted.width))
         console.result(
             {
@@ -89,7 +91,7 @@ def report(
         Path | None, typer.Option("--output", "-o", help="The page to write; by default beside the model.")
     ] = None,
     target: Target = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of samples of rows.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of samples of rows.")] = 0,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf8",
     force: Force = False,
@@ -112,7 +114,7 @@ def report(
         contents = loaded.report(table, place, seed=seed, force=force, shell=True)
         findings = [finding.to_dict() for finding in contents.checkup.findings]
         console.note(*table.notes)
-        console.print(f"report on {table.num_rows} rows: ", place)
+        console.print(f"report on {counted(table.num_rows, 'row')}: ", place)
         show_findings(console, findings)
         console.result({"model": str(model), "report": str(place), "rows": table.num_rows, "findings": findings})
 
@@ -142,7 +144,7 @@ def info(
         loaded = TableRegressor.load(model)
         facts = _facts(loaded)
         _show_facts(console, model, facts)
-        console.table(columns_table(loaded.columns_))
+        console.table(columns_table(loaded.columns_, narrow=console.is_narrow))
         scores = loaded.summary_.get("scores") or []
         if scores:
             rows = loaded.summary_.get("held_out_rows", "the")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..formatting import counted
 from .console import Console, figure
 from .options import Delimiter, Encoding, Force, Json, Model, Tables, Target, check_output, load_with_table
 
@@ -58,7 +59,7 @@ def _changing(what: str, doc: str) -> Callable[..., None]:
             (loaded.update if what == "added" else loaded.forget)(table, report=found)
             loaded.save(output, overwrite=force)
             console.note(*table.notes, *loaded.unusual(found))
-            console.print(f"{found.rows} rows {what}, {loaded.rows_:g} in all: ", output)
+            console.print(f"{counted(found.rows, 'row')} {what}, {counted(loaded.rows_, 'row')} in all: ", output)
             console.result({"model": str(output), f"rows_{what}": found.rows, "rows": loaded.rows_})
 
     command.__name__, command.__doc__ = "update" if what == "added" else "forget", doc
@@ -110,7 +111,7 @@ def statistics(
         console.note(*table.notes, *loaded.unusual(found))
         features = site.statistics.num_features
         console.print(
-            f"sums of {site.rows:g} rows ({features} x {features} of features, {features} of features with "
+            f"sums of {counted(site.rows, 'row')} ({features} x {features} of features, {features} of features with "
             f"{site.target}, and three numbers): ",
             output,
         )
@@ -168,18 +169,18 @@ def merge(
         for path, part in zip(sites, parts, strict=True):
             if loaded.target_ is not None and part.target != loaded.target_:
                 console.note(f"{path} has the target under the name {part.target!r}, the model {loaded.target_!r}.")
-            console.print(f"{part.rows:g} rows of ", path)
+            console.print(f"{counted(part.rows, 'row')} of ", path)
         before, after = (each.regressor_.fits_[0].fitted.posterior for each in (loaded, joint))
         scale = float(loaded.regressor_.fits_[0].target_scaler.scale)
         noises = [scale * posterior.noise_variance**0.5 for posterior in (before, after)]
         kept = before.statistics.num_data if keep_model_rows else 0.0
         if keep_model_rows:
-            console.print(f"{kept:g} rows of ", model)
+            console.print(f"{counted(kept, 'row')} of ", model)
         else:
-            console.print(f"without the {before.statistics.num_data:g} rows of ", model)
+            console.print(f"without the {counted(before.statistics.num_data, 'row')} of ", model)
         if refit_noise:
             console.print(f"typical noise {figure(noises[0])} before, {figure(noises[1])} now")
-        console.print(f"{after.statistics.num_data:g} rows in all: ", output)
+        console.print(f"{counted(after.statistics.num_data, 'row')} in all: ", output)
         console.result(
             {
                 "model": str(output),

@@ -13,6 +13,7 @@ import typer
 
 from ..atomic import complete_or_absent
 from ..errors import DataError
+from ..formatting import counted
 from .console import Console
 from .options import (
     Delimiter,
@@ -135,7 +136,9 @@ def predict(
         write(_Predictions(loaded, table, added, keep, asked), output, force)
         console.note(*table.notes, *loaded.unusual(found))
         if not to_screen:
-            console.print(f"{table.num_rows} rows with {', '.join(added)} ({100 * coverage:g} % interval): ", output)
+            console.print(
+                f"{counted(table.num_rows, 'row')} with {', '.join(added)} ({100 * coverage:g} % interval): ", output
+            )
         console.result(
             {
                 "output": str(output),

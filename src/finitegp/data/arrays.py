@@ -299,6 +299,9 @@ def _as_array(values: RowValues, name: str, column_names: list[str] | None = Non
     if isinstance(values, Tensor):
         if values.is_complex():
             raise DataError(f"{name} must be real numbers, but are {values.dtype}.")
+        if values.layout != torch.strided or values.is_meta:
+            kind = "on torch's device 'meta'" if values.is_meta else f"{values.layout}: pass {name}.to_dense()"
+            raise DataError(f"{name} must be a dense tensor that holds numbers, but are {kind}.")
         return values.detach()
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise DataError(f"{name} have masked values, which would be used as they are: fill or remove them first.")

@@ -1,4 +1,4 @@
-"""``GPRegressor``: the scikit-learn face."""
+"""``GPRegressor``: the scikit-learn estimator."""
 
 from .regressor import GPRegressor, as_regressor
 

@@ -11,6 +11,7 @@ import torch
 from sklearn.utils import check_random_state
 from torch import nn
 
+from ..arguments import MOST_SEED
 from ..automatic.settings import EFFORTS
 from ..devices import as_device, exact_device
 from ..formatting import parse_seconds
@@ -57,8 +58,8 @@ def is_automatic(regressor: Parameters) -> bool:
 def seed_of(random_state: RandomState) -> int:
     """The seed that a ``random_state`` of scikit-learn stands for."""
     if isinstance(random_state, numbers.Integral):
-        if random_state < 0:
-            raise ValueError(f"random_state must not be negative, but is {random_state}.")
+        if not 0 <= random_state <= MOST_SEED:
+            raise ValueError(f"random_state must be from 0 to {MOST_SEED}, but is {random_state}.")
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
 

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from .. import __version__
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..automatic.fit import check_device, fit_auto
 from ..automatic.table import merge_equal_rows
 from ..errors import DataError, NumericalError, warn_caller
@@ -58,9 +58,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             ``"scgd"``, ``"minimax"``, ``"bsgd"``.
         noise: ``"constant"``, ``"input"`` (depends on the input) or ``"auto"``.
         effort: ``"low"``, ``"medium"`` or ``"high"``: how much time to spend.
-        batch_size: Rows per step, where there are mini-batches; ``"auto"`` leaves it to the effort.
-        epochs: Passes over the rows (iterations of ``"exact"``), where there are any; ``"auto"``.
-        learning_rate: Of Adam, where it is used; ``"auto"``.
+        batch_size: Rows per step; ``"auto"`` leaves it to the effort. This and the next two have no effect on the
+            automatic fit of a small table, which has exact kernels and no mini-batches.
+        epochs: Passes over the rows (iterations of ``"exact"``), or ``"auto"``.
+        learning_rate: Of Adam, or ``"auto"``.
         validation_fraction: The share of rows that only calibrate or stop training; the closing pass uses them too.
         early_stopping: For a given feature map or algorithm with mini-batches: stop when the predictive density of
             held-out rows no longer improves, and keep the best state. ``"auto"``: from 500 rows on.
@@ -261,6 +262,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: RandomState = 0) -> Array:
         """Draw joint new observations, noise included: ``(rows, n_samples)`` or ``(rows, targets, n_samples)``."""
+        check_at_least_one(n_samples=n_samples)
         inputs = checked_inputs(self, X)
         random = check_random_state(random_state)
         draws = []

@@ -41,7 +41,10 @@ def checked_rows(
         ensure_all_finite="allow-nan",
     )
     _check_no_gaps(estimator, inputs)
-    targets = np.asarray(targets, dtype=np.float64).reshape(len(inputs), -1)
+    try:
+        targets = np.asarray(targets, dtype=np.float64).reshape(len(inputs), -1)
+    except ValueError as error:
+        raise DataError(f"y must be numbers: {error}.") from None
     if sample_weight is None:
         return inputs, targets, None
     counts = _check_sample_weight(_to_numpy(sample_weight), inputs, dtype=np.float64, ensure_non_negative=True)

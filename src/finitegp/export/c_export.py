@@ -126,7 +126,7 @@ def _print(model: LiteModel, name: str, real: str) -> CHeader:
     columns = check_columns(model, "a C header")
     target = (model.header.get("table") or {}).get("target")
     about = [
-        f"A Gaussian-process regression of finitegp {__version__}, {model.rows:g} rows"
+        f"A Gaussian-process regression of finitegp {__version__}, {model.rows:.15g} rows"
         + (f", target {target!r}." if target else "."),
         "Inputs are finite numbers in the units of the table that the model was fitted to.",
     ]

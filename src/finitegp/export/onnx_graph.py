@@ -215,7 +215,7 @@ def to_onnx(
         "categories": json.dumps(categories),
         "dates": json.dumps(dates),
         "target": json.dumps((whole.header.get("table") or {}).get("target")),
-        "rows": f"{whole.rows:g}",
+        "rows": f"{whole.rows:.15g}",
         "distribution": whole.fits[0].distribution,
         "largest coverage": str(MOST_COVERAGE),
     }

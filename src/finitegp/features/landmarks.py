@@ -1,4 +1,4 @@
-"""Stationary kernels, and these on landmarks: exact at these rows, what is lost elsewhere as a variance of its own."""
+"""Stationary kernels as finite features on landmark rows: exact there, with what is lost elsewhere as a variance."""
 
 from __future__ import annotations
 

@@ -156,6 +156,8 @@ def write_file(
     )
     digest = hashlib.sha256(head + body).hexdigest()
     path = checked_path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        raise LiteError(f"path must be a file in a directory that is there, but is {str(path)!r}.")
     temporary = Path(f"{path}.{os.getpid()}.part")
     try:
         temporary.write_bytes(head.replace(NO_DIGEST.encode(), digest.encode(), 1) + body)

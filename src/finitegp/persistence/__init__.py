@@ -1,4 +1,4 @@
-"""Models as files: one safetensors file with a JSON header and a checksum; no pickle, no code, no training rows."""
+"""Models as files: one safetensors file with a JSON header and a checksum; no pickle and no code."""
 
 from typing import TYPE_CHECKING
 

@@ -17,6 +17,7 @@ from .evaluation import ModelFacts, Predicted, thin
 Array = npt.NDArray[np.float64]
 T = TypeVar("T")
 _MOST_ROWS = 5000
+_FEWEST_SCORED = 10
 _NO_TRAINING_ROWS = "needs the training rows, which were not given"
 
 
@@ -87,6 +88,10 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
     inputs, targets = rows[0][kept], rows[1][kept]
     atom = float(np.unique(held_out_targets, return_counts=True)[1].max()) / len(held_out_targets)
 
+    def enough_scores() -> Sequence[Scores]:
+        few = len(residuals) < _FEWEST_SCORED
+        return _possible(None if few else scores, f"fewer than {_FEWEST_SCORED} held-out rows show no difference")
+
     def training() -> tuple[Array, Array]:
         return _possible(patient.training, _NO_TRAINING_ROWS)
 
@@ -109,7 +114,7 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         if patient.training is not None and check_unknown_ground() is not None:
             raise _NotPossible("held-out rows lie outside of the trained range: no model is as sure there")
         nlml = _possible(model().nlml, "the noise is so small that the marginal likelihood cannot be trusted")
-        return prediction_checks.check_overfit(nlml, scores[0])
+        return prediction_checks.check_overfit(nlml, enough_scores()[0])
 
     def check_unknown_ground() -> Finding | None:
         return prediction_checks.check_unknown_ground(training()[0], held_out_inputs, names)
@@ -135,13 +140,13 @@ def _checks(patient: Patient, seed: int) -> dict[str, Callable[[], Finding | Non
         "leakage: shared rows": lambda: fit_checks.check_shared_rows(*training(), *patient.held_out),
         "held-out rows outside of the trained range": check_unknown_ground,
         "baselines": lambda: prediction_checks.check_baselines(
-            _possible(scores if len(scores) > 1 else None, _NO_TRAINING_ROWS)
+            _possible(enough_scores() if len(scores) > 1 else None, _NO_TRAINING_ROWS)
         ),
         "overfit gap": check_overfit,
         "coverage of intervals": lambda: prediction_checks.check_coverage(scores[0].coverage, len(residuals), atom),
         "shape of predicted distributions": check_distributions,
         "coverage by size of the prediction": lambda: prediction_checks.check_segments(standardized, predicted.mean),
-        "share that is explained": lambda: prediction_checks.check_explained(scores[0].r_squared),
+        "share that is explained": lambda: prediction_checks.check_explained(enough_scores()[0].r_squared),
         "harmful inputs": lambda: prediction_checks.check_harmful_inputs(patient.importance),
         "heavy tails": lambda: prediction_checks.check_heavy_tails(standardized),
         "bias": lambda: prediction_checks.check_bias(residuals),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -81,6 +82,8 @@ def _batches(data: TableLike) -> Iterator[pa.RecordBatch]:
         names = [f"x{number}" for number in range(data.shape[1])]
         arrays = [_array_of(column, name) for column, name in zip(data.T, names, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=names)
+    elif isinstance(data, io.IOBase):
+        raise DataError("The table is an open file: pass its name.")
     elif hasattr(data, "detach"):
         yield from _batches(data.detach().cpu().numpy())
     elif hasattr(data, "__arrow_c_stream__"):
@@ -100,15 +103,17 @@ def _batches(data: TableLike) -> Iterator[pa.RecordBatch]:
                 )
             yield from _batches(chunk)
     else:
-        raise DataError(f"A table must be a data frame, an Arrow table or chunks of these, but is a {_name(data)}.")
+        advice = ": call its method collect() first" if hasattr(data, "collect") else ""
+        kinds = "a data frame, an Arrow table, a mapping, an array or chunks of these"
+        raise DataError(f"A table must be {kinds}, but is a {_name(data)}{advice}.")
 
 
-def check_columns(names: Iterable[str], columns: Sequence[str]) -> None:
+def check_columns(names: Iterable[str], columns: Sequence[str], where: str = "the table") -> None:
     """An error if one of some columns is not among those of a table."""
     absent = [name for name in names if name not in columns]
     if absent:
         more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
-        raise DataError(unknown_column(absent[0], columns) + more)
+        raise DataError(unknown_column(absent[0], columns, where) + more)
 
 
 def _name(value: object) -> str:

@@ -321,11 +321,11 @@ def _wrong_text(column: FittedColumn, rows: npt.NDArray[np.int64], text: str) ->
     commas = " with a decimal comma" if isinstance(column, NumberColumn) and column.decimal == "," else ""
     return MisfitError(
         rows,
-        f"holds {shortened(text)}, but the column was {_FAMILY_WORDS[column.kind]}{commas} when the encoder was fitted",
+        f"holds {shortened(text)}, but the column was {_FAMILY_WORDS[column.kind]}{commas} in the fit",
     )
 
 
 def wrong_family(column: FittedColumn, array: pa.Array, found: str) -> MisfitError:
     """Values of another type than the column's."""
     was = _FAMILY_WORDS.get(column.kind, "text")
-    return MisfitError(None, f"holds {_FAMILY_WORDS[found]} ({array.type}), but was {was} when the encoder was fitted")
+    return MisfitError(None, f"holds {_FAMILY_WORDS[found]} ({array.type}), but was {was} in the fit")

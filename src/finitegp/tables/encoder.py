@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
 from ..arguments import check_arguments
-from ..data.naming import Locator, locator_of, row_label
+from ..data.naming import Locator, listed, locator_of, row_label
 from ..errors import DataError
 from .arrow_values import TableLike, check_columns, plain, record_batches
 from .categories import CategoryColumn, fold_of
@@ -83,7 +83,9 @@ class TableEncoder:
         self.notes: list[str] = []
         self._used = [column for column in self.columns if column.outputs]
         if not self._used:
-            found = "; ".join(f"{column.name!r}: {column.note}" for column in self.columns) or "there are no columns"
+            found = "; ".join(f"{column.name!r}: {column.note}" for column in self.columns) or (
+                f"{listed(excluded)}: target, weight or left out as asked" if excluded else "there are no columns"
+            )
             raise DataError(f"The table has no column that carries information ({found}).")
         self.feature_names_out = _different([name for column in self._used for name in column.outputs])
 

@@ -210,7 +210,9 @@ def make_folds(groups: Positions, folds: int, *, seed: int) -> list[Positions]:
     """
     _, codes, counts = np.unique(groups, return_inverse=True, return_counts=True)
     if len(counts) < folds:
-        raise DataError(f"There are {len(counts)} groups of rows, too few for {folds} folds.")
+        raise DataError(
+            f"There are {len(counts)} different rows or groups, too few for {folds} folds: use fewer folds."
+        )
     sizes, fold_of = np.zeros(folds), np.empty(len(counts), dtype=np.int64)
     order = np.random.default_rng(seed).permutation(len(counts))
     # Large groups first, each into the smallest fold so far.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from .reader import TableReader
 from .rows import TableRows
 from .scored_rows import JudgedRows, ScoredRows
 from .summaries import TransformReport
+from .target_scale import TargetScale
 from .training_rows import TrainingRows
 
 # With fewer rows, a fifth of them is too few: all rows are judged, by cross-validation.
@@ -201,9 +203,9 @@ class _Judge:
 
     def with_table(self, test: TableLike) -> JudgedFit:
         """The rows of another table judge, of a long one as many as a memory budget has room for."""
-        known = self.training.table
-        source = known.source if isinstance(known, TableRows) else known
-        table = self.model.open(test, source if isinstance(source, TableReader) else None)
+        source = _reader_of(self.training.table)
+        table = self.model.open(test, source)
+        self._check_test(table, source)
         if isinstance(table, TableRows):
             rows = table
         else:
@@ -214,6 +216,25 @@ class _Judge:
                 self.notes.append(f"{most} of {found.num_rows} rows judge, drawn at random: they are kept in memory.")
         sample = self.hold_out.sample(self.training.num_rows, rows.num_rows)
         return self._judged(self.training, _HeldOut(rows, sample, False), "another table")
+
+    def _check_test(self, table: TableRows | TableReader, source: TableReader | None) -> None:
+        """Refuse before the fit what cannot judge after it: rows of the fit, or rows without what it takes."""
+        found = _reader_of(table)
+        where = "the table to judge by" if found is None else str(found.paths[0])
+        learned, judged = ([] if each is None else [*map(Path.resolve, each.paths)] for each in (source, found))
+        if both := {*learned} & {*judged}:
+            raise DataError(
+                f"{min(both).name} is given to learn from and to judge by, which scores nothing but memory:",
+                "leave test out, so that rows are held out, or give other rows.",
+                code="test_is_learned_from",
+            )
+        check_columns([str(self.model.target_)], table.column_names, where)
+        names = self.training.table.column_names
+        if not set(names) <= set(table.column_names):  # which may do without columns that are left out
+            encoder = self.training.encoder(self.model.encoding_options(names), TargetScale())
+            check_columns(encoder.required_columns, table.column_names, where)
+        if isinstance(table, TableRows):
+            self.model.target_values(table)
 
     def _on_disk(self) -> JudgedFit:
         """Rows of a table on disk judge; none, if the budget has no room for them."""
@@ -394,6 +415,12 @@ class _Judge:
             contents = self._report(judged, _known_rows(model, own, sample), scores)
         found = {"scores": scores, "held_out_rows": len(judging), "width": together.width, "contents": contents}
         return self._result(how, seconds, True, **found)
+
+
+def _reader_of(table: TableRows | TableReader) -> TableReader | None:
+    """What read a table from files, if anything did."""
+    source = table.source if isinstance(table, TableRows) else table
+    return source if isinstance(source, TableReader) else None
 
 
 def _known_rows(model: TableRegressor, training: TrainingRows, positions: Positions) -> KnownRows:

@@ -24,6 +24,7 @@ from ..distributed import ALONE, Ranks
 from ..errors import ArgumentError, DataError
 from ..estimator.parameters import check_parameters, seed_of
 from ..estimator.regressor import GPRegressor
+from ..formatting import counted
 from ..memory.plan import Described, MemoryPlan
 from ..sites import EncodedChunk, SiteStatistics, merge_sites, site_statistics
 from .arrow_values import TableLike
@@ -169,7 +170,7 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         rows = training.num_rows
         if rows < _FEWEST_ROWS:
             raise DataError(
-                f"The table has {rows} row{'s' * (rows != 1)} with a target, but at least {_FEWEST_ROWS} are needed to "
+                f"The table has {counted(rows, 'row')} with a target, but at least {_FEWEST_ROWS} are needed to "
                 "learn from."
             )
         moments = training.facts.moments

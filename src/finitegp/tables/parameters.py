@@ -169,6 +169,9 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         table = self.open(X)
         if target is not None and y is not None:
             raise ValueError("Give either y or target, not both.")
+        if target is not None and target == self.weight:
+            problem = f"The column {target!r} is both the target and the weight of the rows:"
+            raise DataError(problem, "name another one as weight.", code="weight_column")
         if target is not None:
             self.target_ = target
             self._target_column = self._number_column(table, target)
@@ -268,7 +271,11 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         rows = self.read(X)
         if y is not None:
             return rows, self._given_targets(y, rows)
-        return rows, read_target(self._target_column, rows.column(self._target_name()), source=rows)
+        return rows, self.target_values(rows)
+
+    def target_values(self, rows: TableRows) -> Array:
+        """The targets of rows in memory, written as in the fit; NaN where missing."""
+        return read_target(self._target_column, rows.column(self._target_name()), source=rows)
 
     def _target_name(self) -> str:
         if self.target_ is None:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ..arguments import check_arguments
+from ..arguments import check_arguments, check_at_least_one
 from ..errors import DataError, warn_caller
 from ..estimator.parameters import RandomState
 from ..metrics import Scores, score
@@ -118,6 +118,7 @@ class TablePredictions(TableParameters):
         Each row by itself is distributed as its intervals say; rows are correlated, so all of them are in memory. Of
         those that hold something new, as those are that have known values in its place.
         """
+        check_at_least_one(n_samples=n_samples)
         predictor, rows = self.predictor_, self.read(X)
         report = TransformReport.on(rows, None)
         encoded = self.encode(rows, report)

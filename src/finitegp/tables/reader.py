@@ -139,6 +139,7 @@ class TableReader:
         self.paths = _expand(paths)
         self.notes = _notes_on_repeats(self.paths)
         self._files = [_open(path, options, columns) for path in self.paths]
+        self.notes += [note for file in self._files for note in file.notes]
         self._states = [_state(path) for path in self.paths]
         text_files = [file for file in self._files if isinstance(file, CsvFile)]
         if decimal is None and len(text_files) == len(self._files):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import feather
 
-from ..data.naming import check_unique, unknown_column
+from ..data.naming import check_unique, listed, unknown_column
 from ..errors import DataError
 
 ENDINGS = (".feather", ".arrow", ".xlsx")
@@ -34,11 +34,13 @@ class TableFile(ABC):
         path: Where it is.
         types: The type of every column that is read, by name, in the order of the file.
         num_rows: Of the whole file, without a header.
+        notes: What the user should know, one sentence each.
     """
 
     path: Path
     types: dict[str, pa.DataType]
     num_rows: int
+    notes: Sequence[str] = ()
 
     @abstractmethod
     def reading_bytes(self, chunk_size: int) -> int:
@@ -79,7 +81,10 @@ class MemoryFile(TableFile):
 
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
         self.path = path
-        table = _read_sheet(path) if path.name.lower().endswith(".xlsx") else _read_arrow(path)
+        if path.name.lower().endswith(".xlsx"):
+            table, self.notes = _read_sheet(path)
+        else:
+            table = _read_arrow(path)
         self._table = table.select(chosen_columns(path, table.column_names, columns))
         self.types = {field.name: field.type for field in self._table.schema}
         self.num_rows = self._table.num_rows
@@ -100,7 +105,8 @@ def _read_arrow(path: Path) -> pa.Table:
         raise DataError(f"{path} is not a whole Arrow file ({str(error).splitlines()[0][:200]}).") from None
 
 
-def _read_sheet(path: Path) -> pa.Table:
+def _read_sheet(path: Path) -> tuple[pa.Table, list[str]]:
+    """The first sheet of a workbook, and a sentence on others that hold something."""
     try:
         import openpyxl  # type: ignore[import-untyped]
     except ImportError:
@@ -109,17 +115,23 @@ def _read_sheet(path: Path) -> pa.Table:
             "the sheet as CSV."
         ) from None
     try:
-        rows = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets[0].iter_rows(values_only=True)
-        header = next(rows, ())
-        body = list(rows)
-        while body and all(value is None for value in body[-1]):
-            body.pop()  # rows that were formatted or emptied at the end of a sheet
+        sheet, *others = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets
+        unread = [each.title for each in others if any(map(_is_filled, each.iter_rows(values_only=True)))]
+        rows = list(sheet.iter_rows(values_only=True))
+        # Without rows that were left free before the header, and those that were formatted or emptied at the end.
+        filled = [number for number, row in enumerate(rows) if _is_filled(row)] or [0]
+        header, *body = rows[filled[0] : filled[-1] + 1] or [()]
         columns = list(zip(*body, strict=True))
     except Exception as error:  # whatever the package finds wrong with a file that is no workbook
         raise DataError(f"{path} cannot be read as an Excel workbook: {str(error)[:200]}.") from None
     names = [f"column {number + 1}" if name is None else str(name) for number, name in enumerate(header)]
     columns = columns or [()] * len(names)
-    return pa.table([_cells(values) for values in columns], names=names)
+    notes = [f"{path} has several sheets, of which only the first, {sheet.title!r}, is read: not {listed(unread)}."]
+    return pa.table([_cells(values) for values in columns], names=names), notes if unread else []
+
+
+def _is_filled(row: Sequence[object]) -> bool:
+    return any(value is not None for value in row)
 
 
 def _cells(values: Sequence[object]) -> pa.Array:

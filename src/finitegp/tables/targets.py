@@ -62,17 +62,16 @@ def fit_target(
             if decimal is None:
                 readings[0].add(chunk, 0)
             evidence.add(chunk)
-            strange = strange or _first_strange(array, first_row)
+            strange = strange or _first_strange(array, first_row, decimal)
         elif found != "empty":
             break  # all chunks are of one type
         first_row += len(array)
     good = [reading for reading in readings if reading.holds and reading.words.unknown == 0]
-    if texts and not good:
-        row, text = strange or (first_row, "")
-        problem = f" must be numbers, but {row_label(row, source)} holds {shortened(text)}"
+    if strange is not None and not good:
+        problem = f" must be numbers, but {row_label(strange[0], source)} holds {shortened(strange[1])}"
         raise _unusable(name, problem, "correct the value, or choose another target.", weights)
-    if not texts:
-        return plain_target(name)
+    if not good or not texts:
+        return plain_target(name)  # with no number at all, only words for a missing one
     wanted = usual() if len(good) > 1 and usual is not None else None
     chosen = next((reading for reading in good if reading.decimal == wanted == ","), good[0])
     note = evidence.note(name) if evidence.is_open and wanted is None else ""
@@ -84,11 +83,13 @@ def plain_target(name: str | None, *, decimal: str = "", unit: str = "", note: s
     return NumberColumn(name or "y", "number", "number", False, note, 0.0, (), decimal=decimal, unit=unit)
 
 
-def _first_strange(texts: pa.Array, first_row: int) -> tuple[int, str] | None:
-    """The first text that is no number in any way of writing, or else none as programs write them."""
+def _first_strange(texts: pa.Array, first_row: int, decimal: str | None) -> tuple[int, str] | None:
+    """The first text that is no number in any way of writing, or else none as programs write them, or with the sign."""
     values = parse_numbers(texts)
     rows = strange_texts(texts, np.isnan(values) & np.isnan(read_numbers(texts).values))
     rows = rows if len(rows) else strange_texts(texts, np.isnan(values))
+    if decimal is not None and not len(rows):
+        rows = strange_texts(texts, np.isnan(read_numbers(texts, decimal).values))
     return (first_row + int(rows[0]), texts[int(rows[0])].as_py()) if len(rows) else None
 
 

@@ -234,8 +234,7 @@ def _other_splits(rows: Sequence[Row]) -> list[str]:
 
 _EARLIER_RECIPE = [
     "Lines of `auto` at low effort and with pieces left out, in the appendix, are of the recipe before the present "
-    "one; both are compared in the [log](log.md). Test rows of split 0 were looked at while the present one was made, "
-    "those of split 5 were not.",
+    "one; both are compared in the [log](log.md). Test rows of split 0 were looked at while the present one was made.",
     "",
 ]
 

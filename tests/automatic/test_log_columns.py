@@ -10,7 +10,7 @@ import torch
 
 from finitegp import GPRegressor, TableRegressor
 from finitegp.automatic import fit_auto
-from finitegp.automatic.log_columns import choose_log_columns
+from finitegp.automatic.log_columns import _heavy_tailed, choose_log_columns
 from finitegp.data.scaling import LogScales, Standardizer
 from finitegp.errors import DataError, ModelFileError
 from finitegp.lite import LiteError, load
@@ -49,6 +49,13 @@ def test_columns_are_those_with_heavy_tails():
     assert choose_log_columns(inputs, random.normal(size=300)) is None
     assert choose_log_columns(inputs[:, :1], targets) is None
     assert choose_log_columns(inputs[:10], targets[:10]) is None
+
+
+def test_one_of_two_values_has_no_other_scale():
+    shops = np.random.default_rng(1).permutation(300)[:, None] < 20 * np.arange(1, 4)
+    sizes = made(300, 0)[0][:, 1:2]
+    assert _heavy_tailed(shops.astype(float)) is None
+    assert _heavy_tailed(np.column_stack([shops, sizes])).columns.tolist() == [3]
 
 
 def test_a_wild_target_does_not_decide():

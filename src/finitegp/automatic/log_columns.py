@@ -72,6 +72,8 @@ def _only(scales: LogScales, numbers: list[int]) -> LogScales:
 def _heavy_tailed(inputs: Array) -> LogScales | None:
     found = []
     for number, column in enumerate(inputs.T):
+        if bool(((column == column.min()) | (column == column.max())).all()):
+            continue  # one of two values, of which any scale makes two
         low, middle, high = np.quantile(column, [0.05, 0.5, 0.95])
         spread = (high - low) / _QUANTILES
         if not spread > 0.0 or np.quantile(np.abs(column - middle), _RARE) <= _FAR * spread:

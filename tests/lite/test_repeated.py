@@ -104,6 +104,15 @@ def test_only_rows_that_repeat_by_themselves_with_the_same_target():
     assert find_repeated_rows(grid[0] + 1e-3 * np.arange(3) * grid[1][:, None], grid[1], None) is not None, "no grid"
 
 
+def test_a_category_is_as_coarse_in_columns_of_its_own_as_in_one():
+    random = np.random.default_rng(0)
+    shops, sizes = random.integers(0, 40, 600), random.integers(0, 9, (600, 2)).astype(float)
+    one_hot = (shops[:, None] == np.arange(40)).astype(float)
+    expected = pairs_by_chance(np.column_stack([shops, sizes]))
+    assert pairs_by_chance(np.column_stack([one_hot, sizes])) == pytest.approx(expected)
+    assert pairs_by_chance(np.column_stack([one_hot[:, :1], sizes[:, :1]])) > 100.0 * expected
+
+
 def test_pairs_by_chance_are_those_of_shuffled_columns():
     random = np.random.default_rng(0)
     inputs = random.integers(0, 4, size=(400, 3)).astype(float) ** 2

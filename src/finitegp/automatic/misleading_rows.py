@@ -149,11 +149,15 @@ def find_repeated_rows(inputs: Array, targets: Array, counts: Array | None) -> R
 
 
 def pairs_by_chance(inputs: Array) -> float:
-    """How many ordered pairs of these rows were equal if the values of columns were drawn independently."""
+    """How many ordered pairs of these rows were equal if the values of columns were drawn independently.
+
+    Columns of two values, which may be those of one category, are drawn together.
+    """
     some = inputs[:: -(-len(inputs) // _ROWS_FOR_CHANCE)]
     expected = len(inputs) * (len(inputs) - 1.0)
-    for column in some.T:
-        sizes = np.unique(column, return_counts=True)[1]
+    switches = ((some == some.min(axis=0)) | (some == some.max(axis=0))).all(axis=0)
+    for columns in (some[:, switches], *some[:, ~switches].T):
+        sizes = np.unique(columns, axis=0, return_counts=True)[1]
         expected *= float((sizes * (sizes - 1.0)).sum()) / max(len(some) * (len(some) - 1.0), 1.0)
     return expected
 

@@ -275,12 +275,15 @@ def test_frequent_categories_have_a_place_that_knows_nothing_of_targets():
     assert np.array_equal(output(other, {"town": new}, "town place"), places)
     again = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
     assert np.array_equal(again.transform({"town": new}), encoder.transform({"town": new}))
+    assert kinds(encoder.with_one_hot(20, 20)) == kinds(encoder)
 
 
 def test_categories_of_few_rows_have_no_place():
     towns = [f"town {number}" for number in range(20) for _ in range(30 if number < 8 else 29)]
     encoder = TableEncoder.fit({"town": towns}, targets=np.arange(len(towns)) % 7.0)
     assert kinds(encoder) == {"town": ("category", "target mean")}
+    assert kinds(encoder.with_one_hot(20, 20)) == {"town": ("category", "one-hot")}
+    assert kinds(encoder.with_one_hot(19, 20)) == kinds(encoder.with_one_hot(20, 19)) == kinds(encoder)
 
 
 def test_frequencies_of_categories_do_not_count_the_row_itself():

@@ -82,15 +82,14 @@ def _fit_size(training: Table, held_out: Table, trees: int, size: TreeSize, seed
 
 def predict_other_half(training: Table, like: BoostedTrees, *, seed: int, one_thread: bool = False) -> Array:
     """``(rows,)`` predictions of trees that were grown without the half of the rows in which a row is."""
-    size = SMALL_TREES if like.columns.shape[1] < 2**LARGE_TREES.depth - 1 else LARGE_TREES
+    size = next(each for each in (SMALL_TREES, LARGE_TREES) if like.columns.shape[1] == 2**each.depth - 1)
     halves = np.random.default_rng(seed).permutation(len(training)) % 2
     found = np.empty(len(training))
     with threadpool_limits(1 if one_thread else None, user_api="openmp"):
         for half in (0, 1):
-            seen = training.take(np.flatnonzero(halves != half))
-            found[halves == half] = grow_trees(seen, len(like.leaves), seed, size).predict(
-                training.inputs[halves == half]
-            )
+            out = halves == half
+            model = grow_trees(training.take(np.flatnonzero(~out)), len(like.leaves), seed, size)
+            found[out] = model.predict(training.inputs[out])
     return found
 
 

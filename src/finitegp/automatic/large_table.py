@@ -101,10 +101,12 @@ def fit_large_table(
     side_by_side = may_use_all_cores and threads > 1
     processes = side_by_side and trains_long(len(training), settings)
 
-    def grow() -> tuple[BoostedTrees, Array] | None:
+    def grow() -> tuple[BoostedTrees | None, Array | None]:
+        if not settings.trees:
+            return None, None
         trees = fit_trees(training, validation, settings.trees, seed=seed, one_thread=side_by_side)
-        if trees is None:
-            return None
+        if trees is None or not settings.input_noise:
+            return trees, None
         return trees, predict_other_half(training, trees, seed=seed, one_thread=side_by_side)
 
     def extrapolate() -> tuple[Array, Array, ExcessVariance]:
@@ -127,7 +129,7 @@ def fit_large_table(
     for network in ensemble.networks:
         ranks.copy_from_first(network.state_dict().values())
     stages.finish("networks", tell=False)
-    trees, unseen = (grown() if settings.trees else None) or (None, None)
+    trees, unseen = grown()
     stages.finish("trees")
     with beside(extrapolate, allowed=side_by_side) as extrapolated:
         noise, evidence = _find_noise(

@@ -84,7 +84,8 @@ def add_noise_trees(
     judges = order < _CHOOSING
     with threadpool_limits(1 if one_thread else None, user_api="openmp"):
         more = _out_of_fold(table, order % _FOLDS, seed)
-        best, strength, gain = _choose(rows.take(np.flatnonzero(judges)), errors, found.log_variance, more, judges)
+        chosen_by = rows.take(np.flatnonzero(judges))
+        best, strength, gain = _choose(chosen_by, errors[judges], found.log_variance[judges], more[:, judges])
         trees = None
         if gain * rows.total >= _GAIN:
             model = grow_trees(table, COUNTS[best], seed, NOISE_TREES)
@@ -116,11 +117,8 @@ def _out_of_fold(rows: Table, folds: npt.NDArray[np.intp], seed: int) -> Array:
     return found
 
 
-def _choose(
-    rows: Table, errors: Array, log_variance: Array, more: Array, judges: npt.NDArray[np.bool_]
-) -> tuple[int, float, float]:
+def _choose(rows: Table, errors: Array, log_variance: Array, more: Array) -> tuple[int, float, float]:
     """The best number of trees, by its place, their strength, and what is gained in nats per row."""
-    errors, log_variance = errors[judges], log_variance[judges]
 
     def loss(added: Array | float) -> float:
         variance = np.exp(log_variance + added)
@@ -128,9 +126,7 @@ def _choose(
         return min(mean_nlpd(rows, errors, fit_scale(relative, shape) * variance, shape) for shape in _SHAPES)
 
     losses = {
-        (place, strength): loss(strength * predicted[judges])
-        for place, predicted in enumerate(more)
-        for strength in _STRENGTHS
+        (place, strength): loss(strength * predicted) for place, predicted in enumerate(more) for strength in _STRENGTHS
     }
     (place, strength), lowest = min(losses.items(), key=lambda each: each[1])
     return place, strength, loss(0.0) - lowest

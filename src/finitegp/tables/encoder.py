@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from ..arguments import check_arguments
 from ..data.naming import Locator, listed, locator_of, row_label
 from ..errors import DataError
+from ..lite.tables import MEAN
 from .arrow_values import TableLike, check_columns, plain, record_batches
 from .categories import CategoryColumn, fold_of
 from .column_files import column_from_dict
@@ -287,6 +288,8 @@ class TableEncoder:
     def with_one_hot(self, most: int, most_in_all: int) -> TableEncoder:
         """The encoder with one-hot columns instead of mean targets, those of the fewest categories first.
 
+        Columns of frequent categories, which have a place as well, stay: their means are those of many rows.
+
         Args:
             most: Categories of a column.
             most_in_all: Categories of all columns that change.
@@ -298,14 +301,14 @@ class TableEncoder:
             ('target mean', 20)
         """
         columns = list(self.columns)
-        learned = {
-            place: column
+        learned = [
+            (len(column.categories), place, column)
             for place, column in enumerate(columns)
-            if isinstance(column, CategoryColumn) and column.encoding == "target mean"
-        }
-        for place, column in sorted(learned.items(), key=lambda each: len(each[1].categories)):
-            if len(column.categories) <= min(most, most_in_all):
-                most_in_all -= len(column.categories)
+            if isinstance(column, CategoryColumn) and column.encoding == MEAN
+        ]
+        for count, place, column in sorted(learned, key=lambda each: each[:2]):
+            if count <= min(most, most_in_all):
+                most_in_all -= count
                 columns[place] = replace(column, encoding="one-hot", means=(), out_of_fold=None)
         found = TableEncoder(columns, missing=self.missing, excluded=self.excluded)
         found.notes = self.notes

@@ -418,7 +418,7 @@ class _Judge:
 
 
 def _reader_of(table: TableRows | TableReader) -> TableReader | None:
-    """What read a table from files, if anything did."""
+    """The reader of a table that comes from files; None for any other table."""
     source = table.source if isinstance(table, TableRows) else table
     return source if isinstance(source, TableReader) else None
 

@@ -29,7 +29,8 @@ from .training_rows import EncodedSource, TrainingRows, random_positions
 Array = npt.NDArray[np.float64]
 # Rows, and predictions in all, by which the effects of columns are measured.
 _MOST_EFFECT_ROWS, _FEWEST_EFFECT_ROWS, _EFFECT_PREDICTIONS, _MOST_REPEATS = 2000, 64, 20_000, 8
-# Categories of all columns that exact kernels get a column for, with at least so many rows on average.
+# For exact kernels: the most categories, of all columns together, that become columns, and the fewest rows of each on
+# average.
 _MOST_ONE_HOT, _ROWS_OF_A_CATEGORY = 256, 3
 
 

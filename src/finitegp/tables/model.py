@@ -69,7 +69,7 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
             refuses them.
         rows_without_target: ``"drop"`` leaves them out; ``"error"`` refuses them.
         max_one_hot: The most categories of a column that becomes one column for each. By default 16, and in tables of
-            up to 2,000 rows up to 256 that have at least three rows each on average, if ``keep_rows``.
+            up to 2,000 rows up to 256 that have three rows each on average and mostly fewer than 30, if ``keep_rows``.
         effort: ``"low"``, ``"medium"`` or ``"high"``: how much time to spend.
         random_state: A number makes the fit reproducible.
         verbose: Draw a progress bar.

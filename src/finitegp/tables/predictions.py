@@ -250,7 +250,7 @@ class TablePredictions(TableParameters):
         if std <= 0.0:
             return None
         constant = np.full_like(values, mean), np.full_like(values, std)
-        return score(*constant, values, name="mean of its training rows")
+        return score(*constant, values, name="training mean")
 
     def report(
         self,

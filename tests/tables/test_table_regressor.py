@@ -1,7 +1,6 @@
 """``TableRegressor``: tables in, predictions in the target's units out; what scikit-learn expects; files; rows."""
 
 import warnings
-from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -13,27 +12,11 @@ from sklearn.base import clone
 from sklearn.inspection import permutation_importance
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
+from table_frames import linear, make_frame
 
 from finitegp import DataError, GPRegressor, TableRegressor, coverage_scorer, crps_scorer, nlpd_scorer
 from finitegp.features import LinearFeatures
-from finitegp.tables.encoder import TableEncoder
-from finitegp.tables.hold_out import HoldOut, Judging, make_folds, split_groups, split_last
 from finitegp.tables.judging import fit_and_judge
-
-
-def make_frame(rows=80, *, seed=0):
-    random = np.random.default_rng(seed)
-    size = random.uniform(1, 5, rows)
-    cut = random.choice(["a", "b", "c"], rows)
-    day = pd.Timestamp("2020-01-01") + pd.to_timedelta(random.integers(0, 700, rows), unit="D")
-    price = 100 + 10 * size + 5 * (cut == "a") + random.normal(size=rows)
-    return pd.DataFrame({"size": size, "cut": cut, "day": day.strftime("%d.%m.%Y"), "price": price})
-
-
-def linear(**parameters):
-    """A model that is fitted in no time: linear features, whatever their number."""
-    feature_map = parameters.pop("feature_map", LinearFeatures(9))
-    return TableRegressor(regressor=GPRegressor(feature_map, algorithm="exact", random_state=0), **parameters)
 
 
 @pytest.fixture(scope="module")
@@ -251,58 +234,6 @@ def test_what_is_outside_is_known_for_each_row_and_column():
         linear().fit(make_frame(), target="price").outside(make_frame())
 
 
-def test_many_equally_frequent_categories_are_learned():
-    """Which ranks by frequency cannot do: they are in the order of the alphabet, whatever the effects."""
-    random = np.random.default_rng(0)
-    effects = random.normal(size=60)
-    town = np.repeat(np.arange(60), 12)
-    table = pd.DataFrame({"town": [f"town {number:02d}" for number in town], "year": np.tile(np.arange(12.0), 60)})
-    table["y"] = effects[town] + 0.1 * table["year"] + 0.2 * random.normal(size=720)
-    held_out = np.arange(720) % 4 == 0
-    training, test = table[~held_out], table[held_out]
-    model = linear(target_scale="identity", feature_map=LinearFeatures(2)).fit(training, target="y")
-    assert {line.column: line.encoding for line in model.columns_}["town"] == "target mean"
-    assert model.evaluate(test).r_squared > 0.9
-    inputs, y = (TableEncoder.fit(training, exclude="y").transform(each) for each in (training, test)), test["y"]
-    ranks, new = inputs
-    plain = GPRegressor(LinearFeatures(2), algorithm="exact", random_state=0).fit(ranks, training["y"])
-    assert plain.score(new, y) < 0.5
-
-
-def test_categories_of_few_rows_have_effects_beside_those_of_other_columns():
-    """Mean targets of four rows hold what the other columns explain: the error was more than twice the noise."""
-    random = np.random.default_rng(0)
-    effects, person, age = random.normal(size=50), random.integers(0, 50, 500), random.normal(size=500)
-    table = pd.DataFrame({"person": [f"p{each}" for each in person], "age": age})
-    table["y"] = 2 * effects[person] + age + 0.3 * random.normal(size=500)
-    training, new = table[:200], table[200:]
-    model = TableRegressor(effort="low", random_state=0).fit(training, target="y")
-    assert model.columns_[0].encoding == "one-hot"
-    new = new[new["person"].isin(training["person"])]
-    scores = model.evaluate(new)
-    assert scores.rmse < 0.4
-    assert 0.8 < scores.coverage[0.9] < 0.97  # rows of one person err alike
-    told = TableRegressor(effort="low", random_state=0, max_one_hot=16).fit(training, target="y")
-    assert told.columns_[0].encoding == "target mean"
-    assert told.evaluate(new).rmse > 1.5 * scores.rmse
-
-
-def test_kinds_of_categories_and_of_which_columns_get_one_for_each():
-    """Mean targets, which show of which kind a town is, are no help: they are of too few rows."""
-    random = np.random.default_rng(0)
-    town, x, large = random.integers(0, 40, 480), random.normal(size=480), random.integers(0, 2, 40)
-    table = pd.DataFrame({"town": [f"t{each}" for each in town], "rare": np.arange(480) % 200, "x": x})
-    table["rare"] = "r" + table["rare"].astype(str)
-    table["y"] = np.where(large[town], 2 * x + 3, -2 * x) + 0.1 * random.normal(size=480)
-    training, new = table[:240], table[240:]
-    model = TableRegressor(effort="low", random_state=0).fit(training, target="y")
-    assert [column.encoding for column in model.columns_] == ["one-hot", "target mean", "number"]
-    means = TableRegressor(effort="low", random_state=0, max_one_hot=16).fit(training, target="y")
-    assert model.evaluate(new).crps < 0.5 * means.evaluate(new).crps
-    few = TableRegressor(effort="low", random_state=0, keep_rows=False).fit(training[:60], target="y")
-    assert few.columns_[0].encoding == "target mean"
-
-
 def test_copies_are_counted_and_stay_on_one_side_of_a_split(frame):
     twice = pd.concat([frame, frame.iloc[:10]], ignore_index=True)
     model = linear(target_scale="identity").fit(twice, target="price")
@@ -313,34 +244,6 @@ def test_copies_are_counted_and_stay_on_one_side_of_a_split(frame):
     fit = fit_and_judge(linear(target_scale="identity"), pd.concat([frame] * 2, ignore_index=True), "price")
     assert fit.held_out_rows == 32
     assert fit.model.rows_ == 160
-
-
-def test_copies_are_encoded_alike_where_categories_learn_from_targets():
-    """In different folds they got different mean targets: neighbours with equal targets were taken as no noise."""
-    random = np.random.default_rng(0)
-    towns = random.normal(size=40)
-    town, size = random.integers(0, 40, size=400), random.normal(size=400)
-    table = pd.DataFrame({"town": [f"t{each}" for each in town], "size": size})
-    table["price"] = towns[town] + size + 0.7 * random.normal(size=400)
-    new, table = table.iloc[300:], table.iloc[:300]
-    table = pd.concat([table, table.sample(90, random_state=0)], ignore_index=True)
-    model = TableRegressor(effort="low", random_state=0, max_one_hot=16).fit(table, target="price")
-    fit = model.regressor_.fits_[0]
-    assert fit.record["copies"] == 90
-    assert fit.num_data == 300
-    lower, upper = model.predict_interval(new)
-    assert 0.8 < np.mean((lower <= new["price"]) & (new["price"] <= upper)) < 0.98
-    assert float(np.median(upper - lower)) < 4.5
-    # New rows are encoded by means over all folds: as such they are known again.
-    assert fit.repeated.has(model.encoder_.transform(table), table["price"].to_numpy()).all()
-    assert any("predicted by what that row had" in note for note in model.notes_)
-    assert model.notes_on_known(model.judge(*model.rows_to_judge(table))) == [
-        "390 of 390 rows are equal to training rows and predicted by what these had: scores, NLPD above all, say less "
-        "of rows that are new."
-    ]
-    assert not model.notes_on_known(model.judge(*model.rows_to_judge(new)))
-    with pytest.raises(DataError, match="cannot be forgotten where a column is encoded by the mean targets"):
-        model.forget(table)
 
 
 def test_rows_are_forgotten_and_a_wrong_one_changes_nothing(frame):
@@ -486,32 +389,6 @@ def test_mistakes(frame):
             GPRegressor().fit(table, frame["price"])
 
 
-@pytest.mark.parametrize(
-    ("written", "odd"),
-    [(["yes", "no"], "partly"), (["1.5", "2.5", "4"], "Total"), (["2020-01-01", "2020-03-01"], "soon")],
-)
-@pytest.mark.parametrize("rows", [30, 60])
-def test_held_out_rows_may_hold_what_the_rows_of_the_fit_do_not_show(written, odd, rows):
-    random = np.random.default_rng(0)
-    table = {"x": random.normal(size=rows), "c": [written[number % len(written)] for number in range(rows)]}
-    table["y"] = table["x"] + 0.1 * random.normal(size=rows)
-    # In cross-validation every row is held out once, otherwise these are.
-    held_out = fit_and_judge(TableRegressor(effort="low", random_state=0), table, "y").held_out_rows
-    assert held_out == (30 if rows == 30 else 12)
-    training = TableRegressor().training_rows(table, target="y")
-    model = TableRegressor(effort="low", random_state=0)
-    row = 3 if rows == 30 else int(HoldOut(model, training, Judging(), 0).split().held_out[0])
-    table["c"][row] = odd
-    judged = fit_and_judge(model, table, "y")
-    assert judged.model.rows_ == rows
-    if rows == 60:
-        assert any(
-            f"'c': 1 of 12 values count as missing; the first, row {row} holds '{odd}'" in each for each in judged.notes
-        )
-    with pytest.raises(DataError, match=f"holds '{odd}'") if rows == 60 else nullcontext():
-        judged.model.predict(table)
-
-
 def test_rows_are_counted_with_those_that_have_no_target(frame, model):
     odd = frame.astype({"size": object})
     odd.loc[0, "price"], odd.loc[5, "size"] = np.nan, "odd"
@@ -530,66 +407,3 @@ def test_a_target_with_many_zeros_is_named(frame):
     model = linear(target_scale="auto").fit(zeros, target="price")
     assert any("is exactly 0 in 34 % of the rows" in note for note in model.notes_)
     assert np.isfinite(model.log_density(zeros)).all()
-
-
-def test_splits():
-    groups = np.repeat(np.arange(20), 3)
-    split = split_groups(groups, 0.2, seed=0)
-    assert not set(groups[split.training]) & set(groups[split.held_out])
-    assert sorted([*split.training, *split.held_out]) == list(range(60))
-    order = np.random.default_rng(0).permutation(50).astype(float)
-    last = split_last(order, 0.2)
-    assert order[last.training].max() < order[last.held_out].min()
-    assert len(last.held_out) == 10
-    folds = make_folds(groups, 4, seed=0)
-    assert sorted(np.concatenate(folds)) == list(range(60))
-    assert all(len(fold) == 15 for fold in folds)
-    with pytest.raises(DataError, match="one group"):
-        split_groups(np.zeros(5, dtype=int), 0.2, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"test_fraction": 1.0}, "test_fraction must be .* but is 1.0"),
-        ({"test_fraction": -0.1}, "test_fraction must be .* but is -0.1"),
-        ({"test_fraction": float("nan")}, "test_fraction must be .* but is nan"),
-        ({"test_fraction": "some"}, "test_fraction must be a number"),
-        ({"folds": 1}, "folds must be .* but is 1"),
-        ({"folds": -3}, "folds must be .* but is -3"),
-        ({"folds": 2.5}, "folds must be .* but is 2.5"),
-        ({"split_by": "day", "group": "size"}, "split_by cannot be used together with group"),
-        ({"split_by": "day", "folds": 3}, "split_by cannot be used together with folds"),
-    ],
-)
-def test_judging_that_makes_no_sense_is_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        Judging(**wrong)
-
-
-@pytest.mark.parametrize("judging", [Judging(split_by="day"), Judging(group="size"), Judging(folds=3)])
-def test_another_table_judges_alone(frame, judging):
-    with pytest.raises(ValueError, match="test cannot be used together with"):
-        fit_and_judge(linear(), frame, "price", judging, test=frame)
-
-
-def test_judging_by_date_by_group_by_folds_and_by_another_table(frame):
-    later = make_frame(40, seed=1)
-    made = {
-        "date": fit_and_judge(linear(target_scale="identity"), frame, "price", Judging(split_by="day")),
-        "group": fit_and_judge(linear(target_scale="identity"), frame, "price", Judging(group="size")),
-        "folds": fit_and_judge(linear(target_scale="identity"), frame, "price", Judging(folds=4)),
-        "small": fit_and_judge(linear(target_scale="identity"), frame[:30], "price"),
-        "test": fit_and_judge(linear(target_scale="identity"), frame, "price", test=later),
-    }
-    assert [fit.held_out_rows for fit in made.values()][2:] == [80, 30, 40]
-    assert [fit.model.rows_ for fit in made.values()] == [80, 80, 80, 30, 80]
-    assert made["folds"].how == "4-fold cross-validation"
-    assert made["small"].how == "5-fold cross-validation"
-    assert all(fit.scores[0].rmse < 8 for fit in made.values())
-    assert any("holds dates, and random rows do not show" in note for note in made["test"].notes)
-    assert not any("random rows do not show" in note for note in made["date"].notes)
-    days = pd.to_datetime(frame["day"], format="%d.%m.%Y")
-    expected = clone(made["date"].model).fit(frame[days <= days.sort_values().iloc[63]], target="price")
-    held_out = frame[days > days.sort_values().iloc[63]]
-    assert made["date"].scores[0].rmse == pytest.approx(expected.evaluate(held_out).rmse, rel=1e-6)

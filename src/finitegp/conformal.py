@@ -22,9 +22,10 @@ class ConformalScores:
     r"""Sorted scores of left-out rows: distances of their targets from the prediction, on a scale of its own spread.
 
     Of ``n`` exchangeable scores, the one with rank :math:`\lceil (n + 1)\,c \rceil` is at least as large as that of a
-    new row with probability at least ``c``, whatever the distribution of the errors. The guarantee is exact where one
-    model that saw none of the rows gave all scores (rows set aside); where each row was left out by another model
-    (folds), and the final model was fitted to all rows, it holds up to how much these models differ.
+    new row with probability at least ``c``, whatever the distribution of the errors. That is exact where one model,
+    fixed before it saw any of the rows, gives all scores and the interval. After the automatic fit it is approximate:
+    each row set aside is judged under what the other half of them chose, each row of a fold by a fit without it, and
+    the final model takes in all of them. It holds up to how much these models differ.
 
     Attributes:
         scores: Sorted, at most a thousand.

@@ -29,10 +29,12 @@ class FullBatchResult:
 
     Attributes:
         nlml: The exact NLML per row at the end.
-        gradient_norm: The norm of the exact gradient of the NLML per row at the end: near zero at an optimum.
+        gradient_norm: The norm of the exact gradient of the NLML per row at the end: near zero at an optimum, unless
+            the noise variance is held up by its lower bound.
         iterations: L-BFGS iterations made.
         evaluations: Two-pass gradients computed.
-        converged: Whether the tolerance was reached before the limit on iterations.
+        converged: Whether the gradient says so: no component is larger than the tolerance, but for that of a noise
+            variance at its lower bound.
         message: The optimizer's own words.
     """
 
@@ -81,23 +83,31 @@ def fit_full_batch(
     source = as_source(data)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     best: dict[str, Any] = {"nlml": np.inf, "point": _flatten(parameters)}
+    bounds: list[tuple[float | None, float | None]] = []
+    for parameter in parameters:
+        lower = float(np.log(minimum_noise_variance)) if parameter is model.noise.log_variance else None
+        bounds.extend([(lower, None)] * parameter.numel())
+    lowest = np.array([-np.inf if lower is None else lower for lower, _ in bounds])
 
     def objective(point: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
         _write(parameters, point)
         try:
             found = exact_gradient(model, source)
+            gradient = _flatten([_gradient_of(parameter) for parameter in parameters]) / found.likelihood.num_data
+            if not (np.isfinite(found.likelihood.rounding_error) and np.isfinite(gradient).all()):
+                raise NumericalError("The exact gradient is no number: scale inputs and targets to sizes of order one.")
         except (NumericalError, FeatureMapError):
-            # A line search may step where nothing can be evaluated: an infinite value makes it step back. At the
-            # starting point there is nowhere to step back to.
+            # A line search may step where nothing can be evaluated: a larger value makes it step back (an infinite one
+            # makes it compute with numbers that are none). At the starting point there is nowhere to step back to.
             if not np.isfinite(best["nlml"]):
                 raise
-            return np.inf, np.zeros_like(point)
-        gradient = _flatten([_gradient_of(parameter) for parameter in parameters])
-        num_data = found.likelihood.num_data
+            return best["nlml"] + max(1.0, abs(best["nlml"])), np.zeros_like(point)
         if found.likelihood.nlml < best["nlml"]:
             best["nlml"], best["point"] = found.likelihood.nlml, point.copy()
-            best["gradient_norm"] = found.gradient_norm / num_data
-        return found.likelihood.nlml, gradient / num_data
+            best["gradient_norm"] = found.gradient_norm / found.likelihood.num_data
+            downhill = np.where((point <= lowest) & (gradient > 0.0), 0.0, gradient)
+            best["steepest"] = float(np.abs(downhill).max(initial=0.0))
+        return found.likelihood.nlml, gradient
 
     iterations = 0
 
@@ -107,10 +117,6 @@ def fit_full_batch(
         if progress is not None:
             progress(iterations, float(intermediate_result.fun))
 
-    bounds: list[tuple[float | None, float | None]] = []
-    for parameter in parameters:
-        lower = float(np.log(minimum_noise_variance)) if parameter is model.noise.log_variance else None
-        bounds.extend([(lower, None)] * parameter.numel())
     result = minimize(
         objective,
         best["point"],
@@ -127,7 +133,7 @@ def fit_full_batch(
         gradient_norm=float(best["gradient_norm"]),
         iterations=iterations,
         evaluations=int(result.nfev),
-        converged=bool(result.success),
+        converged=best["steepest"] <= gradient_tolerance,
         message=str(result.message),
     )
 

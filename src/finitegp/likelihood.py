@@ -130,7 +130,8 @@ def negative_log_marginal_likelihood(
     else:
         unexplained = residual_sum_of_squares + noise_variance * squared_weights
         # The weights minimise, so their own rounding error enters squared.
-        weight_error = (_ROUNDING * gram_trace) ** 2 * squared_weights * inverse_trace
+        gram_error = _ROUNDING * gram_trace
+        weight_error = gram_error * gram_error * squared_weights * inverse_trace  # a power would raise OverflowError
         fit_error = 2.0 * math.sqrt(residual_sum_of_squares) * row_error + row_error**2 + weight_error
     complexity_error = t * (_ROUNDING * gram_trace + factor.jitter) * inverse_trace
     complexity_error += t * (2.0 * volume_error + volume_error**2)

@@ -238,9 +238,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             X: ``(rows, columns)``.
             coverage: Between 0 and 1; several give ends of shape ``(rows, coverages)``, or ``(rows, targets,
                 coverages)``, from one prediction.
-            method: ``"predictive"``, from the predictive distribution: a Gaussian, or Student's t where an automatic
-                fit found that a few errors are far larger than most; ``"gaussian"``, from the standard deviations
-                alone; or ``"conformal"`` after an automatic fit: from what was counted on rows that were left out.
+            method: ``"predictive"``, from the predictive distribution, after an automatic fit a mixture of Student's t;
+                ``"gaussian"``, from the standard deviations alone; or ``"conformal"`` after an automatic fit: from what
+                was counted on rows that were left out.
         """
         inputs = checked_inputs(self, X)
         ends = [fit.interval(inputs, coverage, method=method) for fit in self.fits_]

@@ -41,7 +41,7 @@ from .budget import BudgetedFit, count_columns
 from .kernel_extrapolation import excess_of_kernels
 from .large_table import fit_large_table
 from .log_columns import choose_log_columns
-from .misleading_rows import find_repeated_rows
+from .misleading_rows import find_repeated_rows, limits_without_wild_targets
 from .seconds import Work, expected_seconds, within_seconds
 from .settings import EFFORTS, AutoSettings
 from .small_table import fit_small_table
@@ -388,7 +388,11 @@ def _fit_large(
 ) -> ScaledGP:
     repeated = find_repeated_rows(sample.inputs, sample.targets, sample.counts) if repeats else None
     inputs_scaler = without_constant_columns(winsorized_standardizer(sample.inputs, sample.counts), sample.inputs)
-    target_scaler = fit_target_scaler(sample.targets, sample.counts, center=center)
+    limits = limits_without_wild_targets(sample, seed=int(options["seed"]))
+    if limits is not None:
+        record["wild_targets"] = int(((sample.targets < limits[0]) | (sample.targets > limits[1])).sum())
+        np.clip(sample.targets, *limits, out=sample.targets)
+    target_scaler = fit_target_scaler(sample.targets, sample.counts, center=center, limits=limits)
     # In place: there may be no room for a second table. Nobody else has the sample.
     for values, scaler in ((sample.inputs, inputs_scaler), (sample.targets, target_scaler)):
         np.subtract(values, scaler.mean, out=values)

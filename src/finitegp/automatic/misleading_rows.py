@@ -14,8 +14,9 @@ from scipy.special import rel_entr
 
 from ..kernel_gp import Array, KernelPosterior, KernelRows, fit_from_several_starts
 from ..lite.repeated import SAME, Pairs, RepeatedRows, different_pairs, input_codes
+from .boosting import SMALL_TREES, grow_trees
 from .kernels import FORMS, LEARNING_ROWS
-from .table import FEWEST_SINGLE_ROWS
+from .table import FEWEST_SINGLE_ROWS, Table
 
 Groups = npt.NDArray[np.intp]
 
@@ -26,8 +27,13 @@ _FEWEST_REPEATED, _MOST_OTHERS, _BY_CHANCE = 10, 3, 1e-6
 _COPIES_BY_CHANCE = 1e-4
 # Which share of equal pairs may be so by chance, and how many rows show how coarse columns are.
 _SHARE_BY_CHANCE, _ROWS_FOR_CHANCE = 1e-3, 20_000
+# Wild targets of large tables are so many robust units from the median, and so many times as far as the next nearer one;
+# at most this share of the rows is wild. Trees that tell whether other columns explain them.
+_WILD_UNITS, _WILD_GAP, _MOST_WILD, _WILD_TREES = 20.0, 3.0, 0.005, 100
 # A value that this share of the targets has is an atom.
 ATOM_SHARE = 0.05
+# Among fewer rows none is told from the tail of the others.
+_FEWEST_WITH_OUTLIER = 10
 # Fewer rows with it do not outweigh the others.
 _FEWEST_IN_ATOM = 10
 # Rows that are enough to learn the noise of the others from.
@@ -75,7 +81,9 @@ def gross_outliers(rows: KernelRows, seed: int) -> tuple[float, float, Array]:
     distances = np.abs(targets - median)
     unit = 1.4826 * float(np.median(distances))
     nothing = 0.0, 1.0, rows.noise_scales
-    if unit <= 0.0 or distances.max() <= 8.0 * unit or np.mean(distances > 8.0 * unit) >= 0.05:
+    far = int((distances > 8.0 * unit).sum())
+    # One of twenty rows is no part of a tail yet.
+    if unit <= 0.0 or far == 0 or (far >= 0.05 * len(targets) and (far > 1 or len(targets) < _FEWEST_WITH_OUTLIER)):
         return nothing
     standardized = (targets - median) / unit
     scales = np.where(np.abs(standardized) < 6.0, 1.0, np.maximum(1.0, np.square(standardized) / 16.0))
@@ -96,6 +104,46 @@ def gross_outliers(rows: KernelRows, seed: int) -> tuple[float, float, Array]:
         found = (4.0 + np.square(standardized - mean) / trusted) / 5.0
         scales = np.where(found > 5.0, found, 1.0)
     return (median, unit, scales) if bool((scales > 1.0).any()) else nothing
+
+
+def limits_without_wild_targets(rows: Table, *, seed: int) -> tuple[float, float] | None:
+    """The smallest and the largest target of the rows that are not wild, or None if no target is wild.
+
+    Wild are a few targets far from all others, such as one mistyped, where boosted trees that did not see the row expect
+    nothing of the kind. The tail of a distribution reaches far out, too, but without a gap.
+
+    Example:
+        >>> generator = np.random.default_rng(0)
+        >>> inputs = generator.normal(size=(500, 1))
+        >>> targets = np.append(inputs[:-1, 0], 1e6)
+        >>> limits = limits_without_wild_targets(Table(inputs, targets), seed=0)
+        >>> limits == (targets.min(), np.sort(targets)[-2])
+        True
+    """
+    targets = rows.targets
+    median = float(np.median(targets))
+    distances = np.abs(targets - median)
+    unit = 1.4826 * float(np.median(distances))
+    if unit <= 0.0 or distances.max() <= _WILD_UNITS * unit:
+        return None
+    # From the farthest that may be an ordinary one outward: the first gap.
+    order = np.argsort(distances)
+    first = len(order) - 1 - max(1, int(_MOST_WILD * len(order)))
+    outer = distances[order[first:]]
+    gaps = np.flatnonzero((outer[1:] > _WILD_GAP * outer[:-1]) & (outer[1:] > _WILD_UNITS * unit))
+    if not len(gaps):
+        return None
+    farthest = outer[gaps[0]]
+    inside = np.clip(targets, median - farthest, median + farthest)
+    halves, expected = np.random.default_rng(seed).permutation(len(targets)) % 2, np.empty(len(targets))
+    for half in (0, 1):
+        others = rows.take(np.flatnonzero(halves != half))
+        others = replace(others, targets=inside[halves != half])
+        expected[halves == half] = grow_trees(others, _WILD_TREES, seed, SMALL_TREES).predict(rows.inputs[halves == half])
+    far = distances > farthest
+    wild = far & ((expected - median) * np.sign(targets - median) < 0.5 * farthest)
+    kept = targets[~wild]
+    return (float(kept.min()), float(kept.max())) if wild.any() else None
 
 
 def find_repeated_rows(inputs: Array, targets: Array, counts: Array | None) -> RepeatedRows | None:

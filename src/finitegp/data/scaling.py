@@ -81,6 +81,7 @@ class Standardizer:
         mean: ``(columns,)``, and those on a logarithmic scale.
         scale: Of the same columns, one for constant columns.
         logarithms: Those scales, or None.
+        limits: Of targets, the smallest and the largest that count in full, or None: what is farther out is moved there.
 
     Example:
         >>> scaler = Standardizer.fit(np.array([[1.0, 5.0], [3.0, 5.0]]))
@@ -91,6 +92,7 @@ class Standardizer:
     mean: _Array
     scale: _Array
     logarithms: LogScales | None = None
+    limits: tuple[float, float] | None = None
 
     @property
     def num_columns(self) -> int:
@@ -123,6 +125,7 @@ class Standardizer:
         if np.ndim(self.mean) == 1 and array.shape[-1:] != (self.num_columns,):
             raise DataError(f"inputs must be (rows, {self.num_columns}), but have shape {array.shape}.")
         wide = array if self.logarithms is None else self.logarithms.added_to(array)
+        wide = wide if self.limits is None else np.clip(wide, *self.limits)
         result: _Array = (wide - self.mean) / self.scale
         return result
 
@@ -310,10 +313,17 @@ class Moments:
         return Standardizer(mean=self.mean.copy(), scale=np.where(constant, 1.0, scale))
 
 
-def fit_target_scaler(targets: _Array, counts: _Array | None = None, *, center: bool = True) -> Standardizer:
-    """Standardises targets, or divides them by their root mean square for a prior mean of zero."""
-    standardizer = Standardizer.fit(targets, counts, label="The target")
+def fit_target_scaler(
+    targets: _Array,
+    counts: _Array | None = None,
+    *,
+    center: bool = True,
+    limits: tuple[float, float] | None = None,
+) -> Standardizer:
+    """Standardises targets, moved within limits, or divides them by their root mean square for a prior mean of zero."""
+    inside = targets if limits is None else np.clip(targets, *limits)
+    standardizer = Standardizer.fit(inside, counts, label="The target")
     if center:
-        return standardizer
-    scale = np.sqrt(np.average(np.square(targets), weights=counts))
-    return Standardizer(mean=np.zeros(()), scale=np.where(scale > 0.0, scale, 1.0))
+        return replace(standardizer, limits=limits)
+    scale = np.sqrt(np.average(np.square(inside), weights=counts))
+    return Standardizer(mean=np.zeros(()), scale=np.where(scale > 0.0, scale, 1.0), limits=limits)

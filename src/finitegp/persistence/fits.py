@@ -29,10 +29,9 @@ from ..noise import NoiseModel
 from ..processes import one_thread
 from ..scaled import ScaledGP
 from ..trees import BoostedTrees
-from .container import read_container, write_container
+from .container import RECORD, check_kinds, plain_json, read_container, write_container
 from .gps import Tensors, checked_tensor, decode_gp, encode_gp, positive_number
 from .modules import check_grids
-from .records import RECORD, check_kinds, plain_json
 
 # No fit has columns of larger, or of smaller, units.
 _LARGEST_UNIT = 1e150

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from ..errors import ModelFileError
 from ..scaled import ScaledGP
-from .container import read_container, write_container
+from .container import PARAMETERS, TRAINING_SUMMARY, check_kinds, plain_json, read_container, write_container
 from .fits import decode_fits, encode_fits
-from .records import PARAMETERS, TRAINING_SUMMARY, check_kinds, plain_json
 
 
 class Regressor(Protocol):

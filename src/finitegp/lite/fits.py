@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .container import Header, inside
 from .gp import GP, SUMS, Arrays, read_gp
-from .hashing import row_hashes
+from .hashing import RepeatedRows, change_rows, merge_repeated, read_repeated, row_hashes
 from .modules import soft_clipped
 from .program import (
     Array,
@@ -34,7 +34,6 @@ from .program import (
     take,
     total,
 )
-from .repeated import RepeatedRows, change_rows, merge_repeated, read_repeated
 from .student import Mixture, variance_of_student
 
 # Of scaled inputs, of distances outside of what was seen, and of coordinates that distances to centres are taken in.

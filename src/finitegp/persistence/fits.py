@@ -23,15 +23,14 @@ from ..error_shape import ErrorShape, ErrorTail
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
 from ..lite.container import Header, inside
+from ..lite.hashing import REPEATED_ARRAYS, RepeatedRows, read_repeated
 from ..lite.program import LiteError
-from ..lite.repeated import REPEATED_ARRAYS, RepeatedRows, read_repeated
 from ..noise import NoiseModel
 from ..processes import one_thread
 from ..scaled import ScaledGP
 from ..trees import BoostedTrees
 from .container import RECORD, check_kinds, plain_json, read_container, write_container
-from .gps import Tensors, checked_tensor, decode_gp, encode_gp, positive_number
-from .modules import check_grids
+from .gps import Tensors, check_grids, checked_tensor, decode_gp, encode_gp, positive_number
 
 # No fit has columns of larger, or of smaller, units.
 _LARGEST_UNIT = 1e150

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from .program import LiteError
 
-_Stored = TypeVar("_Stored")
+Stored = TypeVar("Stored")
 #: What the JSON of a file holds.
 Header = dict[str, Any]
 #: Bytes of a header at most.
@@ -78,7 +78,7 @@ class Contents(NamedTuple):
     arrays: dict[str, npt.NDArray[np.generic]]
 
 
-def inside(arrays: Mapping[str, _Stored], prefix: str) -> dict[str, _Stored]:
+def inside(arrays: Mapping[str, Stored], prefix: str) -> dict[str, Stored]:
     """The arrays whose names begin so, under the rest of their names."""
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .container import Header, inside
+from .container import Header, Stored, inside
 from .gp import GP, SUMS, Arrays, read_gp
 from .hashing import RepeatedRows, change_rows, merge_repeated, read_repeated, row_hashes
 from .modules import soft_clipped
@@ -336,8 +336,7 @@ def _moments(weights: Array, means: Value, squares: Value, freedoms: Array) -> t
 def read_fit(header: Header, stored: Mapping[str, npt.NDArray[np.generic]]) -> Fit:
     """A fit from its entry in a file of either version; the probe of the file must come out as stored."""
     arrays: Arrays = {name: np.asarray(each, np.float64) for name, each in stored.items()}
-    if "components" not in header:
-        header, arrays = _second_version(header, arrays)
+    header, arrays = second_version(header, arrays)
     parts = [("component", each) for each in header["components"]]
     parts += [
         ("fit", header),
@@ -400,19 +399,27 @@ def _check_excess(arrays: Arrays, columns: int) -> None:
         raise LiteError("its variance outside of the training rows makes no sense")
 
 
-def _second_version(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """The first version had one GP, with the shape of its errors and its conformal scores in the record."""
-    record = header["record"]
-    freedom = record.get("degrees_of_freedom")
-    own = ("feature_map", "noise", "noise_variance", "num_data")
+def second_version(header: Header, arrays: Mapping[str, Stored]) -> tuple[Header, dict[str, Stored]]:
+    """A fit as files of the second version have it.
+
+    The first had one GP, with the shape of its errors and its conformal scores in the record.
+    """
+    if "components" in header:
+        return header, dict(arrays)
+    record = dict(header["record"])
+    freedom, conformal = (record.pop(name, None) for name in ("degrees_of_freedom", "conformal"))
+    own = ("feature_map", "noise", "noise_variance", "num_data", "chunk_size")
     component = {
-        **{name: header[name] for name in own},
+        **{name: header[name] for name in own if name in header},
+        "name": "features",
         "weight": 1.0,
-        "factor": 1.0 if freedom is None else math.sqrt((freedom - 2.0) / freedom),
+        "factor": math.sqrt((freedom - 2.0) / freedom) if isinstance(freedom, int | float) and freedom > 2.0 else 1.0,
         "degrees_of_freedom": freedom,
         "scale_degrees": 0.0,
     }
-    conformal = {} if record.get("conformal") is None else {"conformal": record["conformal"]}
     moved = ("model.", "statistics.", "probe.")
     arrays = {f"components.0.{name}" if name.startswith(moved) else name: each for name, each in arrays.items()}
-    return {"components": [component], "counts_copies_once": False, "outliers": {}, **conformal}, arrays
+    kept: Header = {name: header[name] for name in ("inputs_scaler", "target_scaler") if name in header}
+    kept |= {} if conformal is None else {"conformal": conformal}
+    rows: Header = {"keeps_rows": False, "counts_copies_once": False, "outliers": {}}
+    return {"components": [component], "record": record, **rows, **kept}, arrays

@@ -16,13 +16,14 @@ import torch
 from torch import nn
 
 from .. import __version__
-from ..component import Component, SpreadModel, student_component
+from ..component import Component, SpreadModel
 from ..conformal import ConformalScores
 from ..data.scaling import LogScales, Standardizer
-from ..error_shape import ErrorShape, ErrorTail
+from ..error_shape import ErrorTail
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
 from ..lite.container import Header, inside
+from ..lite.fits import second_version
 from ..lite.hashing import REPEATED_ARRAYS, RepeatedRows, read_repeated
 from ..lite.program import LiteError
 from ..noise import NoiseModel
@@ -201,15 +202,8 @@ def _decode(
     inputs_scaler = _decode_scaler(header["inputs_scaler"], tensors, "inputs_scaler", 1)
     target_scaler = _decode_scaler(header["target_scaler"], tensors, "target_scaler", 0)
     columns = len(inputs_scaler.scale)
-    record = check_kinds("record", header["record"], RECORD)
-    if "components" not in header:
-        # Files of the first version: one GP, with the shape of its errors and its conformal scores in the record.
-        fitted, _ = decode_gp(header, tensors, columns, feature_map, noise_model)
-        component = student_component(fitted, ErrorShape(_freedom(record.get("degrees_of_freedom"))))
-        scores = record.get("conformal")
-        conformal = None if scores is None else ConformalScores.from_json(scores)
-        kept = {name: value for name, value in record.items() if name not in ("degrees_of_freedom", "conformal")}
-        return ScaledGP((component,), inputs_scaler, target_scaler, conformal=conformal, record=kept)
+    check_kinds("record", header["record"], RECORD)
+    header, tensors = second_version(header, tensors)
     stored = header["components"]
     if not isinstance(stored, list) or not 1 <= len(stored) <= _MOST_COMPONENTS:
         raise ModelFileError("it holds no GPs, or too many")
@@ -257,7 +251,7 @@ def _decode(
         spread=None if spread is None else _decode_spread(spread, inside(tensors, "spread."), columns),
         excess=excess,
         conformal=None if scores is None else ConformalScores.from_json(scores),
-        record=record,
+        record=header["record"],
         keeps_rows=keeps_rows,
         counts_copies_once=copies,
         outliers={key: positive_number("outliers", value) for key, value in outliers.items()},

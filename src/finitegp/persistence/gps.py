@@ -35,6 +35,7 @@ from ..features import (
 )
 from ..features.landmarks import landmarks_of
 from ..lite.container import Header, inside
+from ..lite.entries import positive_number
 from ..lite.gp import PROBE_TOLERANCE, SUMS
 from ..model import FeatureGP, FittedGP
 from ..noise import AddedTrees, ConstantNoise, InputNoise, MeanVariance, NoiseModel, SmoothFloor
@@ -368,10 +369,3 @@ def checked_tensor(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, .
     if not bool(torch.isfinite(tensor).all()):
         raise ModelFileError(f"its tensor {name!r} has values that are not finite")
     return tensor
-
-
-def positive_number(name: str, value: object) -> float:
-    """The value, if it is a positive, finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0.0):
-        raise ModelFileError(f"its {name} is {str(value)[:60]!r} instead of a positive number")
-    return float(value)

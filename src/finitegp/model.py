@@ -18,8 +18,7 @@ from .data.iterables import as_source
 from .data.sources import Data, Rows, Source, no_targets
 from .errors import DataError, FeatureMapError
 from .features import count_features
-from .features.base import Pullback, PullbackMap
-from .features.composition import Combining
+from .features.composition import Combining, Pullback, PullbackMap
 from .features.landmarks import landmark_parts, landmarks_of, residual_variance, unseen_variance
 from .frozen import PIECE_ROWS, FrozenGP, FrozenModel, pieces
 from .likelihood import (

@@ -22,8 +22,7 @@ from .data.arrays import check_rows
 from .data.scaling import Standardizer
 from .errors import DataError, NumericalError
 from .extrapolation import ExcessVariance
-from .lite.hashing import row_hashes
-from .lite.repeated import RepeatedRows, SeenValues, change_rows, merge_repeated
+from .lite.hashing import RepeatedRows, SeenValues, change_rows, merge_repeated, row_hashes
 from .model import FittedGP
 from .predictive import Prediction, StudentMixture, check_coverage
 from .processes import in_threads, one_thread

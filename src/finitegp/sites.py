@@ -22,11 +22,11 @@ from .arguments import check_arguments
 from .data import ArraySource
 from .errors import DataError, ModelFileError, warn_caller
 from .likelihood import optimal_noise
+from .lite.program import LiteError
 from .model import FittedGP
 from .persistence.container import read_container, write_container
-from .persistence.fits import encode_fit
+from .persistence.fits import RegressorT, encode_fit
 from .persistence.gps import decode_statistics, encode_gp, encode_statistics
-from .persistence.regressors import RegressorT
 from .posterior import WeightPosterior
 from .scaled import ScaledGP
 from .statistics import FeatureStatistics, sum_statistics
@@ -133,8 +133,9 @@ class SiteStatistics:
                 raise ModelFileError("fingerprint, target, version or the name of a column is not text")
             statistics = decode_statistics(site["num_data"], tensors)
             _check_sums(statistics)
-        except (ModelFileError, KeyError, TypeError) as error:
-            what = error if isinstance(error, ModelFileError) else "its description of the site makes no sense"
+        except (ModelFileError, LiteError, KeyError, TypeError) as error:
+            odd = isinstance(error, KeyError | TypeError)
+            what = "its description of the site makes no sense" if odd else error
             raise ModelFileError(f"{path} cannot be used: {what}.") from None
         return cls(statistics, fingerprint, target, Path(path).name, version, tuple(columns))
 

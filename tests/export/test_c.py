@@ -188,8 +188,7 @@ def test_fewer_features_have_their_exact_posterior(kind, tmp_path):
 
 def _exact(fit, inputs, limit, new):
     """From the chosen columns of features at all training rows, by the textbook formulas of the function space."""
-    from finitegp.export.c_export import _print
-    from finitegp.export.compression import compressed
+    from finitegp.export.c_export import _print, compressed
 
     small = compressed(described(fit), lambda model: _print(model, "model", "float").constant_bytes, limit)
     gp = small.fits[0].gps[0]

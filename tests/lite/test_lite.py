@@ -188,9 +188,9 @@ def test_every_damaged_byte_is_noticed(directory, tmp_path):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(LiteError):
             load(path)
-    for length in [0, 5, 8, 100, len(whole) - 1]:
+    for length, words in [(0, "is empty"), (5, "not the whole"), *((n, "truncated") for n in (8, 100, len(whole) - 1))]:
         path.write_bytes(whole[:length])
-        with pytest.raises(LiteError, match="truncated"):
+        with pytest.raises(LiteError, match=words):
             load(path)
     path.write_bytes(whole + b"0")
     with pytest.raises(LiteError, match="damaged"):

@@ -14,8 +14,7 @@ from finitegp.automatic.misleading_rows import find_repeated_rows, pairs_by_chan
 from finitegp.errors import DataError, ModelFileError
 from finitegp.lite import load
 from finitegp.lite.container import read_file, write_file
-from finitegp.lite.hashing import row_codes
-from finitegp.lite.repeated import RepeatedRows, input_codes
+from finitegp.lite.hashing import RepeatedRows, input_codes, row_codes
 from finitegp.persistence import load_fit, save_fit
 from finitegp.predictive import StudentMixture
 

@@ -30,7 +30,7 @@ from finitegp.features import (
 from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import FORMAT_VERSION, read_container, write_container
 from finitegp.persistence.fits import decode_fits
-from finitegp.persistence.modules import build_module, check_grids, describe_module
+from finitegp.persistence.gps import build_module, check_grids, describe_module
 
 
 @pytest.fixture(scope="module")

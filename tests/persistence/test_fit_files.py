@@ -22,7 +22,7 @@ from finitegp.features import (
 from finitegp.noise import InputNoise
 from finitegp.persistence import load_fit, save_fit
 from finitegp.persistence.container import read_container, write_container
-from finitegp.persistence.modules import describe_module
+from finitegp.persistence.gps import describe_module
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -126,7 +126,7 @@ def fit_source(
             kernel on means of at least three neighbouring rows each, with a spread of errors that is the same
             everywhere: no row can be read from it, and row sums of other tables can be merged into it. Fits of large
             tables hold no rows in any case, but where rows repeat by themselves, targets of up to 100,000 rows by a
-            hash of their inputs (:class:`~finitegp.lite.repeated.RepeatedRows`); without ``keep_rows`` not even these.
+            hash of their inputs (:class:`~finitegp.lite.hashing.RepeatedRows`); without ``keep_rows`` not even these.
         seed: Determines everything.
         threads: Networks or kernels fitted at once, which does not change the result; None means one per core.
         memory_budget: Such as ``"64MB"``, above the interpreter with its libraries: fewer rows pass at once, features

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.special import rel_entr
 
 from ..kernel_gp import Array, KernelPosterior, KernelRows, fit_from_several_starts
-from ..lite.repeated import SAME, Pairs, RepeatedRows, different_pairs, input_codes
+from ..lite.hashing import SAME, Pairs, RepeatedRows, different_pairs, input_codes
 from .boosting import SMALL_TREES, grow_trees
 from .kernels import FORMS, LEARNING_ROWS
 from .table import FEWEST_SINGLE_ROWS, Table

@@ -44,7 +44,7 @@ class AutoSettings:
         heavy_tails: Whether the predictive distribution of large tables may be another than the Gaussian.
         skewed_errors: Whether it may be skewed, with large tables only if it may have heavy tails.
         repeated_rows: Whether a new row may be predicted by the targets of equal rows, where rows repeat by themselves
-            (:class:`~finitegp.lite.repeated.RepeatedRows`). Wrong where equal inputs are measured anew.
+            (:class:`~finitegp.lite.hashing.RepeatedRows`). Wrong where equal inputs are measured anew.
         chunk_size: Rows that pass through all features at once where nothing is trained: memory grows with it, results
             differ by rounding.
     """

@@ -111,7 +111,7 @@ class Console:
     def result(self, result: Mapping[str, object]) -> None:
         """The result for scripts."""
         if self.as_json:
-            from ..persistence.records import plain_json
+            from ..persistence.container import plain_json
 
             typer.echo(json.dumps(plain_json({**result, "notes": self.notes}), indent=2))
 

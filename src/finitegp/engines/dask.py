@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,7 @@ from .partitions import (
     PartitionedRows,
     Predictable,
     Predictor,
-    ResidualWork,
-    StatisticsWork,
+    Work,
     sum_blocks,
 )
 
@@ -120,7 +120,7 @@ class DaskRows(PartitionedRows):
         rows.num_targets = 0 if targets is None else 1 if targets.ndim == 1 else int(targets.shape[1])
         rows._frame, rows._inputs = None, inputs.rechunk({1: -1})
         columns = [_row_chunks(part, inputs.chunks[0]) for part in parts.values()]
-        rows._blocks = [dask.delayed(_array_block)(*chunks) for chunks in zip(*columns, strict=True)]
+        rows._blocks = [dask.delayed(Block)(*chunks) for chunks in zip(*columns, strict=True)]
         return rows
 
     def predict(
@@ -154,10 +154,10 @@ class DaskRows(PartitionedRows):
         )
         return {name: table[:, column] for column, name in enumerate(predictor.gives)}
 
-    def _sum(self, work: StatisticsWork | ResidualWork, num_bytes: int) -> PartialSum:
+    def _sum(self, work: Work, num_bytes: int) -> PartialSum:
         shipped = dask.delayed(work, pure=False, traverse=False)
         names = list(self.columns.inputs) if self._frame is not None else None
-        parts = [dask.delayed(_partial_sum)(shipped, block, names) for block in self._blocks]
+        parts = [dask.delayed(sum_blocks)(shipped, [block], names) for block in self._blocks]
         while len(parts) > 1:
             groups = range(0, len(parts), _ADDED_AT_ONCE)
             parts = [dask.delayed(_add)(parts[start : start + _ADDED_AT_ONCE]) for start in groups]
@@ -175,15 +175,6 @@ def _frame_block(frame: pandas.DataFrame, columns: Columns) -> Block:
     return columns.block(lambda name: frame[name].to_numpy(dtype=np.float64, na_value=np.nan))
 
 
-def _array_block(
-    inputs: dask.array.Array,
-    targets: dask.array.Array,
-    weights: dask.array.Array | None,
-    counts: dask.array.Array | None,
-) -> Block:
-    return Block(inputs, targets, weights, counts)
-
-
 def _row_chunks(part: dask.array.Array | None, chunks: tuple[int, ...]) -> list[Any]:
     """The parts of an array in the rows of these chunks, with all columns."""
     if part is None:
@@ -192,15 +183,8 @@ def _row_chunks(part: dask.array.Array | None, chunks: tuple[int, ...]) -> list[
     return list(whole_rows.to_delayed().reshape(-1))
 
 
-def _partial_sum(work: StatisticsWork | ResidualWork, block: Block, input_names: list[str] | None) -> PartialSum:
-    return sum_blocks(work, [block], input_names)
-
-
 def _add(parts: list[PartialSum]) -> PartialSum:
-    total = PartialSum(None)
-    for part in parts:
-        total = total + part
-    return total
+    return reduce(PartialSum.__add__, parts)
 
 
 def _predict_frame(frame: pandas.DataFrame, predictor: Predictor, names: Sequence[str]) -> pandas.DataFrame:

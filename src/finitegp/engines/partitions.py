@@ -13,7 +13,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -281,35 +281,19 @@ class Columns:
         )
 
 
-@dataclass(frozen=True)
-class StatisticsWork:
-    """The row sums of some rows."""
-
-    model: FeatureGP
-
-    def __call__(self, source: ArraySource) -> Iterator[FeatureStatistics]:
-        """One for each chunk."""
-        return self.model.partial_statistics(source)
+#: Row sums of each chunk of some rows.
+Work: TypeAlias = Callable[[ArraySource], Iterable[FeatureStatistics]]
 
 
-@dataclass(frozen=True)
-class ResidualWork:
+def residual_sums(model: FeatureGP, weights: Tensor, source: ArraySource) -> Iterator[FeatureStatistics]:
     """Residuals at given weights as the targets of no features: their sum of squares adds like any other."""
-
-    model: FeatureGP
-    weights: Tensor
-
-    def __call__(self, source: ArraySource) -> Iterator[FeatureStatistics]:
-        """One for each chunk."""
-        for rows in source:
-            features, log_scale = self.model.summed_forward(rows)
-            residuals = features.to(torch.float64) @ self.weights - rows.observed
-            yield FeatureStatistics.from_batch(features[:, :0], residuals, log_scale, counts=rows.counts)
+    for rows in source:
+        features, log_scale = model.summed_forward(rows)
+        residuals = features.to(torch.float64) @ weights - rows.observed
+        yield FeatureStatistics.from_batch(features[:, :0], residuals, log_scale, counts=rows.counts)
 
 
-def sum_blocks(
-    work: StatisticsWork | ResidualWork, blocks: Iterable[Block], input_names: list[str] | None
-) -> PartialSum:
+def sum_blocks(work: Work, blocks: Iterable[Block], input_names: list[str] | None) -> PartialSum:
     """The work on a partition: the sum over its blocks, in float64."""
     sources = (
         ArraySource(block.inputs, block.targets, block.weights, counts=block.counts, column_names=input_names)
@@ -338,7 +322,7 @@ class PartitionedRows(ABC):
     num_targets: int
 
     @abstractmethod
-    def _sum(self, work: StatisticsWork | ResidualWork, num_bytes: int) -> PartialSum:
+    def _sum(self, work: Work, num_bytes: int) -> PartialSum:
         """The sum over all partitions, in their order; each partial sum has ``num_bytes``."""
 
     @abstractmethod
@@ -359,7 +343,9 @@ class PartitionedRows(ABC):
         exact.checked_forward(Rows(torch.zeros(1, self.num_inputs)))  # notes the type of the features
 
         def residual_squares(weights: Tensor) -> float:
-            return float(self._total(ResidualWork(exact, weights), num_features=0).target_sum_of_squares.sum())
+            return float(
+                self._total(partial(residual_sums, exact, weights), num_features=0).target_sum_of_squares.sum()
+            )
 
         return likelihood_in_passes(
             statistics, exact.noise_variance, residual_squares, feature_rounding=exact.feature_rounding
@@ -382,9 +368,9 @@ class PartitionedRows(ABC):
         if not self.num_targets or not self.num_inputs:
             what = "targets" if self.num_inputs else "inputs"
             raise DataError(f"The rows have no {what}, so they can only be predicted:", f"name the {what} as well.")
-        return self._total(StatisticsWork(exact), exact.count_features(self.num_inputs))
+        return self._total(exact.partial_statistics, exact.count_features(self.num_inputs))
 
-    def _total(self, work: StatisticsWork | ResidualWork, num_features: int) -> FeatureStatistics:
+    def _total(self, work: Work, num_features: int) -> FeatureStatistics:
         shape = FeatureStatistics.zeros(num_features, self.num_targets)
         values, problem = self._sum(work, num_bytes=shape.flatten().nbytes)
         if problem:

@@ -16,8 +16,7 @@ from .partitions import (
     PartitionedRows,
     Predictable,
     Predictor,
-    ResidualWork,
-    StatisticsWork,
+    Work,
     sum_blocks,
 )
 
@@ -114,7 +113,7 @@ class SparkRows(PartitionedRows):
 
         return self._numbered.mapInArrow(predict_batches, StructType(fields))
 
-    def _sum(self, work: StatisticsWork | ResidualWork, num_bytes: int) -> PartialSum:
+    def _sum(self, work: Work, num_bytes: int) -> PartialSum:
         tasks = self.max_tasks or max(_RESULT_BYTES // num_bytes, 1)
         read = self._numbered.select(*dict.fromkeys(self._places[name] for name in self.columns.names)).coalesce(tasks)
         summing = _sum_batches(work, self.columns, self._places)
@@ -126,7 +125,7 @@ class SparkRows(PartitionedRows):
 
 
 def _sum_batches(
-    work: StatisticsWork | ResidualWork, columns: Columns, places: dict[str, str]
+    work: Work, columns: Columns, places: dict[str, str]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def sum_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         blocks = (_block(batch, columns, places) for batch in batches)

@@ -26,7 +26,7 @@ from ..automatic.fit import check_device, fit_auto
 from ..automatic.table import merge_equal_rows
 from ..errors import DataError, NumericalError, warn_caller
 from ..formatting import parse_seconds
-from ..persistence.regressors import load_regressor, save_regressor
+from ..persistence.fits import load_regressor, save_regressor
 from ..predictive import Prediction
 from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise

@@ -209,7 +209,7 @@ def interval_ends(fit: Fit, coverage: Value) -> tuple[Value, Value]:
         return _mixture_ends(fit, coverage)
     deviations = normal_reach(coverage)
     if fit.distribution == "student":
-        freedom = float(fit.header["components"][0]["degrees_of_freedom"])
+        freedom = fit.shapes[0].degrees_of_freedom
         deviations = deviations * _student_ratio(deviations, fit.outputs["freedoms"], freedom)
     reach = deviations * fit.outputs["scales"]
     return fit.outputs["means"] - reach, fit.outputs["means"] + reach

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .columns import PeriodicEmbedding, SoftClip
-from .composition import ComposedFeatures, ConcatenatedFeatures, ConstantFeatures, LinearFeatures, count_features
+from .columns import ConstantFeatures, LinearFeatures, PeriodicEmbedding, SoftClip
+from .composition import ComposedFeatures, ConcatenatedFeatures, count_features
 from .fourier import FourierFeatures
 from .landmarks import LandmarkFeatures
 from .network import MLPFeatures

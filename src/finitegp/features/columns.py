@@ -1,4 +1,4 @@
-"""Each column on its own: bounded, or embedded so that a network sees steps and cycles in it."""
+"""Each column on its own: as it is, beside a constant; bounded; or embedded so that a network sees steps and cycles."""
 
 from __future__ import annotations
 
@@ -8,12 +8,123 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_positive
-from .base import Pullback, accumulate, check_size, wrong_width
+from ..arguments import check_arguments, check_positive
+from .composition import Pullback, accumulate, check_size, check_width, log_of_number, log_of_positive
 
 # No float64 is larger than this after the logarithm, so that these bounds bound nothing. Infinity would: files hold
 # finite numbers only.
 _UNBOUNDED = 1000.0
+
+
+class ConstantFeatures(nn.Module):
+    r"""One constant column, :math:`\phi(x) = \sqrt{m}`: an intercept.
+
+    The kernel is :math:`k(x, x') = m`, the ``magnitude``. Takes inputs of any width, for use inside
+    ``ConcatenatedFeatures``.
+
+    Args:
+        magnitude: The prior variance of the intercept; learned, stored as ``log_magnitude``.
+
+    Example:
+        >>> features = ConstantFeatures(magnitude=4.0)(torch.zeros(3, 5))
+        >>> bool(torch.allclose(features, torch.full((3, 1), 2.0)))
+        True
+    """
+
+    input_dim: int | None
+    num_features: int
+
+    def __init__(self, magnitude: float = 1.0) -> None:
+        super().__init__()
+        self.input_dim = None
+        self.num_features = 1
+        self.log_magnitude = nn.Parameter(log_of_number("magnitude", magnitude))
+
+    def config(self) -> dict[str, object]:
+        """The arguments that make this map again, but for the value of its tensor: none."""
+        return {}
+
+    @property
+    def magnitude(self) -> Tensor:
+        """The kernel's value, the prior variance of the intercept."""
+        return self.log_magnitude.exp()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One column ``(rows, 1)`` for inputs ``(rows, any)``."""
+        return (0.5 * self.log_magnitude).exp().expand(len(inputs), 1)
+
+
+@check_arguments
+class LinearFeatures(nn.Module):
+    r"""The inputs and a constant, :math:`\phi(x) = [\sqrt{m}\, x, \sqrt{b}]`: Bayesian linear regression.
+
+    The kernel is :math:`k(x, x') = m\, \langle x, x' \rangle + b` with ``magnitude`` :math:`m` and
+    ``bias_magnitude`` :math:`b`, the prior variances of slopes and intercept. Maps ``(rows, input_dim)`` to
+    ``(rows, input_dim + 1)``, or to ``(rows, input_dim)`` without the bias.
+
+    Args:
+        input_dim: Number of input columns.
+        bias: Whether there is an intercept.
+        magnitude: The prior variance of each slope, one number, or with ``ard`` one per input; learned, stored as
+            ``log_magnitude``.
+        bias_magnitude: The prior variance of the intercept; learned, stored as ``log_bias_magnitude``.
+        ard: Whether each slope has its own prior variance.
+
+    Example:
+        >>> feature_map = LinearFeatures(input_dim=2, magnitude=4.0, bias_magnitude=9.0)
+        >>> features = feature_map(torch.tensor([[1.0, -1.0]]))
+        >>> bool(torch.allclose(features, torch.tensor([[2.0, -2.0, 3.0]])))
+        True
+    """
+
+    input_dim: int
+    num_features: int
+    log_bias_magnitude: nn.Parameter | None
+
+    def __init__(
+        self,
+        input_dim: int,
+        bias: bool = True,
+        magnitude: float | Sequence[float] | Tensor = 1.0,
+        bias_magnitude: float = 1.0,
+        ard: bool = False,
+    ) -> None:
+        super().__init__()
+        self.input_dim = check_size("input_dim", input_dim)
+        self.num_features = self.input_dim + bool(bias)
+        log_magnitude = log_of_positive("magnitude", magnitude)
+        shape = (self.input_dim,) if ard else ()
+        if log_magnitude.shape not in ((), shape):
+            raise ValueError(f"magnitude must be one number, or one per input with ard=True, but is {magnitude!r}.")
+        self.log_magnitude = nn.Parameter(log_magnitude.expand(shape).clone())
+        log_bias_magnitude = nn.Parameter(log_of_number("bias_magnitude", bias_magnitude))
+        self.register_parameter("log_bias_magnitude", log_bias_magnitude if bias else None)
+
+    def config(self) -> dict[str, object]:
+        """The arguments that make this map again, but for the values of its tensors."""
+        found: dict[str, object] = {"input_dim": self.input_dim, "bias": self.log_bias_magnitude is not None}
+        return found | ({"ard": True} if self.log_magnitude.ndim else {})
+
+    @property
+    def magnitude(self) -> Tensor:
+        """The prior variance of each slope."""
+        return self.log_magnitude.exp()
+
+    @property
+    def bias_magnitude(self) -> Tensor:
+        """The prior variance of the intercept; zero if there is none."""
+        if self.log_bias_magnitude is None:
+            return torch.zeros_like(self.log_magnitude)
+        return self.log_bias_magnitude.exp()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
+        check_width(inputs, self.input_dim)
+        features = inputs * (0.5 * self.log_magnitude).exp()
+        if self.log_bias_magnitude is None:
+            return features
+        constant = (0.5 * self.log_bias_magnitude).exp().expand(len(inputs), 1)
+        return torch.cat((features, constant), dim=1)
 
 
 class SoftClip(nn.Module):
@@ -74,14 +185,12 @@ class SoftClip(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The bounded columns, in the shape of the inputs."""
-        if inputs.shape[1:] != (self.input_dim,):
-            raise wrong_width(inputs, self.input_dim)
+        check_width(inputs, self.input_dim)
         return torch.clamp(self._compress(inputs), self.low, self.high)
 
     def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
         """The same outputs without autograd, with the backward pass written out; there is nothing to train here."""
-        if inputs.shape[1:] != (self.input_dim,):
-            raise wrong_width(inputs, self.input_dim)
+        check_width(inputs, self.input_dim)
         with torch.no_grad():
             compressed = self._compress(inputs)
             outputs = torch.clamp(compressed, self.low, self.high)
@@ -163,14 +272,12 @@ class PeriodicEmbedding(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Embedded columns ``(rows, input_dim * width)`` of inputs ``(rows, input_dim)``."""
-        if inputs.shape[1:] != (self.input_dim,):
-            raise wrong_width(inputs, self.input_dim)
+        check_width(inputs, self.input_dim)
         return self._join(inputs, torch.baddbmm(self.offsets, torch.cos(self._angles(inputs)), self.weights))
 
     def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
         """The same outputs without autograd, with the backward pass written out."""
-        if inputs.shape[1:] != (self.input_dim,):
-            raise wrong_width(inputs, self.input_dim)
+        check_width(inputs, self.input_dim)
         with torch.no_grad():
             angles = self._angles(inputs)
             cosines = torch.cos(angles)

@@ -1,8 +1,14 @@
-"""How maps ``(rows, input_dim) -> (rows, num_features)`` combine, how wide any is, and the plainest of them."""
+"""Common to feature maps ``(rows, input_dim) -> (rows, num_features)``: how wide any is, and how they combine.
+
+For small batches most of the time of a backward pass is the overhead of autograd's engine. A feature map that knows its
+own derivative may have an attribute ``has_pullback`` and a method ``forward_with_pullback``; training uses them where
+nothing else needs a gradient through the features, and autograd otherwise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Protocol, cast, runtime_checkable
@@ -11,7 +17,65 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_arguments
-from .base import Pullback, PullbackMap, check_size, log_of_number, log_of_positive, wrong_width
+from ..errors import DataError
+
+#: Takes the gradient in the features, adds to ``.grad`` of the parameters, and returns the gradient in the inputs if
+#: the features were made with ``inputs_need_gradient``, else None.
+Pullback = Callable[[Tensor], Tensor | None]
+
+
+class PullbackMap(Protocol):
+    """A feature map with an attribute ``has_pullback`` that is true."""
+
+    def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
+        """Features without autograd, and their pullback."""
+
+
+def accumulate(parameter: Tensor | None, gradient: Tensor) -> None:
+    """Add to ``parameter.grad`` as autograd would."""
+    if parameter is not None and parameter.requires_grad:
+        gradient = gradient.reshape(parameter.shape)
+        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+
+def check_size(name: str, value: int) -> int:
+    """``value`` as an int of at least one, or a ValueError that names the argument."""
+    try:
+        size = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        size = 0
+    if size < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, but is {value!r}.")
+    return size
+
+
+def check_width(inputs: Tensor, input_dim: int) -> None:
+    """Refuse inputs that are not ``(rows, input_dim)``."""
+    if inputs.shape[1:] != (input_dim,):
+        raise DataError(
+            f"inputs must be (rows, {input_dim}), but have shape {tuple(inputs.shape)}: "
+            f"give one column for each of the input_dim={input_dim} inputs of this feature map."
+        )
+
+
+def log_of_positive(name: str, value: float | Sequence[float] | Tensor) -> Tensor:
+    """The logarithm of positive numbers in the default dtype, or a ValueError that names the argument."""
+    try:
+        # The logarithm is taken in float64, so that only the result is rounded.
+        values = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a positive number (or numbers), but is {value!r}.") from error
+    if not bool((torch.isfinite(values) & (values > 0)).all()):
+        raise ValueError(f"{name} must be positive and finite, but is {value!r}.")
+    return values.log().to(device=torch.get_default_device(), dtype=torch.get_default_dtype())
+
+
+def log_of_number(name: str, value: float) -> Tensor:
+    """``log_of_positive`` of a single number."""
+    logarithm = log_of_positive(name, value)
+    if logarithm.ndim > 0:
+        raise ValueError(f"{name} must be one number, but is {value!r}.")
+    return logarithm
 
 
 def count_features(feature_map: nn.Module, input_dim: int | None = None) -> int:
@@ -201,118 +265,6 @@ class ConcatenatedFeatures(nn.Module):
             part.combine(inputs, mine) if isinstance(part, Combining) else part(inputs) @ mine for part, mine in pairs
         ]
         return torch.stack(parts).sum(dim=0)
-
-
-class ConstantFeatures(nn.Module):
-    r"""One constant column, :math:`\phi(x) = \sqrt{m}`: an intercept.
-
-    The kernel is :math:`k(x, x') = m`, the ``magnitude``. Takes inputs of any width, for use inside
-    ``ConcatenatedFeatures``.
-
-    Args:
-        magnitude: The prior variance of the intercept; learned, stored as ``log_magnitude``.
-
-    Example:
-        >>> features = ConstantFeatures(magnitude=4.0)(torch.zeros(3, 5))
-        >>> bool(torch.allclose(features, torch.full((3, 1), 2.0)))
-        True
-    """
-
-    input_dim: int | None
-    num_features: int
-
-    def __init__(self, magnitude: float = 1.0) -> None:
-        super().__init__()
-        self.input_dim = None
-        self.num_features = 1
-        self.log_magnitude = nn.Parameter(log_of_number("magnitude", magnitude))
-
-    def config(self) -> dict[str, object]:
-        """The arguments that make this map again, but for the value of its tensor: none."""
-        return {}
-
-    @property
-    def magnitude(self) -> Tensor:
-        """The kernel's value, the prior variance of the intercept."""
-        return self.log_magnitude.exp()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """One column ``(rows, 1)`` for inputs ``(rows, any)``."""
-        return (0.5 * self.log_magnitude).exp().expand(len(inputs), 1)
-
-
-@check_arguments
-class LinearFeatures(nn.Module):
-    r"""The inputs and a constant, :math:`\phi(x) = [\sqrt{m}\, x, \sqrt{b}]`: Bayesian linear regression.
-
-    The kernel is :math:`k(x, x') = m\, \langle x, x' \rangle + b` with ``magnitude`` :math:`m` and
-    ``bias_magnitude`` :math:`b`, the prior variances of slopes and intercept. Maps ``(rows, input_dim)`` to
-    ``(rows, input_dim + 1)``, or to ``(rows, input_dim)`` without the bias.
-
-    Args:
-        input_dim: Number of input columns.
-        bias: Whether there is an intercept.
-        magnitude: The prior variance of each slope, one number, or with ``ard`` one per input; learned, stored as
-            ``log_magnitude``.
-        bias_magnitude: The prior variance of the intercept; learned, stored as ``log_bias_magnitude``.
-        ard: Whether each slope has its own prior variance.
-
-    Example:
-        >>> feature_map = LinearFeatures(input_dim=2, magnitude=4.0, bias_magnitude=9.0)
-        >>> features = feature_map(torch.tensor([[1.0, -1.0]]))
-        >>> bool(torch.allclose(features, torch.tensor([[2.0, -2.0, 3.0]])))
-        True
-    """
-
-    input_dim: int
-    num_features: int
-    log_bias_magnitude: nn.Parameter | None
-
-    def __init__(
-        self,
-        input_dim: int,
-        bias: bool = True,
-        magnitude: float | Sequence[float] | Tensor = 1.0,
-        bias_magnitude: float = 1.0,
-        ard: bool = False,
-    ) -> None:
-        super().__init__()
-        self.input_dim = check_size("input_dim", input_dim)
-        self.num_features = self.input_dim + bool(bias)
-        log_magnitude = log_of_positive("magnitude", magnitude)
-        shape = (self.input_dim,) if ard else ()
-        if log_magnitude.shape not in ((), shape):
-            raise ValueError(f"magnitude must be one number, or one per input with ard=True, but is {magnitude!r}.")
-        self.log_magnitude = nn.Parameter(log_magnitude.expand(shape).clone())
-        log_bias_magnitude = nn.Parameter(log_of_number("bias_magnitude", bias_magnitude))
-        self.register_parameter("log_bias_magnitude", log_bias_magnitude if bias else None)
-
-    def config(self) -> dict[str, object]:
-        """The arguments that make this map again, but for the values of its tensors."""
-        found: dict[str, object] = {"input_dim": self.input_dim, "bias": self.log_bias_magnitude is not None}
-        return found | ({"ard": True} if self.log_magnitude.ndim else {})
-
-    @property
-    def magnitude(self) -> Tensor:
-        """The prior variance of each slope."""
-        return self.log_magnitude.exp()
-
-    @property
-    def bias_magnitude(self) -> Tensor:
-        """The prior variance of the intercept; zero if there is none."""
-        if self.log_bias_magnitude is None:
-            return torch.zeros_like(self.log_magnitude)
-        return self.log_bias_magnitude.exp()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
-        if inputs.shape[1:] != (self.input_dim,):
-            raise wrong_width(inputs, self.input_dim)
-        features = inputs * (0.5 * self.log_magnitude).exp()
-        if self.log_bias_magnitude is None:
-            return features
-        constant = (0.5 * self.log_bias_magnitude).exp().expand(len(inputs), 1)
-        return torch.cat((features, constant), dim=1)
 
 
 @contextmanager

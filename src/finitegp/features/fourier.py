@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
 from ..arguments import check_arguments
-from .base import Pullback, accumulate, check_size, log_of_number, log_of_positive, wrong_width
+from .composition import Pullback, accumulate, check_size, check_width, log_of_number, log_of_positive
 from .landmarks import DEGREES_OF_FREEDOM, check_kernel, correlation
 
 SAMPLINGS = ("iid", "orthogonal", "sobol")
@@ -141,17 +141,14 @@ class SpectralFeatures(nn.Module, ABC):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``: the cosines, then the sines."""
-        if inputs.shape[1:] != (self.input_dim,):
-            raise wrong_width(inputs, self.input_dim)
+        check_width(inputs, self.input_dim)
         angles = F.linear(inputs / self.length_scales, self.frequencies)
         return torch.cat((angles.cos(), angles.sin()), dim=1) * self._amplitudes()
 
     def exact_kernel(self, inputs: Tensor, other: Tensor) -> Tensor:
         """The kernel that is approximated, ``(rows of inputs, rows of other)``."""
-        if inputs.shape[1:] != (self.input_dim,):
-            raise wrong_width(inputs, self.input_dim)
-        if other.shape[1:] != (self.input_dim,):
-            raise wrong_width(other, self.input_dim)
+        check_width(inputs, self.input_dim)
+        check_width(other, self.input_dim)
         scales = self.length_scales
         # Through a matrix product small distances would cancel.
         distance = torch.cdist(inputs / scales, other / scales, compute_mode="donot_use_mm_for_euclid_dist")
@@ -251,8 +248,7 @@ class FourierFeatures(SpectralFeatures):
 
     def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
         """The same features without autograd, with the backward pass written out."""
-        if inputs.shape[1:] != (self.input_dim,):
-            raise wrong_width(inputs, self.input_dim)
+        check_width(inputs, self.input_dim)
         with torch.no_grad():
             length_scales = self.length_scales
             scaled = inputs / length_scales

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import NumericalError
 from ..linalg import cholesky
-from .base import check_size
-from .composition import ConcatenatedFeatures
+from .composition import ConcatenatedFeatures, check_size
 
 # A kernel is the characteristic function of its spectral density. For Matern nu that is the multivariate
 # Student t with 2 nu degrees of freedom, and for the RBF kernel its limit, the normal distribution.

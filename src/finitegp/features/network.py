@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..arguments import check_arguments
-from .base import Pullback, check_size, wrong_width
+from .composition import Pullback, check_size, check_width
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -178,8 +178,7 @@ class MLPFeatures(nn.Module):
 
     def forward_with_pullback(self, inputs: Tensor, *, inputs_need_gradient: bool = False) -> tuple[Tensor, Pullback]:
         """The same features without autograd, with the backward pass written out (only if ``has_pullback``)."""
-        if inputs.shape[1:] != (self.input_dim,):
-            raise wrong_width(inputs, self.input_dim)
+        check_width(inputs, self.input_dim)
         assert self.activation is not None, "has_pullback is False"
         linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
         activate, activation_backward = WRITTEN_OUT[self.activation]
@@ -210,7 +209,6 @@ class MLPFeatures(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
-        if inputs.shape[1:] != (self.input_dim,):
-            raise wrong_width(inputs, self.input_dim)
+        check_width(inputs, self.input_dim)
         features: Tensor = self.layers(inputs)
         return features

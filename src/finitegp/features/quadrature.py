@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..arguments import check_arguments
 from ..lite.modules import half_of_tensor_grid, keep_heavy, normal_quadrature
-from .base import check_size, log_of_number
+from .composition import check_size, log_of_number
 from .fourier import SpectralFeatures
 
 # By input_dim: enough for scaled distances up to 8, 8 and 3.

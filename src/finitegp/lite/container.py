@@ -1,4 +1,9 @@
-"""Model files without safetensors: a length, a JSON header and raw numbers, checked before anything is made of them."""
+r"""Files: safetensors with a JSON header and a checksum over every byte, read without trusting any of them.
+
+Layout: eight bytes with the length of the safetensors header, that header (JSON: metadata, then name, type, shape and
+place of each array), the numbers. The metadata hold ``finitegp``, our own JSON header, and ``sha256``, the digest of
+the whole file with zeros in place of the digest. The library reads files here, too, and makes its tensors of them.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +13,155 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .program import LiteError
 
-_Stored = TypeVar("_Stored")
+Stored = TypeVar("Stored")
 #: What the JSON of a file holds.
 Header = dict[str, Any]
-# Bytes of a header; and lists and objects in it, of which those of the widest tables have a quarter: each takes a
-# hundred bytes of memory or more.
-MAX_HEADER_BYTES, _MAX_HEADER_PARTS = 16_000_000, 500_000
-# What stands in place of the digest while it is computed.
+#: Bytes of a header at most.
+MAX_HEADER_BYTES = 16_000_000
+# Lists and objects in it, of which those of the widest tables have a quarter: each takes a hundred bytes of memory or
+# more.
+_MAX_HEADER_PARTS = 500_000
+#: What stands in place of the digest while it is computed.
 NO_DIGEST = "0" * 64
 FORMAT = "finitegp-model"
-VERSIONS = (1, 2)
+FORMAT_VERSION = 2
+_PACKAGE = __name__.partition(".")[0].replace("_", "-")  # these files are a package of their own as well
 _TYPES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2"},
     **{"I8": "<i1", "U8": "<u1", "BOOL": "?"},
 }
-_ITEM_BYTES = {name: np.dtype(code).itemsize for name, code in _TYPES.items()}
+# With a type that torch has and NumPy has not: of checkpoints.
+_ITEM_BYTES = {"BF16": 2, **{name: np.dtype(code).itemsize for name, code in _TYPES.items()}}
+
+# How files begin that are taken for models by mistake.
+_BEGINNINGS = {
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x89PNG": "a PNG image",
+    b"%PDF": "a PDF document",
+    b"PK\x03\x04": "a ZIP archive, as torch.save writes it (nothing is ever unpickled here)",
+    b"\x1f\x8b": "a gzip archive",
+    b"PAR1": "a Parquet table",
+    **{b"\x80" + bytes([version]): "a pickle (nothing is ever unpickled here)" for version in range(2, 6)},
+    b"<": "a web page or XML",
+    b"{": "JSON text",
+    b"[": "JSON text",
+}
 
 
 class LayoutError(ValueError):
     """A file that is damaged, and how."""
 
 
-def parse_header(text: bytes) -> Header:
+class Layout(NamedTuple):
+    """A file whose every byte was checked: our JSON header, entries of arrays by name, and the bytes.
+
+    ``head`` is all that stands before the numbers, ``body`` the numbers.
+    """
+
+    header: Header
+    entries: Header
+    head: bytes
+    body: bytes
+
+
+class Contents(NamedTuple):
+    """The contents of a file: the library's JSON header, and the arrays by name."""
+
+    header: Header
+    arrays: dict[str, npt.NDArray[np.generic]]
+
+
+def inside(arrays: Mapping[str, Stored], prefix: str) -> dict[str, Stored]:
+    """The arrays whose names begin so, under the rest of their names."""
+    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def read_file(path: str | os.PathLike[str]) -> Contents:
+    """Read a model file; anything else is a LiteError.
+
+    The arrays are views of the bytes that were read: nothing is made that is larger than the file, and nothing is
+    unpickled.
+    """
+    header, entries, _, body = read_layout(checked_path(path))
+    arrays = {}
+    for name, entry in entries.items():
+        kind, shape = _TYPES.get(entry["dtype"]), entry["shape"]
+        if kind is None:
+            raise LiteError(f"{path} has numbers of the type {entry['dtype']}, which NumPy does not have.")
+        flat = np.frombuffer(body, kind, count=math.prod(shape), offset=entry["data_offsets"][0])
+        arrays[name] = flat.reshape(shape)
+    return Contents(header, arrays)
+
+
+def read_layout(path: Path, expected: str = "a model", form: str = FORMAT) -> Layout:
+    """Read a file after checks of sizes, types and places of all arrays, and of every byte; else a LiteError.
+
+    Args:
+        path: The file.
+        expected: What errors call the file that should be there.
+        form: The format that its header must name.
+    """
+    if path.exists() and not path.is_file():
+        raise LiteError(f"{path} is a {'directory' if path.is_dir() else 'device or pipe'}, not {expected}.")
+    try:
+        with open(path, "rb") as opened:
+            return _read(path, opened, expected, form)
+    except LayoutError as error:
+        raise LiteError(f"{path} is damaged ({error}). Copy or write it again.") from None
+    except FileNotFoundError:
+        raise LiteError(f"There is no file {path}.") from None
+    except OSError as error:
+        raise LiteError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _read(path: Path, opened: BinaryIO, expected: str, form: str) -> Layout:
+    size = os.fstat(opened.fileno()).st_size
+    head = _read_head(path, opened, size, expected)
+    entries = _parse_header(head[8:])
+    metadata = entries.pop("__metadata__", None)
+    header = _check_header(path, metadata, expected, form)
+    whole = len(head) + _check_places(entries)
+    if whole > size:
+        raise LiteError(f"{path} is truncated: {size} of {whole} bytes are there. Copy or write it again.")
+    if whole < size:
+        raise LayoutError(f"there are {size - whole} bytes after its end")
+    body = opened.read()
+    _check_digest(head, body, metadata["sha256"])
+    return Layout(header, entries, head, body)
+
+
+def _read_head(path: Path, opened: BinaryIO, size: int, expected: str) -> bytes:
+    if size == 0:
+        raise LiteError(f"{path} is empty (0 bytes), not {expected}. Copy or write it again.")
+    start = opened.read(8)
+    length = int.from_bytes(start, "little")
+    for beginning, what in _BEGINNINGS.items():
+        # The length of our header might begin so too, but it is a multiple of eight and never that large.
+        if start.startswith(beginning) and (length % 8 or length > MAX_HEADER_BYTES):
+            raise LiteError(f"{path} is {what}, not {expected} that finitegp saved. Give the right file.")
+    if len(start) < 8:
+        raise LiteError(f"{path} has only {size} bytes, so it is not the whole of {expected}. Copy or write it again.")
+    if length > MAX_HEADER_BYTES:
+        raise LiteError(
+            f"{path} is not {expected} that finitegp saved, or its first bytes are damaged. Give the right file, or "
+            "copy or write it again."
+        )
+    if 8 + length > size:
+        raise LiteError(
+            f"{path} is truncated, or not {expected}: its header alone should have {length} bytes, but the file has "
+            f"{size}. Copy or write it again."
+        )
+    return start + opened.read(length)
+
+
+def _parse_header(text: bytes) -> Header:
     """The object that JSON text describes."""
     if text.count(b"[") + text.count(b"{") > _MAX_HEADER_PARTS:
         raise LayoutError(f"its header has more than {_MAX_HEADER_PARTS} parts")
@@ -50,14 +175,52 @@ def parse_header(text: bytes) -> Header:
     return parsed
 
 
-def check_places(entries: Header, item_bytes: Mapping[str, int]) -> int:
-    """The bytes that all arrays take, after types, shapes and places of each; ``item_bytes`` are those of a number."""
+def _check_header(path: Path, metadata: object, expected: str, form: str) -> Header:
+    """Our own header out of the metadata, after its format and version."""
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("finitegp"), str):
+        raise LiteError(f"{path} is a safetensors file, but not {expected} that finitegp saved.")
+    header = _parse_header(metadata["finitegp"].encode(errors="replace"))
+    found = header.get("format")
+    if found != form and isinstance(found, str) and found.startswith("finitegp-checkpoint"):
+        if form.startswith("finitegp-checkpoint"):
+            raise LiteError(
+                f"{path} was written by an earlier release of finitegp, without a checksum: only that release can go "
+                "on from it."
+            )
+        raise LiteError(
+            f"{path} is a checkpoint of a training run, not {expected}: resume the training from it, and save the "
+            "model."
+        )
+    if found != form and found == "finitegp-fit-checkpoint":
+        raise LiteError(
+            f"{path} is what an interrupted fit has finished, not {expected}: go on with `finitegp fit --resume`, or "
+            "with `resumable` in Python."
+        )
+    if found != form:
+        raise LiteError(f"{path} is not {expected} that finitegp saved: its format is {str(found)[:60]!r}.")
+    version = header.get("format_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise LayoutError(f"its version is {str(version)[:60]!r}")
+    if version > FORMAT_VERSION:
+        versions = header.get("versions")
+        writer = versions.get("finitegp") if isinstance(versions, dict) else None
+        raise LiteError(
+            f"{path} was written by a newer finitegp ({str(writer)[:60]}, file version {version}; this release reads "
+            f"up to {FORMAT_VERSION}): upgrade with pip install --upgrade {_PACKAGE}."
+        )
+    if not isinstance(metadata.get("sha256"), str):
+        raise LayoutError("it has no checksum")
+    return header
+
+
+def _check_places(entries: Header) -> int:
+    """The bytes that all arrays take, after types, shapes and places of each."""
     places = []
     for name, entry in entries.items():
         try:
             item, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            good = item in item_bytes and all(type(each) is int and each >= 0 for each in (*shape, start, stop))
-            good = good and len(shape) <= 8 and stop - start == math.prod(shape) * item_bytes[item]
+            good = item in _ITEM_BYTES and all(type(each) is int and each >= 0 for each in (*shape, start, stop))
+            good = good and len(shape) <= 8 and stop - start == math.prod(shape) * _ITEM_BYTES[item]
         except (TypeError, KeyError, ValueError):
             good = False
         if not good:
@@ -71,66 +234,24 @@ def check_places(entries: Header, item_bytes: Mapping[str, int]) -> int:
     return end
 
 
-def check_digest(head: bytes, body: bytes, digest: str) -> None:
-    """Compare a file with its digest, which is that of the whole file with zeros in place of the digest."""
+def _check_digest(head: bytes, body: bytes, digest: str) -> None:
     if len(digest) != 64 or not digest.isascii() or head.count(digest.encode()) != 1:
         raise LayoutError("its checksum cannot be found")
-    found = hashlib.sha256(head.replace(digest.encode(), NO_DIGEST.encode()))
-    found.update(body)
-    if found.hexdigest() != digest:
+    if _digest(head.replace(digest.encode(), NO_DIGEST.encode()), body) != digest:
         raise LayoutError("its contents do not match its checksum")
 
 
-def inside(arrays: Mapping[str, _Stored], prefix: str) -> dict[str, _Stored]:
-    """The arrays whose names begin so, under the rest of their names."""
-    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+def _digest(head: bytes, body: bytes | memoryview) -> str:
+    found = hashlib.sha256(head)
+    found.update(body)
+    return found.hexdigest()
 
 
-class Contents(NamedTuple):
-    """The contents of a file: the library's JSON header, and the arrays by name."""
-
-    header: dict[str, Any]
-    arrays: dict[str, npt.NDArray[np.generic]]
-
-
-def read_file(path: str | os.PathLike[str]) -> Contents:
-    """Read a model file; anything else is a LiteError.
-
-    Sizes, types and places of all arrays and the checksum of every byte are checked first, the arrays then are views of
-    the bytes that were read: nothing is made that is larger than the file, and nothing is unpickled.
-    """
-    place = checked_path(path)
-    if not place.is_file():
-        raise LiteError(f"{place} is no file.")
-    try:
-        return _read(place)
-    except LayoutError as error:
-        raise LiteError(f"{place} is damaged ({error}). Copy or write it again.") from None
-
-
-def _read(place: Path) -> Contents:
-    with open(place, "rb") as opened:
-        size = os.fstat(opened.fileno()).st_size
-        start = opened.read(8)
-        length = int.from_bytes(start, "little")
-        if len(start) < 8 or length > MAX_HEADER_BYTES or 8 + length > size:
-            raise LiteError(f"{place} is not a model that finitegp saved, or it is truncated: copy or write it again.")
-        head = start + opened.read(length)
-        outer = parse_header(head[8:])
-        metadata = outer.pop("__metadata__", None)
-        header = _check_header(place, metadata)
-        expected = len(head) + check_places(outer, _ITEM_BYTES)
-        if size != expected:
-            what = "truncated" if size < expected else "damaged"
-            raise LiteError(f"{place} is {what}: it has {size} bytes instead of {expected}. Copy or write it again.")
-        body = opened.read()
-    check_digest(head, body, metadata["sha256"])
-    arrays = {}
-    for name, entry in outer.items():
-        first = entry["data_offsets"][0]
-        flat = np.frombuffer(body, _TYPES[entry["dtype"]], count=math.prod(entry["shape"]), offset=first)
-        arrays[name] = flat.reshape(entry["shape"])
-    return Contents(header, arrays)
+def sealed(head: bytes, body: bytes | memoryview) -> bytes:
+    """All that stands before the numbers, with the digest of the file in the place that was kept for it."""
+    key = b'"sha256":"'
+    place = head.find(key + NO_DIGEST.encode()) + len(key)
+    return head[:place] + _digest(head, body).encode() + head[place + len(NO_DIGEST) :]
 
 
 def write_file(
@@ -140,27 +261,25 @@ def write_file(
     names = {np.dtype(code).str: name for name, code in _TYPES.items()}
     # Large numbers first, so that each is at a multiple of its size.
     ordered = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    entries: dict[str, Any] = {"__metadata__": {"finitegp": json.dumps(header, allow_nan=False), "sha256": NO_DIGEST}}
-    end = 0
+    entries: Header = {"__metadata__": {"finitegp": json.dumps(header, allow_nan=False), "sha256": NO_DIGEST}}
+    parts, end = [], 0
     for name in ordered:
-        array = arrays[name]
-        stop = end + array.nbytes
-        kind = names[array.dtype.newbyteorder("<").str]
-        entries[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [end, stop]}
-        end = stop
+        array = np.ascontiguousarray(arrays[name], arrays[name].dtype.newbyteorder("<"))
+        start, end = end, end + array.nbytes
+        entries[name] = {
+            "dtype": names[array.dtype.str],
+            "shape": list(arrays[name].shape),
+            "data_offsets": [start, end],
+        }
+        parts.append(array.tobytes())
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    head = len(text).to_bytes(8, "little") + text
-    body = b"".join(
-        np.ascontiguousarray(arrays[name], arrays[name].dtype.newbyteorder("<")).tobytes() for name in ordered
-    )
-    digest = hashlib.sha256(head + body).hexdigest()
-    path = checked_path(path)
+    path, body = checked_path(path), b"".join(parts)
     if path.is_dir() or not path.parent.is_dir():
         raise LiteError(f"path must be a file in a directory that is there, but is {str(path)!r}.")
     temporary = Path(f"{path}.{os.getpid()}.part")
     try:
-        temporary.write_bytes(head.replace(NO_DIGEST.encode(), digest.encode(), 1) + body)
+        temporary.write_bytes(sealed(len(text).to_bytes(8, "little") + text, body) + body)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -174,17 +293,3 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     except (TypeError, UnicodeEncodeError):
         pass
     raise LiteError(f"path must be the name of a file, but is {path!r:.60}.")
-
-
-def _check_header(path: Path, metadata: object) -> Header:
-    if not isinstance(metadata, dict) or not all(isinstance(metadata.get(key), str) for key in ("finitegp", "sha256")):
-        raise LiteError(f"{path} is a safetensors file, but not a model that finitegp saved.")
-    header = parse_header(metadata["finitegp"].encode(errors="replace"))
-    if header.get("format") != FORMAT:
-        raise LiteError(f"{path} is not a model that finitegp saved: its format is {str(header.get('format'))[:60]!r}.")
-    if header.get("format_version") not in VERSIONS:
-        raise LiteError(
-            f"{path} has the file version {str(header.get('format_version'))[:60]!r}, but this release reads "
-            f"{VERSIONS[0]} to {VERSIONS[-1]}: upgrade it."
-        )
-    return header

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .container import Header, inside
+from .entries import Shape, Spread, Tail, check_scaler, read_shapes, read_spread, second_version
 from .gp import GP, SUMS, Arrays, read_gp
-from .hashing import row_hashes
+from .hashing import RepeatedRows, change_rows, merge_repeated, read_repeated, row_hashes
 from .modules import soft_clipped
 from .program import (
     Array,
@@ -34,15 +35,12 @@ from .program import (
     take,
     total,
 )
-from .repeated import RepeatedRows, change_rows, merge_repeated, read_repeated
 from .student import Mixture, variance_of_student
 
 # Of scaled inputs, of distances outside of what was seen, and of coordinates that distances to centres are taken in.
 _FARTHEST, _SLOWING, _CLIP = 1e8, 10.0, 4.0
 # From the origin of a logarithmic scale, in units.
 _LOG_FARTHEST = 1e15
-# Of numbers whose squares are computed.
-_LARGEST = 1e150
 # What each part of a file may hold; anything else may change predictions in a way that is not known here.
 _GP = {"feature_map", "noise", "noise_variance", "num_data", "chunk_size", "unseen_scale"}
 _KNOWN = {
@@ -64,14 +62,18 @@ class Fit:
         header: The file's entry of this fit.
         arrays: Its arrays.
         gps: One GP for each component.
+        shapes: The weight and the errors of each.
         spread: The GP of how much larger errors are in some rows; or None.
+        spread_shape: What else there is of it.
         repeated: Targets of rows that may come again, which formulas do not know; or None.
     """
 
     header: Mapping[str, Any]
     arrays: Arrays
     gps: tuple[GP, ...]
+    shapes: tuple[Shape, ...]
     spread: GP | None
+    spread_shape: Spread | None = None
     repeated: RepeatedRows | None = None
 
     @property
@@ -84,11 +86,11 @@ class Fit:
         """``"normal"``, ``"student"`` (one with the same degrees of freedom inside) or ``"mixture"``."""
         if len(self.gps) > 1 or self.spread is not None or self._tails():
             return "mixture"
-        return "normal" if self.header["components"][0]["degrees_of_freedom"] is None else "student"
+        return "normal" if math.isinf(self.shapes[0].degrees_of_freedom) else "student"
 
     def _variance_factor(self, index: int) -> float:
-        component, gp = self.header["components"][index], self.gps[index]
-        factor, prior = float(component["factor"]) ** 2, float(component["scale_degrees"])
+        shape, gp = self.shapes[index], self.gps[index]
+        factor, prior = shape.factor**2, shape.scale_degrees
         if not prior:
             return factor
         explained = float((gp.sums.projected * gp.weights).sum())
@@ -104,17 +106,16 @@ class Fit:
         scaler = inside(self.arrays, "inputs_scaler.")
         given = _with_logarithms(Value("input", self.columns), scaler)
         x = clipped((given - scaler["mean"]) * (1.0 / scaler["scale"]), -_FARTHEST, _FARTHEST)
-        components = self.header["components"]
         factors = np.array([self._variance_factor(index) for index in range(len(self.gps))])
         predicted = [gp.predict(x) for gp in self.gps]
         if "trees" in self.header:
             predicted = [(self._with_trees(x, mean), unknown, noise) for mean, unknown, noise in predicted]
         means, unknown, noises = (beside(list(each)) for each in zip(*predicted, strict=True))
         squares, spreads = factors * (unknown + noises), factors * self._error_variances()
-        shares = np.array([float(each["weight"]) for each in components])
+        shares = np.array([shape.weight for shape in self.shapes])
         parts = noises / (unknown + noises)
         whole, (weights, freedoms) = self._with_tails(means, squares, parts), self.mixture_parts(spread=False)
-        symmetric = not any(tail[-1] for _, tail in self._tails())
+        symmetric = not any(tail.least_part for _, tail in self._tails())
         if len(predicted) == 1 and self.spread is None and symmetric:
             mean, noise, epistemic = predicted[0][0], spreads * noises, spreads * unknown
         else:
@@ -157,18 +158,11 @@ class Fit:
         found = boosted(x, columns, arrays["thresholds"], arrays["leaves"])
         return mean + float(self.header["trees"]["weight"]) * (found - mean)
 
-    def _tails(self, *, spread: bool = True) -> list[tuple[int, Array]]:
-        """Numbers of distributions of whose errors a share is of another kind, with the latter.
-
-        That is the share, the factor on the scale, the degrees of freedom, the offset of the centre, the factor on
-        the scale of the others, and the least part of noise.
-        """
-        stored = [*self.header["components"], *([self.header["spread"]] if spread and self.spread is not None else [])]
-        found = [(number, each["tail"]) for number, each in enumerate(stored) if each.get("tail") is not None]
-        return [
-            (number, np.array([*tail[:2], tail[2] or math.inf, *(tail[3:] or (0.0, 1.0, 0.0))], dtype=np.float64))
-            for number, tail in found
-        ]
+    def _tails(self, *, spread: bool = True) -> list[tuple[int, Tail]]:
+        """Numbers of distributions of whose errors a share is of another kind, with the latter."""
+        shapes: list[Shape | Spread] = [*self.shapes]
+        shapes += [self.spread_shape] if spread and self.spread_shape is not None else []
+        return [(number, shape.tail) for number, shape in enumerate(shapes) if shape.tail is not None]
 
     def _with_tails(self, means: Value, squares: Value, parts: Value) -> tuple[Value, Value]:
         """Means and squared scales of the distributions, followed by those of their tails.
@@ -197,9 +191,7 @@ class Fit:
 
     def _error_variances(self) -> Array:
         """``(components,)`` variances of errors in squared scales."""
-        found = variance_of_student(
-            np.array([each["degrees_of_freedom"] or math.inf for each in self.header["components"]])
-        )
+        found = variance_of_student(np.array([shape.degrees_of_freedom for shape in self.shapes]))
         for number, (share, factor, freedom, offset, main_factor, _) in self._tails(spread=False):
             wide = factor**2 * float(variance_of_student(np.array(freedom)))
             near = (1.0 - share) * main_factor**2 * found[number]
@@ -208,28 +200,27 @@ class Fit:
 
     def mixture_parts(self, *, spread: bool = True) -> tuple[Array, Array]:
         """Weights and degrees of freedom of the mixture: of components, the model of the spread, and their tails."""
-        components, tails = self.header["components"], self._tails(spread=spread)
-        weights = np.array([float(each["weight"]) for each in components])
-        freedoms = [each["degrees_of_freedom"] or math.inf for each in components]
-        if self.spread is not None and spread:
-            share = float(self.header["spread"]["share"])
+        tails = self._tails(spread=spread)
+        weights = np.array([shape.weight for shape in self.shapes])
+        freedoms = [shape.degrees_of_freedom for shape in self.shapes]
+        if self.spread_shape is not None and spread:
+            share = self.spread_shape.share
             weights = np.append((1.0 - share) * weights, share)
-            freedoms.append(float(self.header["spread"]["degrees_of_freedom"]))
-        parts = [tail[0] * weights[number] for number, tail in tails]
+            freedoms.append(self.spread_shape.degrees_of_freedom)
+        parts = [tail.share * weights[number] for number, tail in tails]
         for number, tail in tails:
-            weights[number] *= 1.0 - tail[0]
-        freedoms += [tail[2] for _, tail in tails]
+            weights[number] *= 1.0 - tail.share
+        freedoms += [tail.degrees_of_freedom for _, tail in tails]
         return np.append(weights, parts), np.array(freedoms, dtype=np.float64)
 
     def _spread_square(self, x: Value, mean: Value, pooled: Value) -> Value:
         """The squared scale of the component that the model of the spread adds."""
-        assert self.spread is not None
-        stored = self.header["spread"]
+        shape = self.spread_shape
+        assert self.spread is not None and shape is not None  # noqa: PT018
         centres, units = self.arrays["spread.centres"], self.arrays["spread.units"]
         extra = clipped((beside([apply("log", pooled), mean]) - centres) * (1.0 / units), -4.0, 4.0)
-        found = self.spread.mean(beside([x, extra])) * float(stored["unit"]) + float(stored["shift"])
-        log_factor = float(stored["strength"]) * clipped(found, *map(float, stored["limits"]))
-        return float(stored["factor"]) ** 2 * pooled * apply("exp", log_factor)
+        found = self.spread.mean(beside([x, extra])) * shape.unit + shape.shift
+        return shape.factor**2 * pooled * apply("exp", shape.strength * clipped(found, *shape.limits))
 
     def _excess(self, x: Value) -> Value:
         """The variance of rows outside of what was seen."""
@@ -337,8 +328,8 @@ def _moments(weights: Array, means: Value, squares: Value, freedoms: Array) -> t
 def read_fit(header: Header, stored: Mapping[str, npt.NDArray[np.generic]]) -> Fit:
     """A fit from its entry in a file of either version; the probe of the file must come out as stored."""
     arrays: Arrays = {name: np.asarray(each, np.float64) for name, each in stored.items()}
-    if "components" not in header:
-        header, arrays = _second_version(header, arrays)
+    header, arrays = second_version(header, arrays)
+    shapes = read_shapes(header["components"])
     parts = [("component", each) for each in header["components"]]
     parts += [
         ("fit", header),
@@ -353,21 +344,8 @@ def read_fit(header: Header, stored: Mapping[str, npt.NDArray[np.generic]]) -> F
         if not np.isfinite(array).all() and not name.startswith("inputs_scaler.scale"):
             raise LiteError(f"its array {name!r} has values that are not finite")
     columns = len(arrays["inputs_scaler.scale"])
-    for name, shape in (("inputs_scaler.", (columns,)), ("target_scaler.", ())):
-        mean, scale = arrays[f"{name}mean"], arrays[f"{name}scale"]
-        if (
-            mean.shape != shape
-            or scale.shape != shape
-            or not np.all((np.abs(mean) < _LARGEST) & (scale > 1.0 / _LARGEST))
-        ):
-            raise LiteError(f"its {name[:-1]} makes no sense")
-    if "inputs_scaler.log_unit" in arrays:
-        which, origin, unit = (arrays[f"inputs_scaler.log_{name}"] for name in ("columns", "origin", "unit"))
-        known = (which >= 0.0) & (which < columns - len(unit)) & (which == np.floor(which)) & (unit > 0.0)
-        if not which.shape == origin.shape == unit.shape or not known.all():
-            raise LiteError("its inputs_scaler makes no sense")
-    if not float(arrays["target_scaler.scale"]) < _LARGEST:
-        raise LiteError("its target_scaler makes no sense")
+    check_scaler("inputs_scaler", inside(arrays, "inputs_scaler."), 1)
+    check_scaler("target_scaler", inside(arrays, "target_scaler."), 0)
     if "excess" in header:
         _check_excess(inside(arrays, "excess."), columns)
     gps = [
@@ -382,7 +360,9 @@ def read_fit(header: Header, stored: Mapping[str, npt.NDArray[np.generic]]) -> F
         header,
         arrays,
         tuple(gps),
+        shapes,
         None if spread is None else read_gp(spread["gp"], inside(arrays, "spread."), columns + 2),
+        None if spread is None else read_spread(spread),
         read_repeated(header["repeated"], inside(arrays, "repeated.")) if "repeated" in header else None,
     )
 
@@ -399,21 +379,3 @@ def _check_excess(arrays: Arrays, columns: int) -> None:
         arrays["units"] > 0.0
     ):
         raise LiteError("its variance outside of the training rows makes no sense")
-
-
-def _second_version(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """The first version had one GP, with the shape of its errors and its conformal scores in the record."""
-    record = header["record"]
-    freedom = record.get("degrees_of_freedom")
-    own = ("feature_map", "noise", "noise_variance", "num_data")
-    component = {
-        **{name: header[name] for name in own},
-        "weight": 1.0,
-        "factor": 1.0 if freedom is None else math.sqrt((freedom - 2.0) / freedom),
-        "degrees_of_freedom": freedom,
-        "scale_degrees": 0.0,
-    }
-    conformal = {} if record.get("conformal") is None else {"conformal": record["conformal"]}
-    moved = ("model.", "statistics.", "probe.")
-    arrays = {f"components.0.{name}" if name.startswith(moved) else name: each for name, each in arrays.items()}
-    return {"components": [component], "counts_copies_once": False, "outliers": {}, **conformal}, arrays

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+Binary: TypeAlias = "Callable[[Value, Operand], Value]"
 #: Rows of a triangle that are solved at once.
 BLOCK = 16
 #: Pairs of a row and a tree that are followed at once.
@@ -26,6 +27,11 @@ _MOST_NODES = 1023
 
 class LiteError(ValueError):
     """A file or rows cannot be used; the message has the reason and the remedy."""
+
+
+def _operator(op: str) -> tuple[Binary, Binary]:
+    """An operation of a value with another, and that with the value on the right."""
+    return lambda value, other: _binary(op, value, other), lambda value, other: _binary(op, other, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,29 +55,10 @@ class Value:
     # NumPy's arrays leave operations with a value to it.
     __array_ufunc__: ClassVar[None] = None
 
-    def __add__(self, other: Operand) -> Value:
-        return _binary("add", self, other)
-
-    def __radd__(self, other: Operand) -> Value:
-        return _binary("add", other, self)
-
-    def __sub__(self, other: Operand) -> Value:
-        return _binary("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Value:
-        return _binary("sub", other, self)
-
-    def __mul__(self, other: Operand) -> Value:
-        return _binary("mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Value:
-        return _binary("mul", other, self)
-
-    def __truediv__(self, other: Operand) -> Value:
-        return _binary("div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Value:
-        return _binary("div", other, self)
+    __add__, __radd__ = _operator("add")
+    __sub__, __rsub__ = _operator("sub")
+    __mul__, __rmul__ = _operator("mul")
+    __truediv__, __rtruediv__ = _operator("div")
 
     @property
     def squared(self) -> Value:

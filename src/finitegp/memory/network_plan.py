@@ -265,10 +265,10 @@ def plan_memory(
         float_bytes=float_bytes,
         reading_bytes=reading_bytes,
     )
-    plan = _best(fixed, size, None if hidden is None else tuple(hidden), batch_size)
+    plan = find_plan(_candidates(fixed, hidden, batch_size), items_of, size, _PARTS)
     if plan.fits:
         return plan
-    other = _best(fixed, size, None, None)
+    other = find_plan(_candidates(fixed, None, None), items_of, size, _PARTS)
     if other.fits:
         advice = "A smaller batch or network fits:"
     else:
@@ -281,25 +281,10 @@ def plan_memory(
     )
 
 
-def _best(fixed: Setting, budget: int, hidden: tuple[int, ...] | None, batch_size: int | None) -> MemoryPlan[Setting]:
-    """The first candidate that fits, or the smallest of all."""
-    return find_plan(_candidates(fixed, hidden, batch_size), items_of, budget, _PARTS)
-
-
-def _candidates(fixed: Setting, hidden: tuple[int, ...] | None, batch_size: int | None) -> Iterator[Setting]:
-    for width in _FEATURES if hidden is None else (None,):
+def _candidates(fixed: Setting, hidden: Sequence[int] | None, batch_size: int | None) -> Iterator[Setting]:
+    for layers in [(width, width) for width in _FEATURES] if hidden is None else [tuple(hidden)]:
         for batch in _BATCHES if batch_size is None else (batch_size,):
-            layers = (width, width) if width is not None else hidden
-            assert layers is not None
             yield replace(fixed, hidden=layers, batch_size=batch, micro_batch_size=batch)
-
-
-def _chunks(setting: Setting) -> Iterator[Setting]:
-    return (replace(setting, chunk_size=size) for size in CHUNKS if size <= setting.chunk_size)
-
-
-def _gathered(setting: Setting) -> Iterator[Setting]:
-    return (replace(setting, gathered_batches=size) for size in _GATHERED if size <= setting.gathered_batches)
 
 
 def _micro_batches(setting: Setting) -> Iterator[Setting]:
@@ -312,8 +297,14 @@ def _micro_batches(setting: Setting) -> Iterator[Setting]:
 
 
 # Each phase has parts of its own, so that one after the other is settled.
-_PARTS = (
-    Part(_chunks, ("spool", "exact pass", "prediction")),
-    Part(_gathered, ("reading rows", "refresh", "step")),
+_PARTS: tuple[Part[Setting], ...] = (
+    Part(
+        lambda setting: (replace(setting, chunk_size=size) for size in CHUNKS if size <= setting.chunk_size),
+        ("spool", "exact pass", "prediction"),
+    ),
+    Part(
+        lambda setting: (replace(setting, gathered_batches=n) for n in _GATHERED if n <= setting.gathered_batches),
+        ("reading rows", "refresh", "step"),
+    ),
     Part(_micro_batches, ("step",)),
 )

@@ -1,19 +1,15 @@
-r"""The file itself: safetensors with a JSON header and a checksum over every byte, read without trusting any of them.
-
-Layout: eight bytes with the length of the safetensors header, that header (JSON: metadata, then name, type, shape and
-place of each tensor), the tensors. The metadata hold ``finitegp``, our own JSON header, and ``sha256``, the digest of
-the whole file with zeros in place of the digest.
-"""
+"""Files of the library: tensors, and a JSON header that is checked where it is read; laid out by ``lite.container``."""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -21,56 +17,22 @@ from torch import Tensor
 
 from ..atomic import can_be_name, complete_or_absent
 from ..errors import ModelFileError
-from ..lite.container import (
-    FORMAT,
-    MAX_HEADER_BYTES,
-    NO_DIGEST,
-    VERSIONS,
-    LayoutError,
-    check_digest,
-    check_places,
-    parse_header,
-)
+from ..lite.container import FORMAT, FORMAT_VERSION, MAX_HEADER_BYTES, NO_DIGEST, Header, read_layout, sealed
+from ..lite.program import LiteError
+from ..memory.plan import parse_bytes
 
-FORMAT_VERSION = VERSIONS[-1]
-# What tensors may be: safetensors' names and torch's.
-_NAMED_TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+# What tensors may be.
+_TYPES = {
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 }
-_TYPES = set(_NAMED_TYPES.values())
-_ITEM_BYTES = {name: kind.itemsize for name, kind in _NAMED_TYPES.items()}
-
-# How files begin that are taken for models by mistake.
-_BEGINNINGS = (
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"\x89PNG", "a PNG image"),
-    (b"%PDF", "a PDF document"),
-    (b"PK\x03\x04", "a ZIP archive, as torch.save writes it (nothing is ever unpickled here)"),
-    (b"\x1f\x8b", "a gzip archive"),
-    (b"PAR1", "a Parquet table"),
-    (b"\x80\x02", "a pickle (nothing is ever unpickled here)"),
-    (b"\x80\x03", "a pickle (nothing is ever unpickled here)"),
-    (b"\x80\x04", "a pickle (nothing is ever unpickled here)"),
-    (b"\x80\x05", "a pickle (nothing is ever unpickled here)"),
-    (b"<", "a web page or XML"),
-    (b"{", "JSON text"),
-    (b"[", "JSON text"),
-)
+Kind = Callable[[Any], bool]
 
 
 class Contents(NamedTuple):
     """The contents of a file: our JSON header, and the tensors by name."""
 
-    header: dict[str, Any]
+    header: Header
     tensors: dict[str, Tensor]
 
 
@@ -93,12 +55,8 @@ def write_container(
             f"The model cannot be saved: its description takes {length} bytes of at most {MAX_HEADER_BYTES}, because "
             "of columns with very many categories. Leave these columns out."
         )
-    head, body = data[:length], memoryview(data)[length:]
-    key = b'"sha256":"'
-    place = head.find(key + NO_DIGEST.encode()) + len(key)
-    digest = hashlib.sha256(head)
-    digest.update(body)
-    head = head[:place] + digest.hexdigest().encode() + head[place + len(NO_DIGEST) :]
+    body = memoryview(data)[length:]
+    head = sealed(data[:length], body)
     with complete_or_absent(path, overwrite=overwrite) as temporary, open(temporary, "wb") as opened:
         opened.write(head)
         opened.write(body)
@@ -113,102 +71,152 @@ def read_container(path: str | os.PathLike[str], expected: str = "a model", form
     place = Path(path)
     if not can_be_name(place):
         raise ModelFileError(f"{str(place)!r} cannot be the name of a file.")
-    if place.exists() and not place.is_file():
-        what = "directory" if place.is_dir() else "device or pipe"
-        raise ModelFileError(f"{place} is a {what}, not {expected}.")
     try:
-        with open(place, "rb") as opened:
-            return _read(place, opened, expected, form)
-    except LayoutError as error:
-        raise ModelFileError(f"{place} is damaged ({error}). Copy or write it again.") from None
-    except FileNotFoundError:
-        raise ModelFileError(f"There is no file {place}.") from None
-    except OSError as error:
-        raise ModelFileError(f"{place} cannot be read: {error.strerror}.") from None
-
-
-def _read(path: Path, opened: BinaryIO, expected: str, form: str) -> Contents:
-    size = os.fstat(opened.fileno()).st_size
-    head = _read_head(path, opened, size, expected)
-    outer = parse_header(head[8:])
-    metadata = outer.pop("__metadata__", None)
-    header = _check_header(path, metadata, expected, form)
-    body_bytes = check_places(outer, _ITEM_BYTES)
-    missing = len(head) + body_bytes - size
-    if missing > 0:
-        raise ModelFileError(
-            f"{path} is truncated: {size} of {len(head) + body_bytes} bytes are there. Copy or write it again."
-        )
-    if missing < 0:
-        raise LayoutError(f"there are {-missing} bytes after its end")
-    body = opened.read()
-    check_digest(head, body, metadata["sha256"])
-    try:
-        tensors = load(head + body)
+        header, _, head, body = read_layout(place, expected, form)
+        return Contents(header, load(head + body))
+    except LiteError as error:
+        raise ModelFileError(str(error)) from None
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise LayoutError(str(error)) from None
-    return Contents(header, tensors)
+        raise ModelFileError(f"{place} is damaged ({error}). Copy or write it again.") from None
 
 
-def _read_head(path: Path, opened: BinaryIO, size: int, expected: str) -> bytes:
-    if size == 0:
-        raise ModelFileError(f"{path} is empty (0 bytes), not {expected}. Copy or write it again.")
-    start = opened.read(8)
-    length = int.from_bytes(start, "little")
-    for beginning, what in _BEGINNINGS:
-        # The length of our header might begin so too, but it is a multiple of eight and never that large.
-        if start.startswith(beginning) and (length % 8 or length > MAX_HEADER_BYTES):
-            raise ModelFileError(f"{path} is {what}, not {expected} that finitegp saved. Give the right file.")
-    if len(start) < 8:
-        raise ModelFileError(
-            f"{path} has only {size} bytes, so it is not the whole of {expected}. Copy or write it again."
-        )
-    if length > MAX_HEADER_BYTES:
-        raise ModelFileError(
-            f"{path} is not {expected} that finitegp saved, or its first bytes are damaged. Give the right file, or "
-            "copy or write it again."
-        )
-    if 8 + length > size:
-        raise ModelFileError(
-            f"{path} is truncated, or not {expected}: its header alone should have {length} bytes, but the file has "
-            f"{size}. Copy or write it again."
-        )
-    return start + opened.read(length)
+def plain_json(value: object) -> Any:
+    """The value in types that JSON has; numbers that are not finite become None, which JSON calls null.
+
+    Example:
+        >>> plain_json({"rows": np.int64(3), "scores": (0.5, float("nan"))})
+        {'rows': 3, 'scores': [0.5, None]}
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, np.integer | np.bool_):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): plain_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(each) for each in value]
+    if isinstance(value, np.ndarray | Tensor):
+        return plain_json(value.tolist())
+    raise TypeError(f"A {type(value).__name__} cannot be stored as JSON.")
 
 
-def _check_header(path: Path, metadata: object, expected: str, form: str) -> dict[str, Any]:
-    """Our own header out of the metadata, after its format and version."""
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("finitegp"), str):
-        raise ModelFileError(f"{path} is a safetensors file, but not {expected} that finitegp saved.")
-    header = parse_header(metadata["finitegp"].encode(errors="replace"))
-    found = header.get("format")
-    if found != form and isinstance(found, str) and found.startswith("finitegp-checkpoint"):
-        if form.startswith("finitegp-checkpoint"):
-            raise ModelFileError(
-                f"{path} was written by an earlier release of finitegp, without a checksum: only that release can go "
-                "on from it."
-            )
-        raise ModelFileError(
-            f"{path} is a checkpoint of a training run, not {expected}: resume the training from it, and save the "
-            "model."
-        )
-    if found != form and found == "finitegp-fit-checkpoint":
-        raise ModelFileError(
-            f"{path} is what an interrupted fit has finished, not {expected}: go on with `finitegp fit --resume`, or "
-            "with `resumable` in Python."
-        )
-    if found != form:
-        raise ModelFileError(f"{path} is not {expected} that finitegp saved: its format is {str(found)[:60]!r}.")
-    version = header.get("format_version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise LayoutError(f"its version is {str(version)[:60]!r}")
-    if version > FORMAT_VERSION:
-        versions = header.get("versions")
-        writer = versions.get("finitegp") if isinstance(versions, dict) else None
-        raise ModelFileError(
-            f"{path} was written by a newer finitegp ({str(writer)[:60]}, file version {version}; this release reads "
-            f"up to {FORMAT_VERSION}): upgrade with pip install --upgrade finitegp."
-        )
-    if not isinstance(metadata.get("sha256"), str):
-        raise LayoutError("it has no checksum")
-    return header
+def _text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+
+
+def _count(value: object) -> bool:
+    return _number(value) and value >= 0 and float(value).is_integer()
+
+
+def _share(value: object) -> bool:
+    return _number(value) and 0.0 <= value <= 1.0
+
+
+def _size(value: Any) -> bool:
+    try:
+        return parse_bytes(value) > 0
+    except (TypeError, ValueError):
+        return False
+
+
+def _versions(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+
+
+def _history(value: object) -> bool:
+    """Of one run, or of several by name: measurements of epochs."""
+    runs = value.values() if isinstance(value, dict) else [value]
+    return all(
+        isinstance(run, list)
+        and all(isinstance(row, dict) and all(each is None or _number(each) for each in row.values()) for row in run)
+        for run in runs
+    )
+
+
+def _level(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
+
+
+def _scores(value: object) -> bool:
+    """One entry per model, all with the same intervals."""
+    if not isinstance(value, list):
+        return False
+    for each in value:
+        if not isinstance(each, dict) or not _text(each.get("name")) or not isinstance(each.get("coverage"), dict):
+            return False
+        inside = each["coverage"]
+        if inside.keys() != value[0]["coverage"].keys() or not all(_level(name) for name in inside):
+            return False
+        if not all(_share(share) for share in inside.values()) or not _number(each.get("rmse")):
+            return False
+        if not all(each[name] is None or _number(each[name]) for name in each.keys() - {"name", "coverage"}):
+            return False
+    return True
+
+
+def _settings(value: object) -> bool:
+    """Whole numbers, where the doctor computes with them; anything else as it is."""
+    if not isinstance(value, dict):
+        return False
+    sizes = [value[name] for name in ("batch_size", "epochs", "min_steps", "window") if name in value]
+    hidden = value.get("hidden", [1])
+    return (
+        all(_number(size) and size >= 1 for size in sizes)
+        and isinstance(hidden, list)
+        and len(hidden) > 0
+        and all(_number(width) and width >= 1 for width in hidden)
+    )
+
+
+#: Of a fit.
+RECORD: dict[str, Kind] = {
+    **dict.fromkeys(("path", "why", "effort", "feature_map", "algorithm", "stop_reason"), _text),
+    **dict.fromkeys(("seconds", "log_marginal_likelihood", "out_of_fold_rmse"), _number),
+    "rows": lambda value: _count(value) and value >= 1,
+    "settings": _settings,
+    "history": _history,
+}
+#: Of an estimator.
+TRAINING_SUMMARY: dict[str, Kind] = {
+    **dict.fromkeys(("rows", "rows_added", "rows_forgotten", "columns", "targets"), _count),
+    **dict.fromkeys(("seconds", "total_weight"), _number),
+    "versions": _versions,
+}
+#: Parameters that are read before they are checked.
+PARAMETERS: dict[str, Kind] = {"memory_budget": _size, "effort": _text}
+#: Of a model of a table.
+TABLE_SUMMARY: dict[str, Kind] = {
+    **dict.fromkeys(("rows", "held_out_rows", "rows_without_target"), _count),
+    **dict.fromkeys(("target_mean", "target_std", "seconds", "interval_width"), _number),
+    "judged_by": _text,
+    "scores": _scores,
+}
+
+
+def check_kinds(what: str, entries: object, kinds: Mapping[str, Kind]) -> dict[str, Any]:
+    """The entries, if each that is there and not null is of its kind; others may be anything.
+
+    Example:
+        >>> check_kinds("record", {"path": "kernel", "seconds": None, "of a later release": [1]}, RECORD)["path"]
+        'kernel'
+        >>> check_kinds("record", {"path": ["kernel"]}, RECORD)
+        Traceback (most recent call last):
+        ...
+        finitegp.errors.ModelFileError: the entry 'path' of its record is "['kernel']", which makes no sense
+    """
+    if not isinstance(entries, dict):
+        raise ModelFileError(f"its {what} is not a table of names and values")
+    for name, kind in kinds.items():
+        value = entries.get(name)
+        if value is not None and not kind(value):
+            raise ModelFileError(f"the entry {name!r} of its {what} is {str(value)[:60]!r}, which makes no sense")
+    return entries

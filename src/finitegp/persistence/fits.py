@@ -1,4 +1,4 @@
-"""Fits in files: exact GPs with the scaling around them, as JSON and tensors; no code.
+"""Fits and estimators in files: exact GPs with the scaling around them, as JSON and tensors; no code.
 
 Training rows are in a file only as landmarks of features (small tables), and then the row sums follow from them.
 """
@@ -8,36 +8,39 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .. import __version__
-from ..component import Component, SpreadModel, student_component
+from ..component import Component, SpreadModel
 from ..conformal import ConformalScores
 from ..data.scaling import LogScales, Standardizer
-from ..error_shape import ErrorShape, ErrorTail
+from ..error_shape import ErrorTail
 from ..errors import DataError, ModelFileError
 from ..extrapolation import ExcessVariance
 from ..lite.container import Header, inside
+from ..lite.entries import SPREAD_NUMBERS, Tail, check_scaler, positive_number, read_shapes, read_spread, second_version
+from ..lite.hashing import read_repeated
 from ..lite.program import LiteError
-from ..lite.repeated import REPEATED_ARRAYS, RepeatedRows, read_repeated
 from ..noise import NoiseModel
 from ..processes import one_thread
 from ..scaled import ScaledGP
 from ..trees import BoostedTrees
-from .container import read_container, write_container
-from .gps import Tensors, checked_tensor, decode_gp, encode_gp, positive_number
-from .modules import check_grids
-from .records import RECORD, check_kinds, plain_json
-
-# No fit has columns of larger, or of smaller, units.
-_LARGEST_UNIT = 1e150
-_MOST_COMPONENTS = 64
-_SPREAD_NUMBERS = ("shift", "unit", "strength", "factor", "degrees_of_freedom", "share")
+from .container import (
+    PARAMETERS,
+    RECORD,
+    TRAINING_SUMMARY,
+    check_kinds,
+    plain_json,
+    read_container,
+    write_container,
+)
+from .gps import Tensors, check_grids, checked_tensor, decode_gp, encode_gp
 
 
 def save_fit(fit: ScaledGP, path: str | os.PathLike[str]) -> None:
@@ -126,7 +129,7 @@ def decode_fits(
             mine = inside(tensors, f"fits.{number}.")
             fits.append(_decode(stored[number], mine, feature_map, noise_model))
         return fits
-    except ModelFileError as error:
+    except (ModelFileError, LiteError) as error:
         raise ModelFileError(f"{path} cannot be used: {error}.") from None
     except (DataError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
         what = f"its parts do not make a model ({type(error).__name__}: {error})"
@@ -185,7 +188,7 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
 
 
 def _encode_spread(spread: SpreadModel, columns: int) -> tuple[Header, Tensors]:
-    numbers = {name: getattr(spread, name) for name in _SPREAD_NUMBERS}
+    numbers = {name: getattr(spread, name) for name in SPREAD_NUMBERS}
     gp, tensors = encode_gp(spread.fitted, columns + 2, spread.landmark_weights, spread.landmark_targets)
     tensors |= {"centres": torch.from_numpy(spread.centres), "units": torch.from_numpy(spread.units)}
     tail = {} if spread.tail is None else {"tail": _encode_tail(spread.tail)}
@@ -203,41 +206,16 @@ def _decode(
     inputs_scaler = _decode_scaler(header["inputs_scaler"], tensors, "inputs_scaler", 1)
     target_scaler = _decode_scaler(header["target_scaler"], tensors, "target_scaler", 0)
     columns = len(inputs_scaler.scale)
-    record = check_kinds("record", header["record"], RECORD)
-    if "components" not in header:
-        # Files of the first version: one GP, with the shape of its errors and its conformal scores in the record.
-        fitted, _ = decode_gp(header, tensors, columns, feature_map, noise_model)
-        component = student_component(fitted, ErrorShape(_freedom(record.get("degrees_of_freedom"))))
-        scores = record.get("conformal")
-        conformal = None if scores is None else ConformalScores.from_json(scores)
-        kept = {name: value for name, value in record.items() if name not in ("degrees_of_freedom", "conformal")}
-        return ScaledGP((component,), inputs_scaler, target_scaler, conformal=conformal, record=kept)
-    stored = header["components"]
-    if not isinstance(stored, list) or not 1 <= len(stored) <= _MOST_COMPONENTS:
-        raise ModelFileError("it holds no GPs, or too many")
+    check_kinds("record", header["record"], RECORD)
+    header, tensors = second_version(header, tensors)
+    shapes = read_shapes(header["components"])
     components = []
-    for number, described in enumerate(stored):
+    for number, (described, shape) in enumerate(zip(header["components"], shapes, strict=True)):
         mine = inside(tensors, f"components.{number}.")
         fitted, weights = decode_gp(described, mine, columns, feature_map, noise_model)
-        freedom = _freedom(described["degrees_of_freedom"])
-        components.append(
-            Component(
-                fitted,
-                str(described["name"])[:200],
-                positive_number("weight", described["weight"]),
-                positive_number("factor", described["factor"]),
-                math.inf if freedom is None else freedom,
-                0.0
-                if described["scale_degrees"] == 0
-                else positive_number("scale_degrees", described["scale_degrees"]),
-                weights,
-                None if weights is None else mine.get("landmark_targets"),
-                _decode_tail(described.get("tail")),
-            )
-        )
-    total = sum(component.weight for component in components)
-    if not math.isclose(total, 1.0, rel_tol=1e-6):
-        raise ModelFileError(f"the weights of its GPs sum to {total}")
+        targets = None if weights is None else mine.get("landmark_targets")
+        name, tail = str(described["name"])[:200], _decode_tail(shape.tail)
+        components.append(Component(fitted, name, *shape[:4], weights, targets, tail))
     scores = header.get("conformal")
     spread = header.get("spread")
     excess = None
@@ -251,6 +229,7 @@ def _decode(
     keeps_rows, copies, outliers = (header[name] for name in ("keeps_rows", "counts_copies_once", "outliers"))
     if not (isinstance(keeps_rows, bool) and isinstance(copies, bool) and isinstance(outliers, dict)):
         raise ModelFileError("what it holds of its training rows makes no sense")
+    repeated = {name: each.numpy() for name, each in inside(tensors, "repeated.").items()}
     return ScaledGP(
         tuple(components),
         inputs_scaler,
@@ -259,95 +238,156 @@ def _decode(
         spread=None if spread is None else _decode_spread(spread, inside(tensors, "spread."), columns),
         excess=excess,
         conformal=None if scores is None else ConformalScores.from_json(scores),
-        record=record,
+        record=header["record"],
         keeps_rows=keeps_rows,
         counts_copies_once=copies,
         outliers={key: positive_number("outliers", value) for key, value in outliers.items()},
-        repeated=_decode_repeated(header["repeated"], inside(tensors, "repeated.")) if "repeated" in header else None,
+        repeated=read_repeated(header["repeated"], repeated) if "repeated" in header else None,
     )
-
-
-def _decode_repeated(header: Header, tensors: Tensors) -> RepeatedRows:
-    try:
-        return read_repeated(header, {name: tensors[name].numpy() for name in REPEATED_ARRAYS})
-    except LiteError as error:
-        raise ModelFileError(str(error)) from None
 
 
 def _decode_spread(header: Header, tensors: Tensors, columns: int) -> SpreadModel:
     fitted, weights = decode_gp(header["gp"], tensors, columns + 2, None, None)
-    low, high = (float(value) for value in header["limits"])
-    numbers = {name: float(header[name]) for name in _SPREAD_NUMBERS}
-    if not (low <= high and all(math.isfinite(value) for value in (low, high, *numbers.values()))):
-        raise ModelFileError("its model of the spread has numbers that make no sense")
-    if not (numbers["factor"] > 0.0 and numbers["degrees_of_freedom"] > 2.0 and 0.0 <= numbers["share"] <= 1.0):
-        raise ModelFileError("its model of the spread has numbers that make no sense")
+    shape = read_spread(header)
     centres, units = (checked_tensor(tensors, name, (2,)).numpy() for name in ("centres", "units"))
     if not np.all(units > 0.0):
         raise ModelFileError("its model of the spread has units that are not positive")
-    targets = None if weights is None else tensors.get("landmark_targets")
     return SpreadModel(
         fitted,
         centres=centres,
         units=units,
-        limits=(low, high),
         landmark_weights=weights,
-        landmark_targets=targets,
-        tail=_decode_tail(header.get("tail")),
-        **numbers,
+        landmark_targets=None if weights is None else tensors.get("landmark_targets"),
+        **{**shape._asdict(), "tail": _decode_tail(shape.tail)},
     )
 
 
-def _decode_tail(stored: object) -> ErrorTail | None:
-    if stored is None:
-        return None
-    if not isinstance(stored, list) or len(stored) not in (3, 6):
-        raise ModelFileError("the tail of its errors is not three or six numbers")
-    share, factor = (positive_number("tail", value) for value in stored[:2])
-    if share >= 1.0:
-        raise ModelFileError(f"the share of its other errors is {share}")
-    offset, main_factor, least_part = stored[3:] or (0.0, 1.0, 0.0)
-    if not (math.isfinite(float(offset)) and 0.0 <= float(least_part) <= 1.0):
-        raise ModelFileError(f"the offset of its other errors is {offset}, and the part of noise {least_part}")
-    main_factor = positive_number("tail", main_factor)
-    return ErrorTail(share, factor, _freedom(stored[2]) or math.inf, float(offset), main_factor, float(least_part))
-
-
-def _freedom(value: object) -> float | None:
-    """Degrees of freedom as a file has them; None for the Gaussian."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 2.0):
-        raise ModelFileError(f"the shape of its error bars makes no sense: degrees of freedom are {str(value)[:60]!r}")
-    return float(value)
+def _decode_tail(tail: Tail | None) -> ErrorTail | None:
+    return None if tail is None else ErrorTail(*tail)
 
 
 def _decode_scaler(description: Header, tensors: Tensors, role: str, ndim: int) -> Standardizer:
-    def array(name: str) -> npt.NDArray[np.float64]:
-        values = tensors[f"{role}.{name}"]
-        if values.dtype != torch.float64 or values.ndim != ndim or bool(values.isnan().any()):
-            raise ModelFileError(f"its {role} has unusable values in {name!r}")
-        result: npt.NDArray[np.float64] = values.numpy()[()]  # a number, not an array, where there are no dimensions
-        return result
-
-    kind = description["type"]
-    if kind != "Standardizer":
-        raise ModelFileError(f"its {role} is a {str(kind)[:60]!r} that this release does not know")
-    mean, scale = array("mean"), array("scale")
-    if not np.all(scale > 0.0):
-        raise ModelFileError(f"its {role} has a scale that is not positive")
-    if np.shape(mean) != np.shape(scale):
-        raise ModelFileError(f"its {role} has parts of different lengths")
-    # Infinite scales are of input columns that do not vary.
-    usable = (np.abs(mean) <= _LARGEST_UNIT) & (scale >= 1.0 / _LARGEST_UNIT)
-    if not np.all(usable & ((scale <= _LARGEST_UNIT) | (np.isinf(scale) & (ndim == 1)))):
-        raise ModelFileError(f"its {role} has values whose squares are no numbers in floating point")
-    if f"{role}.log_unit" not in tensors:
+    if description["type"] != "Standardizer":
+        raise ModelFileError(f"its {role} is a {str(description['type'])[:60]!r} that this release does not know")
+    arrays = {name: values.numpy() for name, values in inside(tensors, f"{role}.").items()}
+    check_scaler(role, arrays, ndim)
+    mean, scale = (arrays[name][()] for name in ("mean", "scale"))  # numbers, not arrays, without dimensions
+    if "log_unit" not in arrays:
         return Standardizer(mean, scale)
-    columns, origin, unit = (array(f"log_{name}") for name in LogScales._fields)
-    count = len(mean) - len(unit)
-    possible = np.shape(columns) == np.shape(origin) == np.shape(unit) and np.all(np.abs(origin) <= _LARGEST_UNIT)
-    possible = possible and count > 0 and np.all((columns >= 0) & (columns < count) & (columns == np.floor(columns)))
-    if not possible or not np.all((unit >= 1.0 / _LARGEST_UNIT) & (unit <= _LARGEST_UNIT)):
-        raise ModelFileError(f"its {role} has a logarithmic scale that makes no sense")
+    columns, origin, unit = (arrays[f"log_{name}"] for name in LogScales._fields)
     return Standardizer(mean, scale, LogScales(columns.astype(np.int64), origin, unit))
+
+
+class Regressor(Protocol):
+    """The part of an estimator that files hold."""
+
+    fits_: list[ScaledGP]
+    n_features_in_: int
+    feature_names_in_: npt.NDArray[np.object_]
+    training_summary_: dict[str, Any]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name."""
+
+
+RegressorT = TypeVar("RegressorT", bound=Regressor)
+_MODULE = "module of one's own"
+
+
+def save_regressor(regressor: Regressor, path: str | os.PathLike[str]) -> None:
+    """Write a fitted :class:`~finitegp.GPRegressor` into one file; see :func:`.save_fit` for what is in it.
+
+    A ``random_state`` that is a generator is saved as None, because it is code and state.
+    """
+    header, tensors = encode_regressor(regressor)
+    write_container(path, {"kind": "regressor", **header}, tensors)
+
+
+def load_regressor(
+    kind: type[RegressorT], path: str | os.PathLike[str], *, feature_map: nn.Module | None = None
+) -> RegressorT:
+    """Read a regressor that :func:`save_regressor` wrote.
+
+    Args:
+        kind: The class of the estimator.
+        path: The file.
+        feature_map: Needed if the regressor had a module that is not of this library: a module made in the same way.
+            If the regressor had one that files can hold, its trained copy becomes the parameter ``feature_map``.
+
+    Raises:
+        ModelFileError: If the file is damaged, truncated, of a newer version or something else altogether.
+    """
+    header, tensors = read_container(path)
+    if header.get("kind") == "table":
+        raise ModelFileError(
+            f"{path} holds a regressor together with the encoding of a table: load it with "
+            "finitegp.TableRegressor.load, whose attribute regressor_ it is."
+        )
+    if header.get("kind") != "regressor":
+        raise ModelFileError(f"{path} holds a {str(header.get('kind'))[:60]!r}, not a regressor.")
+    return decode_regressor(kind, path, header, tensors, feature_map=feature_map)
+
+
+def encode_regressor(regressor: Regressor) -> tuple[dict[str, object], dict[str, Tensor]]:
+    """Header entries and tensors of a regressor."""
+    header, tensors = encode_fits(regressor.fits_)
+    names = getattr(regressor, "feature_names_in_", None)
+    # The records of the fits are with the fits.
+    summary = {name: value for name, value in regressor.training_summary_.items() if name != "fits"}
+    header["regressor"] = {
+        "parameters": {name: plain_parameter(value) for name, value in regressor.get_params(deep=False).items()},
+        "n_features_in": int(regressor.n_features_in_),
+        "feature_names_in": None if names is None else [str(name) for name in names],
+        "training_summary": plain_json(summary),
+    }
+    return header, tensors
+
+
+def decode_regressor(
+    kind: type[RegressorT],
+    path: str | os.PathLike[str],
+    header: dict[str, Any],
+    tensors: dict[str, Tensor],
+    *,
+    feature_map: nn.Module | None = None,
+) -> RegressorT:
+    """The regressor of a file."""
+    fits = decode_fits(path, header, tensors, feature_map=feature_map)
+    stored: Any = header.get("regressor")
+    try:
+        parameters, columns, names, summary = (
+            stored[name] for name in ("parameters", "n_features_in", "feature_names_in", "training_summary")
+        )
+        parameters = dict(check_kinds("parameters", parameters, PARAMETERS))
+        if isinstance(parameters.get("feature_map"), Mapping):
+            parameters["feature_map"] = feature_map or fits[0].fitted.model.feature_map
+        regressor = kind(**parameters)
+        if any(fit.inputs_scaler.num_columns != columns for fit in fits):
+            raise ValueError(f"there are not {columns} columns")
+        if names is not None:
+            if not isinstance(names, list) or len(names) != columns or not all(isinstance(each, str) for each in names):
+                raise ValueError("the names of the columns are not one text each")
+            regressor.feature_names_in_ = np.array(names, dtype=object)
+        summary = check_kinds("training summary", summary, TRAINING_SUMMARY)
+        summary = {**dict.fromkeys(("rows", "rows_added", "rows_forgotten"), 0), **summary}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"{path} cannot be used: its description of the regressor makes no sense to this release "
+            f"({type(error).__name__}: {error}). Use the release that wrote it."
+        ) from None
+    regressor.fits_ = fits
+    regressor.n_features_in_ = int(columns)
+    regressor.training_summary_ = {**summary, "fits": [fit.record for fit in fits]}
+    return regressor
+
+
+def plain_parameter(value: Any) -> Any:
+    """A parameter as JSON holds it."""
+    if isinstance(value, nn.Module):
+        return {_MODULE: type(value).__name__}
+    if isinstance(value, torch.device):
+        return str(value)
+    try:
+        return plain_json(value)
+    except TypeError:
+        return None  # a generator of random numbers

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..metrics import Scores
-from ..persistence.records import plain_json
+from ..persistence.container import plain_json
 
 Array = npt.NDArray[np.float64]
 

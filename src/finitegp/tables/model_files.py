@@ -11,9 +11,8 @@ from torch import nn
 
 from ..errors import DataError, ModelFileError
 from ..estimator.regressor import GPRegressor
-from ..persistence.container import read_container, write_container
-from ..persistence.records import TABLE_SUMMARY, check_kinds
-from ..persistence.regressors import decode_regressor, encode_regressor, plain_parameter
+from ..persistence.container import TABLE_SUMMARY, check_kinds, read_container, write_container
+from ..persistence.fits import decode_regressor, encode_regressor, plain_parameter
 from .columns import NumberColumn
 from .encoder import TableEncoder
 from .target_scale import TargetScale

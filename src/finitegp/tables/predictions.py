@@ -19,7 +19,7 @@ from ..arguments import check_arguments, check_at_least_one
 from ..errors import DataError, warn_caller
 from ..estimator.parameters import RandomState
 from ..metrics import Scores, score
-from ..persistence.regressors import Regressor
+from ..persistence.fits import Regressor
 from ..report.contents import ColumnFacts, ReportContents
 from ..report.evaluation import Evaluation, Predicted, ReportedModel, baselines
 from ..report.measure import encoded_columns, gather_contents

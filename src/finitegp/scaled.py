@@ -339,7 +339,7 @@ class ScaledGP:
         same = len(self.components) == len(other.components) and all(
             np.array_equal(getattr(one, name), getattr(two, name))
             for one, two in ((self.inputs_scaler, other.inputs_scaler), (self.target_scaler, other.target_scaler))
-            for name in ("mean", "scale")
+            for name in ("mean", "scale", "limits")
         )
         if not same:
             raise DataError(

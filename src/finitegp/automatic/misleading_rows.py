@@ -27,8 +27,8 @@ _FEWEST_REPEATED, _MOST_OTHERS, _BY_CHANCE = 10, 3, 1e-6
 _COPIES_BY_CHANCE = 1e-4
 # Which share of equal pairs may be so by chance, and how many rows show how coarse columns are.
 _SHARE_BY_CHANCE, _ROWS_FOR_CHANCE = 1e-3, 20_000
-# Wild targets of large tables are so many robust units from the median, and so many times as far as the next nearer one;
-# at most this share of the rows is wild. Trees that tell whether other columns explain them.
+# Wild targets of large tables are so many robust units from the median, and so many times as far as the next nearer
+# one; at most this share of the rows is wild. Trees that tell whether other columns explain them.
 _WILD_UNITS, _WILD_GAP, _MOST_WILD, _WILD_TREES = 20.0, 3.0, 0.005, 100
 # A value that this share of the targets has is an atom.
 ATOM_SHARE = 0.05
@@ -109,8 +109,8 @@ def gross_outliers(rows: KernelRows, seed: int) -> tuple[float, float, Array]:
 def limits_without_wild_targets(rows: Table, *, seed: int) -> tuple[float, float] | None:
     """The smallest and the largest target of the rows that are not wild, or None if no target is wild.
 
-    Wild are a few targets far from all others, such as one mistyped, where boosted trees that did not see the row expect
-    nothing of the kind. The tail of a distribution reaches far out, too, but without a gap.
+    Wild are a few targets far from all others, such as one mistyped, where boosted trees that did not see the row
+    expect nothing of the kind. The tail of a distribution reaches far out, too, but without a gap.
 
     Example:
         >>> generator = np.random.default_rng(0)
@@ -139,7 +139,9 @@ def limits_without_wild_targets(rows: Table, *, seed: int) -> tuple[float, float
     for half in (0, 1):
         others = rows.take(np.flatnonzero(halves != half))
         others = replace(others, targets=inside[halves != half])
-        expected[halves == half] = grow_trees(others, _WILD_TREES, seed, SMALL_TREES).predict(rows.inputs[halves == half])
+        expected[halves == half] = grow_trees(others, _WILD_TREES, seed, SMALL_TREES).predict(
+            rows.inputs[halves == half]
+        )
     far = distances > farthest
     wild = far & ((expected - median) * np.sign(targets - median) < 0.5 * farthest)
     kept = targets[~wild]

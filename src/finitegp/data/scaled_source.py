@@ -94,9 +94,9 @@ class ScaledSource(WrappedSource):
             return None
         both = (self.scaling.inputs, self.scaling.targets)
         parts = [[s.mean, s.scale, *(s.logarithms or ())] for s in both]
-        found = {"kind": "scaled", "of": inner, "scaling": [[part.tolist() for part in each] for each in parts]}
         limits = self.scaling.targets.limits
-        return found if limits is None else found | {"limits": list(limits)}
+        found: dict[str, object] = {} if limits is None else {"limits": list(limits)}
+        return found | {"kind": "scaled", "of": inner, "scaling": [[part.tolist() for part in each] for each in parts]}
 
     def _scaled(self, rows: Rows) -> Rows:
         width = self.scaling.inputs.num_columns

@@ -81,7 +81,7 @@ class Standardizer:
         mean: ``(columns,)``, and those on a logarithmic scale.
         scale: Of the same columns, one for constant columns.
         logarithms: Those scales, or None.
-        limits: Of targets, the smallest and the largest that count in full, or None: what is farther out is moved there.
+        limits: Of targets, the smallest and the largest, or None: what is farther out is moved there.
 
     Example:
         >>> scaler = Standardizer.fit(np.array([[1.0, 5.0], [3.0, 5.0]]))

@@ -164,6 +164,14 @@ def check_scaler(role: str, arrays: Mapping[str, Array], ndim: int) -> None:
     usable = (np.abs(mean) <= _LARGEST_UNIT) & (scale >= 1.0 / _LARGEST_UNIT)
     if not np.all(usable & ((scale <= _LARGEST_UNIT) | (np.isinf(scale) & (ndim == 1)))):
         raise LiteError(f"its {role} has values whose squares are no numbers in floating point")
+    if "limits" in arrays:
+        limits = arrays["limits"]
+        if (
+            limits.dtype != np.float64
+            or limits.shape != (2,)
+            or not -_LARGEST_UNIT <= limits[0] < limits[1] <= _LARGEST_UNIT
+        ):
+            raise LiteError(f"its {role} has limits that make no sense")
     if not logarithms:
         return
     columns, origin, unit = (arrays[name] for name in logarithms)

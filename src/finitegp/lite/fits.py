@@ -272,6 +272,7 @@ class Fit:
         scaler, of_targets = (inside(self.arrays, name) for name in ("inputs_scaler.", "target_scaler."))
         given = evaluate({"x": _with_logarithms(Value("input", self.columns), scaler)}, inputs)["x"]
         x = (given - scaler["mean"]) / scaler["scale"]
+        targets = np.clip(targets, *of_targets["limits"]) if "limits" in of_targets else targets
         y = (targets - of_targets["mean"]) / of_targets["scale"]
         gps = [gp.changed(gp.sums.plus(gp.sums_of(x, y, trust, counts), sign)) for gp in self.gps]
         return replace(self, gps=tuple(gps), repeated=repeated)

@@ -170,6 +170,8 @@ def encode_fit(fit: ScaledGP, prefix: str = "") -> tuple[Header, Tensors]:
         if scaler.logarithms is not None:
             logs = scaler.logarithms._asdict()
             tensors |= {f"{role}.log_{name}": torch.tensor(np.asarray(each, np.float64)) for name, each in logs.items()}
+        if scaler.limits is not None:
+            tensors[f"{role}.limits"] = torch.tensor(scaler.limits, dtype=torch.float64)
     if fit.conformal is not None:
         header["conformal"] = fit.conformal.to_json()
     if fit.repeated is not None and len(fit.repeated.codes):
@@ -272,10 +274,11 @@ def _decode_scaler(description: Header, tensors: Tensors, role: str, ndim: int) 
     arrays = {name: values.numpy() for name, values in inside(tensors, f"{role}.").items()}
     check_scaler(role, arrays, ndim)
     mean, scale = (arrays[name][()] for name in ("mean", "scale"))  # numbers, not arrays, without dimensions
+    limits = (float(arrays["limits"][0]), float(arrays["limits"][1])) if "limits" in arrays else None
     if "log_unit" not in arrays:
-        return Standardizer(mean, scale)
+        return Standardizer(mean, scale, limits=limits)
     columns, origin, unit = (arrays[f"log_{name}"] for name in LogScales._fields)
-    return Standardizer(mean, scale, LogScales(columns.astype(np.int64), origin, unit))
+    return Standardizer(mean, scale, LogScales(columns.astype(np.int64), origin, unit), limits)
 
 
 class Regressor(Protocol):

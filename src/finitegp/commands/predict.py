@@ -102,7 +102,7 @@ def predict(
     if memory is not None:
         check_size("--memory", memory)
     with console.guard():
-        from ..tables.arrow_values import check_columns
+        from ..data.naming import check_columns
         from ..tables.model import TableRegressor
         from ..tables.reader import ON_DISK
         from ..tables.summaries import TransformReport

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numbers
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from torch import nn
 
@@ -29,25 +30,29 @@ _MOST_ROWS_FOR_EXACT = 1500
 RandomState = int | np.random.RandomState | None
 
 
-class Parameters(Protocol):
-    """The parameters of a ``GPRegressor``."""
+@dataclass(eq=False, repr=False)
+class Parameters(BaseEstimator):  # type: ignore[misc]
+    """The parameters of :class:`GPRegressor`; they are described there."""
 
-    feature_map: str | nn.Module
-    algorithm: str
-    noise: str
-    effort: str
-    batch_size: int | str
-    epochs: int | str
-    learning_rate: float | str
-    validation_fraction: float
-    early_stopping: bool | str
-    normalize_y: bool
-    keep_rows: bool
-    repeated_rows: bool
-    memory_budget: str | int | None
-    time_budget: str | float | None
-    device: str | torch.device
-    verbose: bool
+    feature_map: str | nn.Module = "auto"
+    _: KW_ONLY
+    algorithm: str = "auto"
+    noise: str = "auto"
+    effort: str = "medium"
+    batch_size: int | str = "auto"
+    epochs: int | str = "auto"
+    learning_rate: float | str = "auto"
+    validation_fraction: float = 0.1
+    early_stopping: bool | str = "auto"
+    normalize_y: bool = True
+    random_state: RandomState = None
+    device: str | torch.device = "cpu"
+    verbose: bool | int = False
+    warm_start: bool = False
+    memory_budget: str | int | None = None
+    time_budget: str | float | None = None
+    keep_rows: bool = True
+    repeated_rows: bool = True
 
 
 def is_automatic(regressor: Parameters) -> bool:
@@ -137,48 +142,15 @@ def _check_combinations(regressor: Parameters) -> None:
             raise ValueError("algorithm='exact' runs until it converges: leave early_stopping at 'auto'.")
 
 
-@dataclass(frozen=True)
-class GivenSettings:
-    """The parameters of a fit that is not automatic, without ``"auto"``; None leaves the choice to the effort."""
-
-    feature_map: str | nn.Module
-    algorithm: str
-    noise: str
-    effort: str
-    batch_size: int | None
-    epochs: int | None
-    learning_rate: float | None
-    validation_fraction: float
-    early_stopping: bool | None
-    center: bool
-    device: str | torch.device
-    seed: int
-    verbose: bool
-
-
-def given_settings(regressor: Parameters, rows: int, seed: int) -> GivenSettings:
-    """The settings that were chosen, and those that follow from them for this number of rows."""
+def given_method(regressor: Parameters, rows: int) -> tuple[str | nn.Module, str]:
+    """The feature map and the algorithm of a fit that is not automatic, where one of them was chosen."""
     feature_map, algorithm = regressor.feature_map, regressor.algorithm
     if _is_auto(feature_map):
         feature_map = "fourier" if algorithm == "exact" else "mlp"
     if _is_auto(algorithm):
         small = rows <= _MOST_ROWS_FOR_EXACT
         algorithm = "exact" if small and isinstance(feature_map, str) and feature_map == "fourier" else "lagged"
-    return GivenSettings(
-        feature_map=feature_map,
-        algorithm=algorithm,
-        noise="input" if regressor.noise == "input" else "constant",
-        effort=regressor.effort,
-        batch_size=_chosen(regressor.batch_size),
-        epochs=_chosen(regressor.epochs),
-        learning_rate=_chosen(regressor.learning_rate),
-        validation_fraction=regressor.validation_fraction,
-        early_stopping=_chosen(regressor.early_stopping),
-        center=regressor.normalize_y,
-        device=regressor.device,
-        seed=seed,
-        verbose=bool(regressor.verbose),
-    )
+    return feature_map, algorithm
 
 
 def automatic_options(regressor: Parameters, rows: int, seed: int) -> dict[str, Any]:
@@ -198,9 +170,9 @@ def automatic_options(regressor: Parameters, rows: int, seed: int) -> dict[str, 
 
 def _chosen_settings(regressor: Parameters, rows: int) -> dict[str, Any]:
     """The changes to the automatic fit's settings that the parameters ask for."""
-    changes = {name: _chosen(getattr(regressor, name)) for name in ("batch_size", "learning_rate")}
+    changes = {name: chosen(getattr(regressor, name)) for name in ("batch_size", "learning_rate")}
     changes |= {"validation_fraction": regressor.validation_fraction, "repeated_rows": regressor.repeated_rows}
-    epochs = _chosen(regressor.epochs)
+    epochs = chosen(regressor.epochs)
     if epochs is not None:
         # This number of epochs was asked for, whatever an effort's own steps.
         batch_size = changes["batch_size"] or EFFORTS[regressor.effort].batch_size
@@ -212,6 +184,6 @@ def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _chosen(value: _Value | str) -> _Value | None:
+def chosen(value: _Value | str) -> _Value | None:
     """The value; None for ``"auto"``, the only text that there may be."""
     return None if isinstance(value, str) else value

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import sklearn
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
@@ -30,7 +30,7 @@ from ..persistence.regressors import load_regressor, save_regressor
 from ..predictive import Prediction
 from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise
-from .parameters import RandomState, automatic_options, check_parameters, given_settings, is_automatic, seed_of
+from .parameters import Parameters, RandomState, automatic_options, check_parameters, is_automatic, seed_of
 from .progress import stage_progress, tell_expected
 from .rows import FEW_ROWS, checked_inputs, checked_rows, is_constant, more_rows, rows_in_place
 
@@ -41,7 +41,7 @@ Array = npt.NDArray[np.float64]
 
 
 @check_arguments
-class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class GPRegressor(MultiOutputMixin, RegressorMixin, Parameters):  # type: ignore[misc]
     """Exact Gaussian-process regression on finite features, with honest error bars.
 
     By default everything is found from the training rows: a kernel on small tables, networks on large ones, noise and
@@ -108,47 +108,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     training_summary_: dict[str, Any]
     n_features_in_: int
     feature_names_in_: npt.NDArray[np.object_]
-
-    def __init__(
-        self,
-        feature_map: str | nn.Module = "auto",
-        *,
-        algorithm: str = "auto",
-        noise: str = "auto",
-        effort: str = "medium",
-        batch_size: int | str = "auto",
-        epochs: int | str = "auto",
-        learning_rate: float | str = "auto",
-        validation_fraction: float = 0.1,
-        early_stopping: bool | str = "auto",
-        normalize_y: bool = True,
-        random_state: RandomState = None,
-        device: str | torch.device = "cpu",
-        verbose: bool | int = False,
-        warm_start: bool = False,
-        memory_budget: str | int | None = None,
-        time_budget: str | float | None = None,
-        keep_rows: bool = True,
-        repeated_rows: bool = True,
-    ) -> None:
-        self.feature_map = feature_map
-        self.algorithm = algorithm
-        self.noise = noise
-        self.effort = effort
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.early_stopping = early_stopping
-        self.normalize_y = normalize_y
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
-        self.warm_start = warm_start
-        self.memory_budget = memory_budget
-        self.time_budget = time_budget
-        self.keep_rows = keep_rows
-        self.repeated_rows = repeated_rows
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> GPRegressor:
         """Fit to ``X`` ``(rows, columns)`` and ``y`` ``(rows,)`` or ``(rows, targets)``; one model per target.
@@ -388,7 +347,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 inputs, targets, counts, effort=self.effort, center=self.normalize_y, seed=seed, why=why
             )
         if not automatic:
-            return fit_given(inputs, targets, counts, given_settings(self, len(inputs), seed), start)
+            return fit_given(inputs, targets, counts, self, seed, start)
         options = automatic_options(self, len(inputs), seed)
         if self.time_budget is not None:
             options["time_budget"] = parse_seconds(self.time_budget) / num_targets

@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
 from ..arguments import check_arguments
-from ..data.naming import Locator, listed, locator_of, row_label
+from ..data.naming import Locator, check_columns, listed, locator_of, row_label
 from ..errors import DataError
 from ..lite.tables import MEAN
-from .arrow_values import TableLike, check_columns, plain, record_batches
+from .arrow_values import plain
 from .categories import CategoryColumn, fold_of
-from .column_files import column_from_dict
-from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError
+from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
+from .rows import TableLike, record_batches
 from .settling import EncodingOptions, notes_on, refuse_gaps, settle_columns
 from .sketches import Gaps
 from .summaries import ColumnSummary, TransformReport

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..data.naming import check_columns
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..estimator.progress import Stages, show_stages
@@ -20,17 +21,16 @@ from ..memory.plan import Described, MemoryPlan
 from ..metrics import Scores
 from ..report.contents import ReportContents
 from ..report.evaluation import Baseline, baselines
-from .arrow_values import TableLike, check_columns
+from .arrow_values import moment_text
 from .columns import DateColumn
-from .dates import moment_text
 from .hold_out import HoldOut, Judging, Positions, make_folds, order_of, split_last
 from .model import TableRegressor
 from .predictions import KnownRows, all_scores, report_on
 from .reader import TableReader
-from .rows import TableRows
+from .rows import TableLike, TableRows
 from .scored_rows import JudgedRows, ScoredRows
 from .summaries import TransformReport
-from .target_scale import TargetScale
+from .targets import TargetScale
 from .training_rows import TrainingRows
 
 # With fewer rows, a fifth of them is too few: all rows are judged, by cross-validation.

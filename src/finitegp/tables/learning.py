@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from ..automatic.fit import fit_source
 from ..automatic.misleading_rows import find_repeated_rows
@@ -19,19 +21,30 @@ from ..estimator.progress import stage_progress, tell_expected
 from ..estimator.regressor import GPRegressor, as_regressor
 from ..memory.plan import Described, MemoryPlan
 from ..scaled import ScaledGP
+from ..stages import open_stages
 from .columns import NumberColumn
 from .encoder import TableEncoder
 from .reader import ON_DISK, ROWS_IN_MEMORY
 from .settling import EncodingOptions
-from .target_scale import ROWS_TO_CHOOSE_BY, TargetScale, choose_scale
+from .targets import TargetScale
 from .training_rows import EncodedSource, TrainingRows, random_positions
 
 Array = npt.NDArray[np.float64]
+# Called with the plan of the memory before a fit within a budget.
+OnPlan = Callable[[MemoryPlan[Described]], object] | None
 # Rows, and predictions in all, by which the effects of columns are measured.
 _MOST_EFFECT_ROWS, _FEWEST_EFFECT_ROWS, _EFFECT_PREDICTIONS, _MOST_REPEATS = 2000, 64, 20_000, 8
 # For exact kernels: the most categories, of all columns together, that become columns, and the fewest rows of each on
 # average.
 _MOST_ONE_HOT, _ROWS_OF_A_CATEGORY = 256, 3
+
+
+_FOLDS = 4
+#: Rows that are enough to choose a scale by.
+ROWS_TO_CHOOSE_BY = 2000
+_FEWEST_ROWS, _LEAF = 12, 20
+# Another scale than the target's own is taken if it is better by this number of standard errors, and of nats.
+_CLEAR_ERRORS, _CLEAR_NATS = 2.0, 0.01
 
 
 class Learned(NamedTuple):
@@ -60,7 +73,7 @@ def learn(
     *,
     seed: int,
     ranks: Ranks = ALONE,
-    on_plan: Callable[[MemoryPlan[Described]], object] | None = None,
+    on_plan: OnPlan = None,
 ) -> Learned:
     """Fit the encoding, the scale and the regressor to training rows.
 
@@ -83,7 +96,7 @@ def learn(
         encoder, scale, densities = _encode(training, options, target_scale, seed, most_one_hot)
     source = EncodedSource(training, encoder, scale, chunk_size=ON_DISK["chunk_size"])
     if regressor.memory_budget is not None and training.table.num_rows > ROWS_IN_MEMORY:
-        regressor = _fit_within_budget(training, source, regressor, seed=seed, ranks=ranks, on_plan=on_plan)
+        regressor = _fit_within_budget(training, source, regressor, seed, ranks, on_plan)
     else:
         regressor.fit(*source.arrays())
     if encoder.learns_effects:
@@ -115,7 +128,10 @@ def _encode(
     def encode(scale: TargetScale) -> TableEncoder:
         # What the other columns explain is noise in a mean target of few rows. Exact kernels find the effects of
         # categories beside those of all other columns, each shrunk by its own rows.
-        encoder = _with_magnitudes(training.encoder(options, scale))
+        encoder = training.encoder(options, scale)
+        for column in encoder.columns:
+            if isinstance(column, NumberColumn) and len(column.span) == 2:
+                check_magnitude(*column.span, f"Column {column.name!r}")
         return encoder.with_one_hot(training.num_rows // _ROWS_OF_A_CATEGORY, most_one_hot)
 
     if target_scale != "auto":
@@ -131,31 +147,18 @@ def _encode(
     return encoder, scale, densities
 
 
-def _with_magnitudes(encoder: TableEncoder) -> TableEncoder:
-    """The encoder, if no column of numbers is too large or too small to compute with."""
-    for column in encoder.columns:
-        if isinstance(column, NumberColumn) and len(column.span) == 2:
-            check_magnitude(*column.span, f"Column {column.name!r}")
-    return encoder
-
-
 def _fit_within_budget(
-    training: TrainingRows,
-    source: EncodedSource,
-    regressor: GPRegressor,
-    *,
-    seed: int,
-    ranks: Ranks,
-    on_plan: Callable[[MemoryPlan[Described]], object] | None,
+    training: TrainingRows, source: EncodedSource, regressor: GPRegressor, seed: int, ranks: Ranks, on_plan: OnPlan
 ) -> GPRegressor:
     check_parameters(regressor)
-    with stage_progress("fit", shown=bool(regressor.verbose) and ranks.is_first) as progress:
+    shown = bool(regressor.verbose) and ranks.is_first
+    with stage_progress("fit", shown=shown) as progress:
         found = fit_source(
             source,
             may_be_copies=training.read_weights is None,
             kept_bytes=training.kept_bytes + training.left_out.nbytes,
             on_plan=on_plan,
-            on_expected=tell_expected if regressor.verbose and ranks.is_first else None,
+            on_expected=tell_expected if shown else None,
             progress=progress,
             ranks=ranks,
             **automatic_options(regressor, source.num_data, seed),
@@ -193,3 +196,83 @@ def total_effects(fit: ScaledGP, encoder: TableEncoder, inputs: Array, *, seed: 
             squares += float(np.square(fit.predict_mean(changed).cpu().numpy() - mean).mean()) / repeats
         effects[name] = min(1.0, 0.5 * squares / variance) if variance > 0.0 else 0.0
     return effects
+
+
+def choose_scale(
+    inputs: Array, targets: Array, *, typical: Array | None = None, seed: int = 0
+) -> tuple[TargetScale, dict[str, float]]:
+    """The scale on which left-out rows of a stand-in model have the highest density, and the mean densities by scale.
+
+    The stand-in is gradient-boosted trees, ridge regression or their average, whichever suits the scale best: an
+    average alone hides that a target is a sum of columns. Errors are of Student's t or Gaussian, with a width and shape
+    from left-out rows: cheap, and what matters is that errors are alike on all rows. Densities are those of the target
+    itself. The target's own scale is kept unless another is clearly better.
+
+    Args:
+        inputs: ``(rows, columns)`` of training rows, of which 2,000 are enough.
+        targets: ``(rows,)``.
+        typical: Targets that a scale has to suit, the smallest and largest of all among them; by default these.
+        seed: Of the folds.
+    """
+    typical = targets if typical is None else typical
+    own = TargetScale.fitted("identity", typical)
+    if len(targets) < _FEWEST_ROWS:
+        return own, {}
+    folds = np.random.default_rng(seed).permutation(len(targets)) % _FOLDS
+    names = ["identity", "yeo-johnson"] + ["log"] * bool(typical.min() > 0.0)
+    names += ["square root"] * bool(typical.min() >= 0.0)
+    scales = {name: TargetScale.fitted(name, typical) for name in names}
+    stages = open_stages("target scale", {"seed": seed}, inputs, targets, typical)
+
+    def compute(missing: list[int]) -> Iterator[Array]:
+        return (_left_out_density(inputs, targets, folds, scales[names[number]]) for number in missing)
+
+    densities = dict(zip(names, stages.arrays(names, compute, [targets.shape] * len(names)), strict=True))
+    means = {name: float(each.mean()) for name, each in densities.items()}
+    best = max(means, key=lambda name: means[name])
+    gain = densities[best] - densities["identity"]
+    error = float(gain.std()) / math.sqrt(len(gain))
+    clear = float(gain.mean()) > max(_CLEAR_ERRORS * error, _CLEAR_NATS)
+    return (scales[best] if clear else own), means
+
+
+def _left_out_density(inputs: Array, targets: Array, folds: npt.NDArray[np.int64], scale: TargetScale) -> Array:
+    from scipy import stats
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.linear_model import BayesianRidge
+    from sklearn.preprocessing import StandardScaler
+
+    values = scale.forward(targets)
+    unit = float(values.std()) or 1.0  # the ridge regression has priors for targets of order one
+    values = (values - values.mean()) / unit
+    standard = StandardScaler().fit_transform(inputs)
+    by_trees, by_ridge = np.empty_like(values), np.empty_like(values)
+    with threadpool_limits(1):  # on so few rows threads wait for each other longer than they work
+        for fold in range(_FOLDS):
+            out = folds == fold
+            by_trees[out] = values[~out].mean()  # what trees come to that have too few rows for two leaves
+            if (~out).sum() >= 2 * _LEAF:
+                trees = HistGradientBoostingRegressor(
+                    max_iter=60, max_leaf_nodes=15, min_samples_leaf=_LEAF, random_state=0
+                )
+                by_trees[out] = (
+                    trees.set_params(early_stopping=False).fit(inputs[~out], values[~out]).predict(inputs[out])
+                )
+            by_ridge[out] = BayesianRidge().fit(standard[~out], values[~out]).predict(standard[out])
+    found = [np.full(len(values), -np.inf)]
+    for predicted in (by_trees, by_ridge, 0.5 * (by_trees + by_ridge)):
+        errors = values - predicted
+        for degrees in (4.0, 10.0, 1e6):
+            width = _width(errors, degrees)
+            found.append(stats.t.logpdf(errors / width, degrees) - math.log(width))
+    densest = max(found, key=lambda each: float(each.mean()))
+    return densest - math.log(unit) + scale.log_derivative(targets)
+
+
+def _width(errors: Array, degrees: float) -> float:
+    """The maximum-likelihood width of Student's t around zero, by its fixed-point equation."""
+    square = float(np.mean(errors**2)) or 1e-300
+    for _ in range(50):
+        weights = (degrees + 1.0) / (degrees + errors**2 / square)
+        square = float(np.mean(weights * errors**2)) or 1e-300
+    return math.sqrt(square)

@@ -27,14 +27,13 @@ from ..estimator.regressor import GPRegressor
 from ..formatting import counted
 from ..memory.plan import Described, MemoryPlan
 from ..sites import EncodedChunk, SiteStatistics, merge_sites, site_statistics
-from .arrow_values import TableLike
 from .encoder import TableEncoder
 from .learning import learn
 from .model_files import load_table_model, save_table_model
 from .predictions import TablePredictions
+from .rows import TableLike
 from .summaries import TransformReport
-from .target_scale import TargetScale
-from .targets import check_varies, plain_target
+from .targets import TargetScale, check_varies, plain_target
 from .training_rows import TrainingRows, note_on_copies
 
 if TYPE_CHECKING:

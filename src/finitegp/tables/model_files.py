@@ -16,7 +16,7 @@ from ..persistence.records import TABLE_SUMMARY, check_kinds
 from ..persistence.regressors import decode_regressor, encode_regressor, plain_parameter
 from .columns import NumberColumn
 from .encoder import TableEncoder
-from .target_scale import TargetScale
+from .targets import TargetScale
 from .text_values import DECIMALS, MAX_UNIT
 
 

@@ -24,13 +24,12 @@ from ..report.contents import ColumnFacts, ReportContents
 from ..report.evaluation import Evaluation, Predicted, ReportedModel, baselines
 from ..report.measure import encoded_columns, gather_contents
 from ..report.page import write_report
-from .arrow_values import TableLike, record_batches
 from .encoder import TableEncoder
 from .parameters import TableParameters
-from .rows import TableRows
+from .rows import TableLike, TableRows, record_batches
 from .scored_rows import EncodedRows, JudgedRows, ScoredRows, TablePredictor
 from .summaries import ColumnSummary, TransformReport
-from .target_scale import TargetScale
+from .targets import TargetScale
 
 Array = npt.NDArray[np.float64]
 

@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..data.naming import Locator, listed, row_label
+from ..data.naming import Locator, check_columns, listed, row_label
 from ..errors import DataError
-from .arrow_values import check_columns, family, plain
-from .decimal_signs import DecimalEvidence, only_sign
+from .arrow_values import family, plain
 from .profiles import ColumnOptions, ColumnProfile, Verdict
 from .sketches import Gaps
-from .text_values import DistinctTexts
+from .text_values import DecimalEvidence, DistinctTexts, only_sign
 
 #: The most categories of a column that has one column for each, if nobody says otherwise.
 MAX_ONE_HOT = 16

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import feather
 
-from ..data.naming import check_unique, listed, unknown_column
+from ..data.naming import check_columns, check_unique, listed
 from ..errors import DataError
 
 ENDINGS = (".feather", ".arrow", ".xlsx")
@@ -58,9 +58,7 @@ class TableFile(ABC):
 def chosen_columns(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
     """The columns of a file that are to be read: those that are asked for, or all."""
     check_unique(names, str(path))
-    for name in columns or ():
-        if name not in names:
-            raise DataError(unknown_column(name, names, str(path)))
+    check_columns(columns or (), names, str(path))
     return list(names if columns is None else columns)
 
 

@@ -8,24 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import DataError
+from . import options
 from .console import Console, figure
-from .options import Force, Json, Model, check_output
 
 if TYPE_CHECKING:
     from ..export import CExport
     from ..lite.model import LiteModel
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-finitegp export price.finitegp --c price.h --max-bytes 32kB --rows later.csv
-
-finitegp export price.finitegp -o price.onnx
-"""
-
 
 def export(
-    model: Model,
+    model: options.Model,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="An ONNX graph.", show_default=False)] = None,
     c: Annotated[Path | None, typer.Option("--c", help="A C99 header.", show_default=False)] = None,
     name: Annotated[str, typer.Option(help="What names in the header begin with.")] = "model",
@@ -40,8 +32,8 @@ def export(
     rows: Annotated[
         Path | None, typer.Option(help="A table with the truth, on which the loss of leaving features out is measured.")
     ] = None,
-    force: Force = False,
-    as_json: Json = False,
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write a model for another runtime: a C99 header for small devices, or an ONNX graph.
 
@@ -56,7 +48,7 @@ def export(
             from ..export import export_c
             from ..export.formulas import described
 
-            check_output(c, force=force, inputs=[model, *([] if rows is None else [rows])])
+            options.check_output(c, force=force, inputs=[model, *([] if rows is None else [rows])])
             given, targets = _read(model, rows)
             real = "double" if double else "float"
             limits: dict[str, Any] = {"max_bytes": max_bytes, "rows": given, "targets": targets}
@@ -72,7 +64,7 @@ def export(
             assert output is not None
             if max_bytes is not None or rows is not None:
                 raise DataError("--max-bytes and --rows are for --c.")
-            check_output(output, force=force, inputs=[model])
+            options.check_output(output, force=force, inputs=[model])
             whole = described(model)
             made = to_onnx(whole, output, double=double, intervals=intervals, overwrite=force)
             console.print(f"{made.nodes} operators, {made.bytes} bytes, inputs and outputs {made.real}: ", output)

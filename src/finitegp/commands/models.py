@@ -40,8 +40,7 @@ def evaluate(
         found = TransformReport()
         judged = loaded.judge(*loaded.rows_to_judge(table), found)
         predicted = judged.scored
-        baseline = loaded.baseline(predicted.targets)
-        scores = [each.to_dict() for each in (predicted.scores(), baseline) if each is not None]
+        scores = [each.to_dict() for each in loaded.scores_of(judged)]
         console.note(*table.notes, *loaded.unusual(found), *loaded.notes_on_known(judged))
         console.table(scores_table(counted(len(predicted.targets), "row"), scores))
         console.print(verdict(scores, predicted.width))
@@ -147,11 +146,11 @@ def _facts(model: TableRegressor) -> dict[str, object]:
     fit = model.regressor_.fits_[0]
     statistics, gp = fit.fitted.posterior.statistics, fit.fitted.model
     summary = model.regressor_.training_summary_
-    scale = float(fit.target_scaler.scale)
+    scale, rows = float(fit.target_scaler.scale), statistics.num_data
     return {
         "target": model.target_,
         "target_scale": model.scale_.name,
-        "rows": _whole(statistics.num_data),
+        "rows": int(rows) if float(rows).is_integer() else rows,
         "rows_taken_in_after_training": summary["rows_added"],
         "holds_training_rows": fit.keeps_rows,
         "holds_targets_of_repeated_rows": fit.repeated is not None,
@@ -166,11 +165,6 @@ def _facts(model: TableRegressor) -> dict[str, object]:
         "seconds": summary.get("seconds"),
         "versions": summary.get("versions"),
     }
-
-
-def _whole(value: float) -> float:
-    """A whole number as one, for JSON."""
-    return int(value) if float(value).is_integer() else value
 
 
 def _text(value: object) -> str:

@@ -170,10 +170,12 @@ def _write_text(predictions: _Predictions, output: Path, force: bool) -> None:
     import numpy as np
 
     loaded, table, added, keep, asked = predictions
-    files = table.text_files()
+    files, name = table.text_files(), output.name.lower().removesuffix(".gz")
     with text_writer(output, encoding=table.csv_options.encoding, overwrite=force) as stream:
         for number, (records, batch, given) in enumerate(files):
-            delimiter = _delimiter(output, given)
+            # A tab in .tsv files, none in .csv files, otherwise that of the table which is read.
+            comma = "," if name.endswith(".csv") and given == "\t" else given
+            delimiter = "\t" if name.endswith(".tsv") else comma
             # Fields are written anew only where some are left out or others are to stand between them.
             chosen = keep if keep is not None or delimiter == given else batch.schema.names
             if batch.num_rows == 0:
@@ -209,14 +211,6 @@ def _with_points(batch: pa.RecordBatch, table: TableReader) -> pa.RecordBatch:
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-
-
-def _delimiter(output: Path, given: str) -> str:
-    """A tab in .tsv files, none in .csv files, otherwise that of the table which is read."""
-    name = output.name.lower().removesuffix(".gz")
-    if name.endswith(".tsv"):
-        return "\t"
-    return "," if name.endswith(".csv") and given == "\t" else given
 
 
 def _joined(values: list[str] | tuple[str, ...], delimiter: str) -> str:

@@ -28,7 +28,7 @@ from ..processes import one_thread
 from ..scaled import ScaledGP
 from ..schedules import cosine_decay, make_optimizer
 from ..training import train
-from .parameters import Parameters, chosen, given_method
+from .parameters import Parameters, chosen, is_auto
 
 Array = npt.NDArray[np.float64]
 
@@ -45,6 +45,8 @@ _FOURIER_FEATURES = {"low": 256, "medium": 512, "high": 512}
 # above a thousandth of the target's.
 _SMALLEST_NOISE_VARIANCE = 1e-6
 _MEASUREMENTS, _PATIENCE = 20, 5
+# Up to this number of rows Fourier features are fitted full-batch.
+_MOST_ROWS_FOR_EXACT = 1500
 
 
 def fit_given(
@@ -55,7 +57,7 @@ def fit_given(
     ``start`` is an earlier fit to go on from, with its features, noise and scaling.
     """
     started = time.perf_counter()
-    feature_map, algorithm = given_method(chosen_by, len(inputs))
+    feature_map, algorithm = _method(chosen_by, len(inputs))
     inputs_scaler = Standardizer.fit(inputs, counts) if start is None else start.inputs_scaler
     target_scaler = (
         fit_target_scaler(targets, counts, center=chosen_by.normalize_y) if start is None else start.target_scaler
@@ -90,13 +92,13 @@ def fit_given(
 
 
 def fit_without_learning(
-    inputs: Array, targets: Array, counts: Array | None, *, effort: str, center: bool, seed: int, why: str
+    inputs: Array, targets: Array, counts: Array | None, chosen_by: Parameters, seed: int, *, why: str
 ) -> ScaledGP:
     """A kernel as it is before any fitting, conditioned on the rows: for rows that nothing can be learned from."""
     inputs_scaler = Standardizer.fit(inputs, counts)
-    target_scaler = fit_target_scaler(targets, counts, center=center)
+    target_scaler = fit_target_scaler(targets, counts, center=chosen_by.normalize_y)
     data = ArraySource(inputs_scaler.transform(inputs), target_scaler.transform(targets), counts=counts)
-    features = _kernel_features(data.input_dim, _FOURIER_FEATURES[effort], seed=seed)
+    features = _kernel_features(data.input_dim, _FOURIER_FEATURES[chosen_by.effort], seed=seed)
     fitted = FeatureGP(features, noise_variance=0.1).double().condition(data)
     record = {"path": "prior", "why": why, "rows": len(data), "seed": seed}
     return ScaledGP((Component(fitted),), inputs_scaler, target_scaler, record=record)
@@ -124,6 +126,17 @@ def refit_noise(inputs: Array, targets: Array, counts: Array | None, start: Scal
         counts_copies_once=False,
         outliers={},
     ).with_fitted(fitted)
+
+
+def _method(regressor: Parameters, rows: int) -> tuple[str | nn.Module, str]:
+    """The feature map and the algorithm of a fit that is not automatic, where one of them was chosen."""
+    feature_map, algorithm = regressor.feature_map, regressor.algorithm
+    if is_auto(feature_map):
+        feature_map = "fourier" if algorithm == "exact" else "mlp"
+    if is_auto(algorithm):
+        small = rows <= _MOST_ROWS_FOR_EXACT
+        algorithm = "exact" if small and isinstance(feature_map, str) and feature_map == "fourier" else "lagged"
+    return feature_map, algorithm
 
 
 def _make_features(input_dim: int, feature_map: str | nn.Module, effort: str, seed: int) -> nn.Module:

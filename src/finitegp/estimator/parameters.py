@@ -22,8 +22,6 @@ _Value = TypeVar("_Value")
 
 ALGORITHMS = ("exact", "lagged", "scgd", "minimax", "bsgd")
 FEATURE_MAPS = ("mlp", "fourier")
-# Up to this number of rows Fourier features are fitted full-batch.
-_MOST_ROWS_FOR_EXACT = 1500
 
 
 # What scikit-learn takes as the source of random numbers.
@@ -91,7 +89,7 @@ def check_parameters(regressor: Parameters) -> None:
         "learning_rate": numbers.Real,
     }.items():
         value = getattr(regressor, name)
-        if not _is_auto(value) and not (isinstance(value, kind) and not isinstance(value, bool) and value > 0):  # type: ignore[operator]
+        if not is_auto(value) and not (isinstance(value, kind) and not isinstance(value, bool) and value > 0):  # type: ignore[operator]
             article = "a positive number" if kind is numbers.Real else "a positive whole number"
             raise ValueError(f"{name} must be 'auto' or {article}, but is {value!r}.")
     fraction: object = regressor.validation_fraction
@@ -109,48 +107,43 @@ def check_parameters(regressor: Parameters) -> None:
 
 
 def _check_combinations(regressor: Parameters) -> None:
-    automatic = is_automatic(regressor)
+    automatic, exact = is_automatic(regressor), regressor.algorithm == "exact"
     if regressor.time_budget is not None:
         parse_seconds(regressor.time_budget)
-        if not automatic:
-            raise ValueError(
-                "time_budget is for the automatic fit: leave feature_map and algorithm at 'auto', or set epochs."
-            )
-    if regressor.memory_budget is not None and not automatic:
-        raise ValueError(
-            "memory_budget is for the automatic fit: leave feature_map and algorithm at 'auto', or plan the memory of "
-            "a given network with finitegp.memory.plan_memory and train it with finitegp.train."
-        )
-    if automatic and regressor.early_stopping is True:
-        raise ValueError(
-            "early_stopping=True needs a given feature_map or algorithm, such as feature_map='mlp': the automatic fit "
-            "decides by itself when to stop."
-        )
     device = as_device(regressor.device)
-    if not automatic and exact_device(device) != device:
-        raise ValueError(
+    steps = next((name for name in ("batch_size", "learning_rate") if not is_auto(getattr(regressor, name))), None)
+    refused = (
+        (
+            regressor.time_budget is not None and not automatic,
+            "time_budget is for the automatic fit: leave feature_map and algorithm at 'auto', or set epochs.",
+        ),
+        (
+            regressor.memory_budget is not None and not automatic,
+            "memory_budget is for the automatic fit: leave feature_map and algorithm at 'auto', or plan the memory of "
+            "a given network with finitegp.memory.plan_memory and train it with finitegp.train.",
+        ),
+        (
+            automatic and regressor.early_stopping is True,
+            "early_stopping=True needs a given feature_map or algorithm, such as feature_map='mlp': the automatic fit "
+            "decides by itself when to stop.",
+        ),
+        (
+            not automatic and exact_device(device) != device,
             f"A given feature map or algorithm needs float64, which the device {str(device)!r} has not: train it on "
-            "'cpu', or leave feature_map and algorithm at 'auto'."
-        )
-    if regressor.algorithm == "exact":
-        for name in ("batch_size", "learning_rate"):
-            if not _is_auto(getattr(regressor, name)):
-                raise ValueError(
-                    f"algorithm='exact' uses all rows in every step and finds its own steps: leave {name} at 'auto'."
-                )
-        if regressor.early_stopping is True:
-            raise ValueError("algorithm='exact' runs until it converges: leave early_stopping at 'auto'.")
-
-
-def given_method(regressor: Parameters, rows: int) -> tuple[str | nn.Module, str]:
-    """The feature map and the algorithm of a fit that is not automatic, where one of them was chosen."""
-    feature_map, algorithm = regressor.feature_map, regressor.algorithm
-    if _is_auto(feature_map):
-        feature_map = "fourier" if algorithm == "exact" else "mlp"
-    if _is_auto(algorithm):
-        small = rows <= _MOST_ROWS_FOR_EXACT
-        algorithm = "exact" if small and isinstance(feature_map, str) and feature_map == "fourier" else "lagged"
-    return feature_map, algorithm
+            "'cpu', or leave feature_map and algorithm at 'auto'.",
+        ),
+        (
+            exact and steps,
+            f"algorithm='exact' uses all rows in every step and finds its own steps: leave {steps} at 'auto'.",
+        ),
+        (
+            exact and regressor.early_stopping is True,
+            "algorithm='exact' runs until it converges: leave early_stopping at 'auto'.",
+        ),
+    )
+    for wrong, message in refused:
+        if wrong:
+            raise ValueError(message)
 
 
 def automatic_options(regressor: Parameters, rows: int, seed: int) -> dict[str, Any]:
@@ -180,7 +173,8 @@ def _chosen_settings(regressor: Parameters, rows: int) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if value is not None}
 
 
-def _is_auto(value: object) -> bool:
+def is_auto(value: object) -> bool:
+    """Whether a value is the text ``"auto"``."""
     return isinstance(value, str) and value == "auto"
 
 

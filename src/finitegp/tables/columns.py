@@ -249,13 +249,14 @@ class NumberColumn(OrderedColumn):
             values = self._read_text(array)
         else:
             raise wrong_family(self, array, found)
-        missing = np.isnan(values)
-        return Cells(values, missing, np.isinf(values))
+        return Cells(values, np.isnan(values), np.isinf(values))
 
     def _read_text(self, texts: pa.Array) -> npt.NDArray[np.float64]:
         values = parse_numbers(texts) if self.decimal in ("", ".") else np.full(len(texts), np.nan)
         if self.decimal and bool(np.isnan(values).any()):
-            values = np.where(np.isnan(values), _numbers_with_unit(texts, self.decimal, self.unit), values)
+            written, units = read_numbers(texts, self.decimal)
+            known = flags(pc.is_in(units, value_set=pa.array(["", self.unit], units.type)))
+            values = np.where(np.isnan(values) & known, written, values)
         if self.kind == "boolean":
             words = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
             for true, false in BOOLEAN_WORDS:
@@ -313,12 +314,6 @@ class DateColumn(OrderedColumn):
         # A time of day is a moment of the first day.
         day, blank = (pa.scalar(text, pa.large_string()) for text in ("1970-01-01", " "))
         return read_moments(pc.binary_join_element_wise(day, pc.utf8_trim_whitespace(texts), blank))
-
-
-def _numbers_with_unit(texts: pa.Array, decimal: str, unit: str) -> npt.NDArray[np.float64]:
-    """Written numbers; NaN also where another unit than the column's stands beside one."""
-    values, units = read_numbers(texts, decimal)
-    return np.where(flags(pc.is_in(units, value_set=pa.array(["", unit], units.type))), values, np.nan)
 
 
 def _wrong_text(column: FittedColumn, rows: npt.NDArray[np.int64], text: str) -> MisfitError:

@@ -31,16 +31,8 @@ _WIDER = {
 }
 # What a column that was empty so far may become, in the order in which it is tried.
 _AFTER_EMPTY = (
-    pa.int64(),
-    pa.float64(),
-    pa.bool_(),
-    pa.date32(),
-    pa.timestamp("s"),
-    pa.timestamp("ns"),
-    pa.timestamp("s", tz="UTC"),
-    pa.timestamp("ns", tz="UTC"),
-    pa.time32("s"),
-    pa.string(),
+    *(pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("s"), pa.timestamp("ns")),
+    *(pa.timestamp("s", tz="UTC"), pa.timestamp("ns", tz="UTC"), pa.time32("s"), pa.string()),
 )
 _CONVERSION = re.compile(
     r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to [^:]*: (?:[^']* '(.*)')?", re.DOTALL
@@ -135,19 +127,6 @@ def _ends_inside(line: str, delimiter: str, inside: bool) -> bool:
             return False
 
 
-def line_of_row(path: Path, row: int, *, delimiter: str = ",", encoding: str = "utf8") -> int | None:
-    """The line on which a row begins, counted from 1; rows are counted from 0, without the header.
-
-    None if the file has fewer rows or is not text in this encoding.
-    """
-    try:
-        with open_text(path, encoding) as stream:
-            found = next(islice(read_records(stream, delimiter), row + 1, None), None)
-    except (UnicodeError, OSError, EOFError):
-        return None
-    return None if found is None else found.line
-
-
 def read_chunks(stream: IO[str], delimiter: str, size: int) -> Iterator[tuple[list[Record], pa.RecordBatch]]:
     """Records, and the same as Arrow text, some at a time; the first chunk is the header, and has no rows."""
     records = read_records(stream, delimiter)
@@ -207,15 +186,16 @@ class CsvOptions:
 
     def first_line(self, path: Path) -> str:
         """The first line of a file, whose encoding may be another; empty if it cannot be read."""
-        try:
-            with open_text(path, self.encoding, "replace") as stream:
-                return stream.readline(1 << 20).rstrip("\r\n").removeprefix("\ufeff")
-        except (UnicodeError, OSError, EOFError):
-            return ""
+        with suppress(UnicodeError, OSError, EOFError), open_text(path, self.encoding, "replace") as stream:
+            return stream.readline(1 << 20).rstrip("\r\n").removeprefix("\ufeff")
+        return ""
 
     def line_of(self, path: Path, row: int) -> int | None:
-        """The line of a file on which a row begins; None if it cannot be found."""
-        return line_of_row(path, row, delimiter=self.delimiter_of(path), encoding=self.encoding)
+        """The line of a file on which a row begins, counted from 1; None if it cannot be found."""
+        with suppress(UnicodeError, OSError, EOFError), open_text(path, self.encoding) as stream:
+            found = next(islice(read_records(stream, self.delimiter_of(path)), row + 1, None), None)
+            return None if found is None else found.line
+        return None
 
     def place(self, path: Path, row: int) -> str:
         """A row of a file by its line, for messages."""

@@ -78,16 +78,7 @@ def learn(
     """Fit the encoding, the scale and the regressor to training rows.
 
     Rows become one array, to which the regressor is fitted. Within a memory budget they are encoded whenever they are
-    needed, unless they are few.
-
-    Args:
-        training: The rows.
-        regressor: With its parameters; it is fitted, or another with the same parameters is.
-        options: Of the encoding.
-        target_scale: The name of a scale, or ``"auto"``.
-        seed: Of samples of rows, and of a fit within a budget.
-        ranks: The processes that share the passes of a fit within a budget.
-        on_plan: Called with the plan of the memory before a fit within a budget.
+    needed, unless they are few; ``ranks`` are the processes that share the passes of such a fit.
     """
     with ranks.working():  # so that what is wrong on all ranks is reported by one
         exact = is_automatic(regressor) and regressor.keep_rows and not training.on_disk
@@ -96,7 +87,7 @@ def learn(
         encoder, scale, densities = _encode(training, options, target_scale, seed, most_one_hot)
     source = EncodedSource(training, encoder, scale, chunk_size=ON_DISK["chunk_size"])
     if regressor.memory_budget is not None and training.table.num_rows > ROWS_IN_MEMORY:
-        regressor = _fit_within_budget(training, source, regressor, seed, ranks, on_plan)
+        regressor = _fit_within_budget(training, source, regressor, seed=seed, ranks=ranks, on_plan=on_plan)
     else:
         regressor.fit(*source.arrays())
     if encoder.learns_effects:
@@ -148,7 +139,7 @@ def _encode(
 
 
 def _fit_within_budget(
-    training: TrainingRows, source: EncodedSource, regressor: GPRegressor, seed: int, ranks: Ranks, on_plan: OnPlan
+    training: TrainingRows, source: EncodedSource, regressor: GPRegressor, *, seed: int, ranks: Ranks, on_plan: OnPlan
 ) -> GPRegressor:
     check_parameters(regressor)
     shown = bool(regressor.verbose) and ranks.is_first
@@ -172,12 +163,7 @@ def total_effects(fit: ScaledGP, encoder: TableEncoder, inputs: Array, *, seed: 
     These are Sobol's total effects by Jansen's estimator: half the mean squared change of the prediction when the
     column takes the value that it has in another row. They add up to more than one where columns act together, and to
     less than one each. Columns that go together share what they explain in a way that the data do not settle.
-
-    Args:
-        fit: Predicts on the scale of the model.
-        encoder: Made the inputs.
-        inputs: Some training rows, encoded.
-        seed: Of the other rows.
+    ``inputs`` are some training rows, encoded.
     """
     places = encoder.places()
     rows = max(_FEWEST_EFFECT_ROWS, min(len(inputs), _EFFECT_PREDICTIONS // max(1, len(places))))
@@ -207,12 +193,7 @@ def choose_scale(
     average alone hides that a target is a sum of columns. Errors are of Student's t or Gaussian, with a width and shape
     from left-out rows: cheap, and what matters is that errors are alike on all rows. Densities are those of the target
     itself. The target's own scale is kept unless another is clearly better.
-
-    Args:
-        inputs: ``(rows, columns)`` of training rows, of which 2,000 are enough.
-        targets: ``(rows,)``.
-        typical: Targets that a scale has to suit, the smallest and largest of all among them; by default these.
-        seed: Of the folds.
+    ``typical`` are targets that a scale has to suit, the smallest and largest of all among them; by default these.
     """
     typical = targets if typical is None else typical
     own = TargetScale.fitted("identity", typical)

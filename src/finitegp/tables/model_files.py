@@ -73,27 +73,23 @@ def load_table_model(path: Path, *, feature_map: nn.Module | None = None) -> Sto
     stored = header.get("table")
     if not isinstance(stored, Mapping) or not isinstance(stored.get("summary"), dict):
         raise ModelFileError(f"{path} cannot be used: its description of the table makes no sense.")
+    target, parameters = stored.get("target"), stored.get("parameters", {})
     try:
         check_kinds("summary", stored["summary"], TABLE_SUMMARY)
-    except ModelFileError as error:
-        raise ModelFileError(f"{path} cannot be used: {error}.") from None
-    target = stored.get("target")
-    if target is not None and not isinstance(target, str):
-        raise ModelFileError(f"{path} cannot be used: the name of its target is not text.")
-    try:
+        if target is not None and not isinstance(target, str):
+            raise DataError("the name of its target is not text")
         encoder = TableEncoder.from_dict(stored.get("encoder"))
         scale = TargetScale.from_dict(stored.get("target_scale"))
         style = _style(stored.get("target_style"))
+        if len(encoder.feature_names_out) != regressor.n_features_in_:
+            raise DataError(
+                f"its table gives {len(encoder.feature_names_out)} columns of numbers, but its regressor takes "
+                f"{regressor.n_features_in_}"
+            )
+        if not isinstance(parameters, dict):
+            raise DataError("its parameters make no sense")
     except DataError as error:
-        raise ModelFileError(f"{path} cannot be used: {error}") from None
-    if len(encoder.feature_names_out) != regressor.n_features_in_:
-        raise ModelFileError(
-            f"{path} cannot be used: its table gives {len(encoder.feature_names_out)} columns of numbers, but its "
-            f"regressor takes {regressor.n_features_in_}."
-        )
-    parameters = stored.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise ModelFileError(f"{path} cannot be used: its parameters make no sense.")
+        raise ModelFileError(f"{path} cannot be used: {str(error).removesuffix('.')}.") from None
     return StoredModel(regressor, encoder, target, stored["summary"], scale, *style, parameters)
 
 
@@ -121,6 +117,4 @@ def _encoder_of_names(regressor: GPRegressor, path: Path) -> TableEncoder:
         )
     # From here on the encoder finds the columns, and the regressor gets arrays without names.
     del regressor.feature_names_in_
-    return TableEncoder(
-        [NumberColumn(str(name), "number", "number", False, "as in Python", 0.0, ()) for name in names],
-    )
+    return TableEncoder([NumberColumn(str(name), "number", "number", False, "as in Python", 0.0, ()) for name in names])

@@ -82,16 +82,9 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         left_out = {self.target_, self.weight, *self.drop}
         if self.only is not None:
             left_out |= set(names) - set(self.only)
-        return EncodingOptions(
-            self.max_one_hot,
-            self.missing,
-            tuple(name for name in names if name in left_out),
-            tuple(self.categorical),
-            tuple(self.numeric),
-            tuple(self.date),
-            self.day_first,
-            self.decimal,
-        )
+        exclude = tuple(name for name in names if name in left_out)
+        kinds = tuple(self.categorical), tuple(self.numeric), tuple(self.date)
+        return EncodingOptions(self.max_one_hot, self.missing, exclude, *kinds, self.day_first, self.decimal)
 
     @property
     def first_reading(self) -> ReadingOptions:
@@ -144,10 +137,10 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         table = self.open(X)
         if target is not None and y is not None:
             raise ValueError("Give either y or target, not both.")
-        if target is not None and target == self.weight:
-            problem = f"The column {target!r} is both the target and the weight of the rows:"
-            raise DataError(problem, "name another one as weight.", code="weight_column")
         if target is not None:
+            if target == self.weight:
+                problem = f"The column {target!r} is both the target and the weight of the rows:"
+                raise DataError(problem, "name another one as weight.", code="weight_column")
             self.target_ = target
             self._target_column = self._number_column(table, target)
             read = _read_by(self._target_column, table)

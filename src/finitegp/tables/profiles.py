@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -95,7 +96,9 @@ class ColumnProfile:
         self._integers = IntegerSketch()
         self._compact: MomentSketch | None = MomentSketch()
         self.evidence = DecimalEvidence(DECIMALS if self.options.decimal is None else (self.options.decimal,))
-        self._readings: list[NumberReading | DateReading] = [DateReading(style) for style in self._styles()]
+        styles = STYLES if self.options.kind == "date" else FOUND_STYLES
+        excluded = {True: "month first", False: "day first", None: ""}[self.options.day_first]
+        self._readings: list[NumberReading | DateReading] = [DateReading(each) for each in styles if each != excluded]
         if self.options.decimal in (None, "."):
             self._readings.append(NumberReading(None))
         self._categories = CategoryCounter()
@@ -103,11 +106,6 @@ class ColumnProfile:
         self._zero = ""
         self._means: CategoryMeans | None = None
         self._blank = Gaps()
-
-    def _styles(self) -> list[str]:
-        excluded = {True: "month first", False: "day first", None: ""}[self.options.day_first]
-        styles = STYLES if self.options.kind == "date" else FOUND_STYLES
-        return [style for style in styles if style != excluded]
 
     def add(
         self,
@@ -152,13 +150,14 @@ class ColumnProfile:
         for gaps in [self._blank, *(sketch.gaps for sketch in sketches if sketch is not None)] if self.rows else []:
             gaps.missing, gaps.first_missing = self.rows, 0
 
+    def _whole_style(self, largest: float) -> str:
+        """How dates are written as whole numbers; years only in a column that is given as one of dates."""
+        return "year" if self.options.kind == "date" and largest < 10_000 else "yyyymmdd"
+
     def _add_compact(self, values: npt.NDArray[np.float64], first_row: int) -> None:
         if self._compact is None:
             return
-        # How dates are written as whole numbers, in a column that is given as one of dates.
-        is_year = self.options.kind == "date" and np.nanmax(values, initial=0.0) < 10_000
-        style = "year" if is_year else "yyyymmdd"
-        moments = whole_number_moments(values, style)
+        moments = whole_number_moments(values, self._whole_style(np.nanmax(values, initial=0.0)))
         if bool(((moments == NOT_A_MOMENT) & ~np.isnan(values)).any()):
             self._compact = None
         else:
@@ -210,8 +209,7 @@ class ColumnProfile:
     def _whole_number_verdict(self, max_one_hot: int, row_numbers: bool, decimal: str | None) -> Verdict:
         wanted, integers, compact = self.options.kind, self._integers, self._compact
         if compact is not None and compact.count and (wanted == "date" or (wanted is None and self.family == "number")):
-            style = "year" if wanted == "date" and self._numbers.maximum < 10_000 else "yyyymmdd"
-            return self._date_verdict(compact, None, style)
+            return self._date_verdict(compact, None, self._whole_style(self._numbers.maximum))
         if wanted == "date":
             raise DataError(
                 f"Column {self.name!r} shall hold dates, but holds numbers such as {self._numbers.maximum:.6g}: write "
@@ -414,42 +412,20 @@ class ColumnProfile:
                 means, out_of_fold = tuple(shrunk.means.tolist()), shrunk.out_of_fold
         if gaps.total:
             notes.append(_gap_note(gaps, f"most frequent {shortened(ranked[0][0])}"))
-        categories, counts = zip(*ranked, strict=True)
-        column = CategoryColumn(
-            self.name,
-            "category",
-            encoding,
-            gaps.total > 0,
-            "; ".join(notes),
-            tuple(categories),
-            tuple(counts),
-            gaps=gaps.total,
-            distinct=len(ranked),
-            means=means,
-            out_of_fold=out_of_fold,
-        )
-        return Verdict(column, gaps, tuple(told))
+        categories, counts = map(tuple, zip(*ranked, strict=True))
+        found = self.name, "category", encoding, gaps.total > 0, "; ".join(notes), categories, counts
+        learned: dict[str, Any] = {"means": means, "out_of_fold": out_of_fold}
+        return Verdict(CategoryColumn(*found, gaps=gaps.total, distinct=len(ranked), **learned), gaps, tuple(told))
 
     def _yes_or_no_verdict(self, ranked: list[tuple[str, int]]) -> Verdict:
         true = next(pair[0] for pair in BOOLEAN_WORDS if ranked[0][0].strip().casefold() in pair)
         ones = sum(count for text, count in ranked if text.strip().casefold() == true)
         gaps, usual = self._blank, float(2 * ones > self._categories.count)
-        notes = [f"{ones} of {self._categories.count} are {true}"]
+        note = f"{ones} of {self._categories.count} are {true}"
         if gaps.total:
-            notes.append(_gap_note(gaps, f"usual value {shortened(ranked[0][0])}"))
-        column = NumberColumn(
-            self.name,
-            "boolean",
-            "number",
-            gaps.total > 0,
-            "; ".join(notes),
-            usual,
-            (),
-            gaps=gaps.total,
-            distinct=2,
-            quantiles=(0.0, 1.0),
-        )
-        return Verdict(column, gaps)
+            note += f"; {_gap_note(gaps, f'usual value {shortened(ranked[0][0])}')}"
+        more: dict[str, Any] = {"gaps": gaps.total, "distinct": 2, "quantiles": (0.0, 1.0)}
+        return Verdict(NumberColumn(self.name, "boolean", "number", gaps.total > 0, note, usual, (), **more), gaps)
 
 
 def _style_note(reading: NumberReading) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.naming import Locator, listed, locator_of, row_label
+from .sketches import Gaps
 
 _SHOWN_UNSEEN = 5
 
@@ -93,6 +94,13 @@ class TransformReport:
         report = cls() if report is None else report
         report.source = locator_of(table) if report.source is None else report.source
         return report
+
+    def count_gaps(self, name: str, gaps: Gaps) -> None:
+        """Values of a column that are missing or infinite."""
+        if gaps.infinite:
+            self.first_infinite.setdefault(name, gaps.first_infinite)
+        if gaps.total:
+            self.imputed[name] = self.imputed.get(name, 0) + gaps.total
 
     def count_unseen(self, name: str, unseen: dict[str, int]) -> None:
         """Categories of a column that the fit did not see, with their counts."""

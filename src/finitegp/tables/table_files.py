@@ -82,7 +82,10 @@ class MemoryFile(TableFile):
         if path.name.lower().endswith(".xlsx"):
             table, self.notes = _read_sheet(path)
         else:
-            table = _read_arrow(path)
+            try:
+                table = feather.read_table(path)
+            except (pa.ArrowException, OSError) as error:
+                raise DataError(f"{path} is not a whole Arrow file ({str(error).splitlines()[0][:200]}).") from None
         self._table = table.select(chosen_columns(path, table.column_names, columns))
         self.types = {field.name: field.type for field in self._table.schema}
         self.num_rows = self._table.num_rows
@@ -94,13 +97,6 @@ class MemoryFile(TableFile):
     def rows(self, start: int, stop: int, columns: Sequence[str], chunk_size: int) -> Iterator[pa.RecordBatch]:
         """The rows as they are in memory."""
         return rows_between(self._table.to_batches(), start, stop)
-
-
-def _read_arrow(path: Path) -> pa.Table:
-    try:
-        return feather.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not a whole Arrow file ({str(error).splitlines()[0][:200]}).") from None
 
 
 def _read_sheet(path: Path) -> tuple[pa.Table, list[str]]:

@@ -42,15 +42,9 @@ def fit_target(
 ) -> NumberColumn:
     """How the numbers of a target are written; anything but numbers and words for a missing one is an error.
 
-    Args:
-        arrays: The column in Arrow, chunk by chunk.
-        name: Its name.
-        decimal: What stands before decimals in text; None to find it.
-        usual: Called where that cannot be found, because 1,234 may be a thousand and more or little more than one:
-            what stands before the decimals of other columns, or None if that is not known either.
-        source: What finds a row in its file, for error messages.
-        first_row: Number of the first row there.
-        weights: Whether these are weights of rows instead, for error messages.
+    ``usual`` is called where the decimal sign cannot be found, because 1,234 may be a thousand and more or little more
+    than one: the sign of other columns, or None if that is not known either. ``source``, ``first_row`` and whether
+    these are ``weights`` of rows instead are for error messages.
 
     Example:
         >>> import pyarrow as pa

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__
-from .commands import export, fit, models, predict
+from .commands import fit, models, predict
 
 app = typer.Typer(
     help="Exact Gaussian-process regression on finite features.",
@@ -39,7 +39,7 @@ _COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
         "finitegp merge price.finitegp north.statistics south.statistics -o joint.finitegp",
         "finitegp merge price.finitegp *.statistics -o joint.finitegp --only-sites --refit-noise",
     ),
-    export.export: (
+    models.export: (
         "finitegp export price.finitegp --c price.h --max-bytes 32kB --rows later.csv",
         "finitegp export price.finitegp -o price.onnx",
     ),

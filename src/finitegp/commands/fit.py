@@ -196,14 +196,8 @@ def fit(
         summary = judged.summary()
         console.table(columns_table(model.columns_, narrow=console.is_narrow))
         console.note(*judged.notes)
-        more = {
-            "files": [path.name for path in table.paths],
-            "effort": effort,
-            "seed": seed,
-            "memory": memory,
-            "time": time,
-        }
-        model.summary_ = {**summary, **more}
+        model.summary_ = summary | {"files": [path.name for path in table.paths], "effort": effort, "seed": seed}
+        model.summary_ |= {"memory": memory, "time": time}
         if report_path is None or judged.contents is None:
             report_path = None
             model.save(output, overwrite=force)

@@ -1,21 +1,23 @@
-"""The commands about a model that there is: look at it, score it, report on it, give it other rows, or their sums."""
+"""The commands about a model that there is: look at it, score it, report on it, give it other rows, export it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from ..arguments import MOST_SEED
+from ..errors import DataError
 from ..formatting import counted
 from . import options
 from .console import Console, columns_table, figure, safe, scores_table, show_findings, verdict
 
 if TYPE_CHECKING:
+    from ..export import CExport
     from ..sites import SiteStatistics
     from ..tables.model import TableRegressor
 
@@ -44,15 +46,8 @@ def evaluate(
         console.note(*table.notes, *loaded.unusual(found), *loaded.notes_on_known(judged))
         console.table(scores_table(counted(len(predicted.targets), "row"), scores))
         console.print(verdict(scores, predicted.width))
-        console.result(
-            {
-                "model": str(model),
-                "rows": len(predicted.targets),
-                "target": loaded.target_,
-                "scores": scores,
-                "interval_width": predicted.width,
-            }
-        )
+        found_in = {"model": str(model), "rows": len(predicted.targets), "target": loaded.target_}
+        console.result(found_in | {"scores": scores, "interval_width": predicted.width})
 
 
 def report(
@@ -258,15 +253,8 @@ def statistics(
             f"{site.target}, and three numbers): ",
             output,
         )
-        console.result(
-            {
-                "statistics": str(output),
-                "rows": site.rows,
-                "features": features,
-                "target": site.target,
-                "fingerprint": site.fingerprint,
-            }
-        )
+        facts = {"statistics": str(output), "rows": site.rows, "features": features}
+        console.result(facts | {"target": site.target, "fingerprint": site.fingerprint})
 
 
 def merge(
@@ -317,20 +305,98 @@ def merge(
         scale = float(loaded.regressor_.fits_[0].target_scaler.scale)
         noises = [scale * posterior.noise_variance**0.5 for posterior in (before, after)]
         kept = before.statistics.num_data if keep_model_rows else 0.0
-        if keep_model_rows:
-            console.print(f"{counted(kept, 'row')} of ", model)
-        else:
-            console.print(f"without the {counted(before.statistics.num_data, 'row')} of ", model)
+        without = "" if keep_model_rows else "without the "
+        console.print(f"{without}{counted(before.statistics.num_data, 'row')} of ", model)
         if refit_noise:
             console.print(f"typical noise {figure(noises[0])} before, {figure(noises[1])} now")
         console.print(f"{counted(after.statistics.num_data, 'row')} in all: ", output)
-        console.result(
-            {
-                "model": str(output),
-                "rows": after.statistics.num_data,
-                "rows_of_model": kept,
-                "sites": [{"file": str(path), "rows": part.rows} for path, part in zip(sites, parts, strict=True)],
-                "typical_noise_before": noises[0],
-                "typical_noise": noises[1],
-            }
+        added = [{"file": str(path), "rows": part.rows} for path, part in zip(sites, parts, strict=True)]
+        rows = {"rows": after.statistics.num_data, "rows_of_model": kept, "sites": added}
+        noise = {"typical_noise_before": noises[0], "typical_noise": noises[1]}
+        console.result({"model": str(output)} | rows | noise)
+
+
+def export(
+    model: options.Model,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="An ONNX graph.", show_default=False)] = None,
+    c: Annotated[Path | None, typer.Option("--c", help="A C99 header.", show_default=False)] = None,
+    name: Annotated[str, typer.Option(help="What names in the header begin with.")] = "model",
+    double: Annotated[bool, typer.Option("--double", help="Numbers of 64 bits instead of 32.")] = False,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(help="The most bytes of constants in the header, such as 32kB: leaves features out."),
+    ] = None,
+    intervals: Annotated[
+        bool, typer.Option("--intervals/--no-intervals", help="Whether the graph has ends of intervals.")
+    ] = True,
+    rows: Annotated[
+        Path | None, typer.Option(help="A table with the truth, on which the loss of leaving features out is measured.")
+    ] = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
+) -> None:
+    """Write a model for another runtime: a C99 header for small devices, or an ONNX graph.
+
+    A header has no dependency but math.h and allocates nothing; a graph has standard operators only. Both give mean and
+    standard deviations (epistemic, noise, all), a graph intervals as well.
+    """
+    console = Console(as_json)
+    with console.guard():
+        from ..export import export_c, to_onnx
+        from ..export.formulas import described
+
+        if (output is None) == (c is None):
+            raise DataError("Give one of --c FILE (a C header) and --output FILE (an ONNX graph).")
+        if c is not None:
+            options.check_output(c, force=force, inputs=[model, *([] if rows is None else [rows])])
+            given, real = _rows_in_lists(model, rows), "double" if double else "float"
+            whole = described(model)
+            result = export_c(whole, c, name=name, real=real, overwrite=force, max_bytes=max_bytes, **given)
+            _show_header(console, c, result, real, measured=rows is not None)
+            written = {"header": str(c)} | result._asdict()
+        else:
+            assert output is not None
+            if max_bytes is not None or rows is not None:
+                raise DataError("--max-bytes and --rows are for --c.")
+            options.check_output(output, force=force, inputs=[model])
+            whole = described(model)
+            made = to_onnx(whole, output, double=double, intervals=intervals, overwrite=force)
+            console.print(f"{made.nodes} operators, {made.bytes} bytes, inputs and outputs {made.real}: ", output)
+            columns = (f"{name} ({', '.join(each)})" if each else name for name, each in made.inputs.items())
+            console.print(f"Inputs: {', '.join(columns)}. Outputs: {', '.join(made.outputs)}.")
+            written = {"graph": str(output)} | made._asdict()
+        if any(fit.repeated is not None for fit in whole.fits):
+            console.note(
+                "The model knows rows that come again; what is exported does not, and predicts them as any other row. "
+                "finitegp-lite does."
+            )
+        console.result(written)
+
+
+def _rows_in_lists(model: Path, rows: Path | None) -> dict[str, Any]:
+    if rows is None:
+        return {}
+    from ..tables.model import TableRegressor
+
+    table, targets = TableRegressor.load(model).scored_rows(rows)
+    return {"rows": {name: table.column(name).to_pylist() for name in table.column_names}, "targets": targets}
+
+
+def _show_header(console: Console, path: Path, result: CExport, real: str, *, measured: bool) -> None:
+    console.print(
+        f"{result.constant_bytes} bytes of constants, {result.stack_bytes} bytes on the stack; one prediction takes "
+        f"{result.operations} operations and {result.calls} calls of math.h: ",
+        path,
+    )
+    if result.lost_of is not None:
+        what = "NLPD on the given rows" if result.lost_of == "NLPD" else "evidence of the rows seen"
+        console.print(
+            f"{result.features} of {result.features_before} features are left: {figure(result.lost)} nats per row of "
+            f"{what} lost."
+        )
+    if real == "float":
+        where = "the given rows" if measured else "256 made rows"
+        console.print(
+            f"Rounding to float moves mean and standard deviation by at most {figure(result.rounding)} standard "
+            f"deviations on {where}."
         )

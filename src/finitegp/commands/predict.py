@@ -119,15 +119,8 @@ def predict(
             console.print(
                 f"{counted(table.num_rows, 'row')} with {', '.join(added)} ({100 * coverage:g} % interval): ", output
             )
-        console.result(
-            {
-                "output": str(output),
-                "rows": table.num_rows,
-                "columns": added,
-                "coverage": coverage,
-                "interval": interval,
-            }
-        )
+        written = {"output": str(output), "rows": table.num_rows, "columns": added}
+        console.result(written | {"coverage": coverage, "interval": interval})
 
 
 def _keep_to_budget(

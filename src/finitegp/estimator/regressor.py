@@ -30,9 +30,21 @@ from ..formatting import parse_seconds
 from ..persistence.regressors import load_regressor, save_regressor
 from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise
-from .parameters import Parameters, RandomState, automatic_options, check_parameters, is_automatic, seed_of
+from .parameters import (
+    FEW_ROWS,
+    Parameters,
+    RandomState,
+    automatic_options,
+    check_parameters,
+    checked_inputs,
+    checked_rows,
+    is_automatic,
+    is_constant,
+    more_rows,
+    rows_in_place,
+    seed_of,
+)
 from .progress import stage_progress, tell_expected
-from .rows import FEW_ROWS, checked_inputs, checked_rows, is_constant, more_rows, rows_in_place
 
 if TYPE_CHECKING:
     from ..export.onnx_graph import OnnxExport
@@ -237,9 +249,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, Parameters):  # type: ignore
             DataError: After a fit of a given feature map, which does not learn what was seen.
         """
         inputs = checked_inputs(self, X)
-        found = [fit.outside(inputs) for fit in self.fits_]
-        known = [each for each in found if each is not None]
-        if len(known) < len(found):
+        known = [found for fit in self.fits_ if (found := fit.outside(inputs)) is not None]
+        if len(known) < len(self.fits_):
             raise DataError("What lies outside is known after automatic fits only, those without a feature_map.")
         return np.asarray(np.maximum.reduce(known))
 

@@ -29,8 +29,7 @@ from .arrow_values import (
     read_moments,
     whole_number_moments,
 )
-from .sketches import MAX_CATEGORIES
-from .summaries import OutsideValues
+from .sketches import MAX_CATEGORIES, OutsideValues
 from .text_values import DECIMALS, MAX_UNIT, parse_numbers, read_numbers, strange_texts
 
 _FAMILY_WORDS = {

@@ -234,8 +234,7 @@ class CsvFile(TableFile):
         Arrow guesses types from the first block. Where a later value does not fit, a column of whole numbers becomes
         one of floats, one of dates becomes one of times, and any other becomes text, from the first row on.
         """
-        if _EXCEL_NOTE.match(options.first_line(path)):
-            note = options.first_line(path)
+        if _EXCEL_NOTE.match(note := options.first_line(path)):
             raise DataError(f"{path}: the first line, {note!r}, is a note for Excel and not the header: remove it.")
         options = replace(options, delimiter=options.delimiter_of(path))
         reader, schema = _guess_types(path, options)
@@ -305,12 +304,13 @@ class CsvFile(TableFile):
             yield batch.column(0)
 
 
+@dataclass(eq=False)
 class _DoesNotFitError(Exception):
     """A value does not fit the type of its column."""
 
-    def __init__(self, column: int, row: int | None, value: str | None) -> None:
-        super().__init__()
-        self.column, self.row, self.value = column, row, value
+    column: int
+    row: int | None
+    value: str | None
 
 
 def _batches(
@@ -339,10 +339,8 @@ def _guess_types(path: Path, options: CsvOptions) -> tuple[csv.CSVStreamingReade
     try:
         reader = _reader(path, options, {})
         check_number_of_columns(len(reader.schema), str(path))  # before each of them is looked at
-        _ = reader.schema.names
+        _ = reader.schema.names  # of which Arrow has not checked the encoding
         return reader, reader.schema
-    except UnicodeDecodeError:  # of names: Arrow checks only values
-        raise _encoding_error(path, options) from None
     except (pa.ArrowInvalid, OSError, UnicodeError) as error:
         raise _translated(path, options, error, 0) from None
 
@@ -386,6 +384,8 @@ def _check_delimiter(path: Path, names: list[str], delimiter: str) -> None:
 
 def _translated(path: Path, options: CsvOptions, error: Exception, rows_read: int) -> DataError:
     """Arrow's error about a file, in words that help its owner."""
+    if isinstance(error, UnicodeError):
+        return _encoding_error(path, options)
     text = str(error).rstrip(".")
     if "Empty CSV file" in text:
         return DataError(f"{path} is empty: it has not even a header.")
@@ -408,8 +408,6 @@ def _translated(path: Path, options: CsvOptions, error: Exception, rows_read: in
         return DataError(
             f"{path} is a damaged or truncated gzip file, readable up to row {rows_read}: {text}. Fetch it again."
         )
-    if isinstance(error, UnicodeError):
-        return _encoding_error(path, options)
     return DataError(f"{path} cannot be read as CSV after row {rows_read}: {text[:300]}.")
 
 

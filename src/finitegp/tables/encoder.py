@@ -21,9 +21,8 @@ from .arrow_values import plain
 from .categories import CategoryColumn, fold_of
 from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
 from .rows import TableLike, record_batches
-from .settling import EncodingOptions, notes_on, refuse_gaps, settle_columns
 from .sketches import Gaps
-from .summaries import ColumnSummary, TransformReport
+from .summaries import ColumnSummary, EncodingOptions, TransformReport, notes_on, refuse_gaps, settle_columns
 
 Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

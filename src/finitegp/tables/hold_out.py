@@ -24,7 +24,7 @@ from .arrow_values import family, number_values, plain
 from .columns import OrderedColumn
 from .parameters import TableParameters, usual_decimal
 from .profiles import ColumnOptions, ColumnProfile
-from .settling import MAX_ONE_HOT
+from .summaries import MAX_ONE_HOT
 from .training_rows import TrainingRows, random_positions
 
 Positions = npt.NDArray[np.int64]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -286,16 +286,8 @@ class _Judge(HoldOut):
             for rows in (held_out.rows, *(part for part, _ in self.training.parts(held_out.others))):
                 model.update(rows, report=TransformReport(forgiving=True))
         self.notes.extend(model.unusual(found))
-        return self._result(
-            how,
-            seconds,
-            held_out.take_in,
-            scores=scores,
-            held_out_rows=len(judged.scored.targets),
-            width=judged.scored.width,
-            contents=contents,
-            other_scores=other_scores,
-        )
+        own = judged.scored
+        return self._result(how, seconds, held_out.take_in, scores, len(own.targets), own.width, contents, other_scores)
 
     def _report(
         self,
@@ -312,18 +304,21 @@ class _Judge(HoldOut):
         told = scores, other_scores, remark
         return report_on(self.model, judged, known, page, *told, seed=self.seed, force=self.force, shell=self.shell)
 
-    def _result(self, how: str, seconds: float, take_in: bool, **found: Any) -> JudgedFit:
+    def _result(
+        self,
+        how: str,
+        seconds: float,
+        take_in: bool,
+        scores: Sequence[Scores] = (),
+        rows: int = 0,
+        width: float | None = None,
+        contents: ReportContents | None = None,
+        other: dict[str, list[Scores]] | None = None,
+    ) -> JudgedFit:
         """The findings; nothing if no rows judged, or another process judges."""
-        nothing: dict[str, Any] = {"scores": [], "held_out_rows": 0, "width": None, "contents": None}
-        return JudgedFit(
-            model=self.model,
-            rows=self.training.num_rows,
-            takes_in_held_out_rows=take_in,
-            how=how,
-            notes=list(dict.fromkeys([*self.model.notes_, *self.notes])),
-            seconds=seconds,
-            **(nothing | found),
-        )
+        notes = list(dict.fromkeys([*self.model.notes_, *self.notes]))
+        chosen = self.training.num_rows, rows, take_in, how
+        return JudgedFit(self.model, list(scores), *chosen, width, contents, notes, seconds, other or {})
 
     def _by_time(self, own: Scores) -> tuple[dict[str, list[Scores]], str]:
         """Scores on the latest rows of a fit to the earlier ones, where there are dates and random rows judge."""
@@ -405,8 +400,7 @@ class _Judge(HoldOut):
         if self.report:
             self.notes.append("The charts of the report are of rows that the saved model has seen; its scores are not.")
             contents = self._report(model.judge(*training.take(judging)), _known_rows(model, own, sample), scores)
-        found = {"scores": scores, "held_out_rows": len(judging), "width": together.width, "contents": contents}
-        return self._result(how, seconds, True, **found)
+        return self._result(how, seconds, True, scores, len(judging), together.width, contents)
 
 
 def _reader_of(table: TableRows | TableReader) -> TableReader | None:

@@ -17,14 +17,13 @@ from ..arguments import check_arguments
 from ..automatic.misleading_rows import atom
 from ..data.naming import Locator, check_columns, locator_of, row_label, shortened
 from ..errors import DataError, warn_caller
-from ..estimator.parameters import RandomState
-from ..estimator.rows import check_labels
+from ..estimator.parameters import RandomState, check_labels
 from ..lite.target_scale import SCALES
 from .columns import NumberColumn
 from .encoder import TableEncoder
 from .reader import ON_DISK, ROWS_IN_MEMORY, ReadingOptions, TableReader
 from .rows import ReadNumbers, RowsWithTarget, TableLike, TableRows, is_file
-from .settling import EncodingOptions
+from .summaries import EncodingOptions
 from .targets import TargetScale, fit_target, plain_target, read_target
 from .text_values import decimal_of_columns
 from .training_rows import TrainingRows

@@ -280,7 +280,7 @@ class TablePredictions(TableParameters):
     def columns_(self) -> list[ColumnSummary]:
         """The summary of each column, with how much it matters."""
         check_is_fitted(self, "encoder_")
-        effects = self._effects
+        effects = self.summary_.get("total_effects") or {}
         return [replace(line, relevance=effects.get(line.column)) for line in self.encoder_.summary()]
 
     @property
@@ -291,14 +291,10 @@ class TablePredictions(TableParameters):
         :func:`~finitegp.tables.learning.total_effects`.
         """
         check_is_fitted(self)
-        if not self._effects:
+        effects = self.summary_.get("total_effects")
+        if not effects:
             raise AttributeError("The fit of this model measured no effects of columns: fit it anew to have them.")
-        return np.array([self._effects.get(str(name), 0.0) for name in self.feature_names_in_])
-
-    @property
-    def _effects(self) -> dict[str, float]:
-        found = self.summary_.get("total_effects")
-        return found if isinstance(found, dict) else {}
+        return np.array([effects.get(str(name), 0.0) for name in self.feature_names_in_])
 
 
 def _named_distances(names: Sequence[str], distances: Array) -> list[str]:

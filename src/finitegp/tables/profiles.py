@@ -199,7 +199,7 @@ class ColumnProfile:
         if self.family == "other":
             return self._left_out("other", f"the type {self.type} cannot be used")
         if self.options.kind == "category":
-            return self._category_verdict(max_one_hot, asked=True)
+            return self._category_verdict(max_one_hot)
         if self.family in ("number", "boolean"):
             return self._whole_number_verdict(max_one_hot, row_numbers, decimal)
         if self.family in ("date", "time"):
@@ -217,13 +217,11 @@ class ColumnProfile:
             )
         if wanted is None and self.family == "number":
             if integers.names_rows(self.name) and not row_numbers:
-                return self._left_out(
-                    "identifier",
-                    f"{integers.distinct} different whole numbers in {integers.count} rows",
-                    f"Column {self.name!r} is left out: it numbers or names the rows.",
-                )
+                note = f"{integers.distinct} different whole numbers in {integers.count} rows"
+                told = f"Column {self.name!r} is left out: it numbers or names the rows."
+                return self._left_out("identifier", note, told)
             if integers.names_groups(self.name):
-                return self._category_verdict(max_one_hot, whole=True)
+                return self._category_verdict(max_one_hot)
         # Where new rows have text here, it is written as the rest of the table.
         commas = self.options.decimal == "," or (decimal == "," and self.family == "number" and integers.is_whole)
         return self._number_verdict(self._numbers, None, "," if commas else "")
@@ -270,9 +268,6 @@ class ColumnProfile:
     def _left_out(self, kind: str, note: str, *notes: str) -> Verdict:
         return Verdict(LeftOutColumn(self.name, kind, "left out", False, note), Gaps(), notes)
 
-    def _constant(self, value: str) -> Verdict:
-        return self._left_out("constant", f"every value is {value}")
-
     def _number_verdict(
         self, sketch: NumberSketch, reading: NumberReading | None, decimal: str = "", *, is_open: bool = False
     ) -> Verdict:
@@ -282,7 +277,7 @@ class ColumnProfile:
         if is_constant and self._integers.is_whole and self._integers.distinct > 1:
             return self._left_out("identifier", "whole numbers that differ only beyond their 15th digit")
         if is_constant and not sketch.gaps.total:
-            return self._constant(f"{sketch.minimum:.6g}")
+            return self._left_out("constant", f"every value is {sketch.minimum:.6g}")
         is_boolean = self.family == "boolean"
         usual = float(2 * sketch.ones > sketch.count) if is_boolean else sketch.median()
         if is_constant:
@@ -314,7 +309,7 @@ class ColumnProfile:
         is_constant = sketch.minimum == sketch.maximum
         first, last, middle = map(self._moment_text, (sketch.minimum, sketch.maximum, sketch.median()))
         if is_constant and not sketch.gaps.total:
-            return self._constant(first)
+            return self._left_out("constant", f"every value is {first}")
         varies = (
             not is_constant,
             np.count_nonzero(sketch.days_of_year) > 1,
@@ -370,8 +365,8 @@ class ColumnProfile:
             return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
         return moment_text(moment)
 
-    def _category_verdict(self, max_one_hot: int, *, asked: bool = False, whole: bool = False) -> Verdict:
-        counter, gaps = self._categories, self._blank
+    def _category_verdict(self, max_one_hot: int) -> Verdict:
+        counter, gaps, asked = self._categories, self._blank, self.options.kind == "category"
         ranked = counter.by_frequency()
         if counter.count == 0:
             return self._left_out("empty", f"all {self.rows} values are missing")
@@ -382,22 +377,20 @@ class ColumnProfile:
             note = f"{len(ranked)} different texts of {self._words / counter.count:.0f} words on average"
             return self._left_out("free text", note, f"Column {self.name!r} is left out: it holds free text.")
         if many and len(ranked) >= _IDENTIFIER_SHARE * counter.count:
-            what = f"Column {self.name!r} is left out: nearly every row has another text, such as "
             numbers = [text for text, _ in ranked if any(letter.isdecimal() for letter in text)]
+            example = numbers[0] if 2 * len(numbers) > len(ranked) else ranked[0][0]
+            what = f"Column {self.name!r} is left out: nearly every row has another text, such as {shortened(example)}."
             if 2 * len(numbers) > len(ranked):
-                what += (
-                    f"{shortened(numbers[0])}. Most values contain a number: where it matters, write it, or "
-                    "the date, in one style, with one unit or none."
-                )
-            else:
-                what += f"{shortened(ranked[0][0])}."
+                what += " Most values contain a number: where it matters, write it, or the date, in one style, with "
+                what += "one unit or none."
             return self._left_out("identifier", f"{len(ranked)} different texts in {counter.count} rows", what)
         if len(ranked) == 1 and not gaps.total:
-            return self._constant(shortened(ranked[0][0]))
+            return self._left_out("constant", f"every value is {shortened(ranked[0][0])}")
         words = {text.strip().casefold() for text, _ in ranked}
         if len(ranked) > 1 and not asked and any(words == set(pair) for pair in BOOLEAN_WORDS):
             return self._yes_or_no_verdict(ranked)
-        told = [f"Column {self.name!r} is read as categories: its numbers are codes."] if whole else []
+        codes = self.family == "number" and not asked
+        told = (f"Column {self.name!r} is read as categories: its numbers are codes.",) if codes else ()
         means: tuple[float, ...] = ()
         out_of_fold = None
         if len(ranked) == 1:
@@ -415,7 +408,7 @@ class ColumnProfile:
         categories, counts = map(tuple, zip(*ranked, strict=True))
         found = self.name, "category", encoding, gaps.total > 0, "; ".join(notes), categories, counts
         learned: dict[str, Any] = {"means": means, "out_of_fold": out_of_fold}
-        return Verdict(CategoryColumn(*found, gaps=gaps.total, distinct=len(ranked), **learned), gaps, tuple(told))
+        return Verdict(CategoryColumn(*found, gaps=gaps.total, distinct=len(ranked), **learned), gaps, told)
 
     def _yes_or_no_verdict(self, ranked: list[tuple[str, int]]) -> Verdict:
         true = next(pair[0] for pair in BOOLEAN_WORDS if ranked[0][0].strip().casefold() in pair)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +123,22 @@ class Gaps:
     def total(self) -> int:
         """Missing and infinite values."""
         return self.missing + self.infinite
+
+
+class OutsideValues(NamedTuple):
+    """Values of a column that lie clearly outside of what the fit saw.
+
+    Attributes:
+        number: How many.
+        beyond: How far the farthest lies beyond the range of the fit, as a share of that range.
+        farthest: It, as text.
+        seen: The range, as text.
+    """
+
+    number: int
+    beyond: float
+    farthest: str
+    seen: str
 
 
 class NumberSketch:

@@ -24,9 +24,8 @@ from ..statistics import WHOLE, Share
 from .encoder import TableEncoder
 from .reader import TableReader, pieces
 from .rows import ReadNumbers, TableRows
-from .settling import EncodingOptions
 from .sketches import Gaps, Reservoir
-from .summaries import TransformReport
+from .summaries import EncodingOptions, TransformReport
 from .targets import TargetScale
 
 Array = npt.NDArray[np.float64]

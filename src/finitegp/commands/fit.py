@@ -283,11 +283,7 @@ def run_demo(
 ) -> DemoResult:
     """Fit the diamonds table as ``finitegp fit`` does, and print scores on held-out rows.
 
-    Args:
-        max_rows: Use at most this many rows, for a quick look.
-        seed: Of the split and of the fit.
-        console: Where to print; standard output by default.
-        directory: Where to leave the model and a report; made if it is not there.
+    The model and a report are left in ``directory``, which is made if it is not there.
     """
     import numpy as np
     from rich.console import Console as RichConsole

@@ -111,8 +111,7 @@ def info(
         facts = _facts(loaded)
         _show_facts(console, model, facts)
         console.table(columns_table(loaded.columns_, narrow=console.is_narrow))
-        scores = loaded.summary_.get("scores") or []
-        if scores:
+        if scores := loaded.summary_.get("scores"):
             rows = loaded.summary_.get("held_out_rows", "the")
             console.table(scores_table(f"{rows} held-out rows, when it was fitted", scores))
         columns = [asdict(line) for line in loaded.columns_]

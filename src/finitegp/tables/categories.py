@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ..errors import DataError
 from ..lite.hashing import SPLITMIX64_STEP, splitmix64
-from ..lite.tables import MEAN, MEAN_AND_PLACE, PLACED_ROWS
+from ..lite.tables import MEAN, MEAN_AND_PLACE, PLACED_ROWS, encode_values
 from .arrow_values import family, plain, text_values
 from .columns import Cells, FittedColumn, wrong_family
 from .sketches import MAX_CATEGORY_BYTES
@@ -90,6 +90,15 @@ class CategoryColumn(FittedColumn):
         """Whether mean targets are in its numbers."""
         return self.encoding in (MEAN, MEAN_AND_PLACE)
 
+    # The last entries of these two are those of new categories: index -1 finds them.
+    @cached_property
+    def _encoded(self) -> Array:
+        return encode_values(self._stored, np.append(np.arange(len(self.categories)), -1))
+
+    @cached_property
+    def _counts(self) -> npt.NDArray[np.int64]:
+        return np.array([*self.counts, PLACED_ROWS], dtype=np.int64)
+
     @cached_property
     def _value_set(self) -> pa.Array:
         return pa.array(self.categories, pa.large_string())
@@ -115,8 +124,11 @@ class CategoryColumn(FittedColumn):
             whole = (codes < 0) & np.isfinite(numbers) & (numbers == np.floor(numbers))
             if whole.any():
                 codes[whole] = self._codes(pa.array([f"{value:.0f}" for value in numbers[whole]], pa.large_string()))
-        new = pc.value_counts(texts.filter(pa.array((codes < 0) & ~missing)))
-        unseen = dict(zip(*(new.field(number).to_pylist() for number in (0, 1)), strict=True))
+        unseen: dict[str, int] = {}
+        new = (codes < 0) & ~missing
+        if new.any():
+            counted = pc.value_counts(texts.filter(pa.array(new)))
+            unseen = dict(zip(*(counted.field(number).to_pylist() for number in (0, 1)), strict=True))
         return Cells(codes, missing, None, unseen)
 
     def _codes(self, texts: pa.Array) -> npt.NDArray[np.int64]:
@@ -125,9 +137,11 @@ class CategoryColumn(FittedColumn):
 
     def encode(self, cells: Cells) -> Array:
         """One column per category, or rank (mean target), frequency and place."""
-        numbers = super().encode(cells)
+        if self.encoding == "one-hot":
+            return super().encode(cells)
+        numbers = self._encoded[cells.values]
         if cells.folds is not None and self.out_of_fold is not None:
-            counts = np.array([*self.counts, PLACED_ROWS])[cells.values]  # the last is that of new categories
+            counts = self._counts[cells.values]
             rare = np.flatnonzero(counts < PLACED_ROWS)
             numbers[rare, 0] = self.out_of_fold[cells.values[rare], cells.folds[rare]]
             if self._frequencies_differ:

@@ -90,6 +90,8 @@ class TableEncoder:
             )
             raise DataError(f"The table has no column that carries information ({found}).")
         self.feature_names_out = _different([name for column in self._used for name in column.outputs])
+        ends = np.cumsum([0, *(len(column.outputs) for column in self._used)]).tolist()
+        self._places = {column.name: slice(*ends[number : number + 2]) for number, column in enumerate(self._used)}
 
     @classmethod
     def fit(
@@ -310,11 +312,7 @@ class TableEncoder:
 
     def places(self) -> dict[str, slice]:
         """For each column that is used, its place in the output."""
-        found, start = {}, 0
-        for column in self._used:
-            found[column.name] = slice(start, start + len(column.outputs))
-            start += len(column.outputs)
-        return found
+        return self._places
 
     def representatives(self) -> list[tuple[slice, npt.NDArray[np.float64]]]:
         """For each column that is used, its place in the output and encodings of values that the fit saw."""

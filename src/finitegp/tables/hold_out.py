@@ -164,10 +164,7 @@ class HoldOut:
 def split_groups(groups: Positions, fraction: float, *, seed: int) -> Split:
     """A random split in which rows of one group, such as copies of one row, are on one side.
 
-    Args:
-        groups: A number for each row, equal for rows that belong together.
-        fraction: The share of rows to hold out, about.
-        seed: Of the order of groups.
+    ``groups`` are numbers of rows, equal for those that belong together.
 
     Example:
         >>> split = split_groups(np.array([0, 0, 1, 2, 3]), 0.4, seed=0)

@@ -24,7 +24,6 @@ from ..report.contents import ColumnFacts, ReportContents
 from ..report.evaluation import Evaluation, Predicted, ReportedModel, baselines
 from ..report.measure import encoded_columns, gather_contents
 from ..report.page import write_report
-from .encoder import TableEncoder
 from .parameters import TableParameters
 from .rows import TableLike, TableRows, record_batches
 from .scored_rows import EncodedRows, JudgedRows, ScoredRows, TablePredictor
@@ -50,7 +49,6 @@ class TablePredictions(TableParameters):
     """The predictions of a fitted :class:`TableRegressor`, how good they are, and what they depend on."""
 
     regressor_: Regressor
-    encoder_: TableEncoder
     scale_: TargetScale
     summary_: dict[str, Any]
 

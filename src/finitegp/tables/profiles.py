@@ -187,12 +187,9 @@ class ColumnProfile:
             self._means.add(chunk.spelled, chunk.indices[rows], targets[rows], folded_by)
 
     def verdict(self, max_one_hot: int, *, row_numbers: bool = False, decimal: str | None = None) -> Verdict:
-        """The encoding, once all rows have been seen.
+        """The encoding, once all rows have been seen, with numbers of rows used too or left out.
 
-        Args:
-            max_one_hot: The most categories that become one column each.
-            row_numbers: Whether numbers of rows are used too.
-            decimal: What stands before decimals by other columns, where this one leaves it open.
+        ``decimal`` is what stands before decimals by other columns, where this one leaves it open.
         """
         if self.family == "empty":
             return self._left_out("empty", f"all {self.rows} values are missing")

@@ -250,13 +250,7 @@ class ChunkWithTarget(NamedTuple):
 
 
 class RowsWithTarget(Renumbered):
-    """Chunks of a table without the rows that have no target, read one after the other and let go.
-
-    Args:
-        data: The table.
-        name: The column of the target.
-        read: The targets.
-        read_weights: The weights, or None: rows of weight zero are left out.
+    """Chunks of a table without the rows that have no target, or weight zero, read one after the other and let go.
 
     Attributes:
         rows: Rows of the table so far.

@@ -241,14 +241,7 @@ class TrainingRows(Renumbered):
 
 
 class EncodedSource(Source):
-    """Training rows as numbers, encoded and scaled chunk by chunk in any number of passes.
-
-    Args:
-        training: The rows.
-        encoder: Makes their inputs.
-        scale: Of their targets.
-        chunk_size: Rows per chunk.
-    """
+    """Training rows as numbers, encoded and scaled chunk by chunk in any number of passes."""
 
     num_targets = 1
     num_data: int

@@ -139,7 +139,7 @@ class CategoryColumn(FittedColumn):
         """One column per category, or rank (mean target), frequency and place."""
         if self.encoding == "one-hot":
             return super().encode(cells)
-        numbers = self._encoded[cells.values]
+        numbers: Array = self._encoded[cells.values]
         if cells.folds is not None and self.out_of_fold is not None:
             counts = self._counts[cells.values]
             rare = np.flatnonzero(counts < PLACED_ROWS)

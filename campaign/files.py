@@ -101,7 +101,7 @@ def _model_user(fixtures: Fixtures) -> Callable[[Path, bool], None]:
     """Load, describe, predict, update, merge, save: as the commands do."""
     from finitegp import SiteStatistics, TableRegressor
     from finitegp.commands.console import columns_table, scores_table
-    from finitegp.commands.look import _facts, _text
+    from finitegp.commands.models import _facts, _text
     from finitegp.errors import FiniteGPError
 
     site = SiteStatistics.load(fixtures.statistics)
@@ -151,7 +151,7 @@ def _fit_user(expected: Path) -> Callable[[Path, bool], None]:
 
 def _statistics_user(fixtures: Fixtures) -> Callable[[Path, bool], None]:
     from finitegp import SiteStatistics, TableRegressor
-    from finitegp.commands.look import _site_facts, _text
+    from finitegp.commands.models import _site_facts, _text
 
     model = TableRegressor.load(fixtures.sums)
     expected = model.merge(SiteStatistics.load(fixtures.statistics)).predict(new_rows())

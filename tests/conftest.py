@@ -179,7 +179,7 @@ def small_efforts():
     quick = {"fourier_features": 24, "members": 2, "trees": 20, "learning_rows": 60}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(EFFORTS, "low", EFFORTS["low"].with_changes(quick))
-        patch.setattr("finitegp.tables.target_scale._FEWEST_ROWS", 10**6)  # the search takes longer than the fit
+        patch.setattr("finitegp.tables.learning._FEWEST_ROWS", 10**6)  # the search takes longer than the fit
         yield
 
 

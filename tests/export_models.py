@@ -23,7 +23,7 @@ from finitegp.estimator import as_regressor
 from finitegp.extrapolation import ExcessVariance
 from finitegp.noise import MeanVariance, SmoothFloor
 from finitegp.scaled import ScaledGP
-from finitegp.tables.target_scale import TargetScale
+from finitegp.tables.targets import TargetScale
 
 # Lite is right to the last digits, so it cannot be compared with less.
 OLD_SCIPY = pytest.mark.skipif(

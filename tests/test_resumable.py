@@ -115,7 +115,7 @@ def test_interrupted_again_and_again_it_ends_as_if_nothing_had_happened(fit, pat
 def test_what_is_finished_is_not_computed_again(fit, path, stop_after, monkeypatch):
     interrupted(fit, path, stop_after, 2)
     calls = []
-    for place in ("automatic.ensemble._train_group", "tables.target_scale._left_out_density"):
+    for place in ("automatic.ensemble._train_group", "tables.learning._left_out_density"):
         function = getattr(sys.modules[f"finitegp.{place.rpartition('.')[0]}"], place.rpartition(".")[2])
 
         def count(*arguments, function=function):

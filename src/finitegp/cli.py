@@ -2,19 +2,51 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from . import __version__
-from .commands import export, fit, look, more_rows, predict
+from .commands import fit, models, predict
 
 app = typer.Typer(
     help="Exact Gaussian-process regression on finite features.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+
+# Each command, in the order of the help, with examples.
+_COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    fit.fit: (
+        "finitegp fit diamonds.csv --target price",
+        "finitegp fit january.csv.gz february.csv.gz --target sales --drop remark --categorical shop -o sales.finitegp",
+        "finitegp fit prices.csv --target price --split-by date --json > scores.json",
+        "finitegp fit sensors/ --target power --memory 64MB",
+        "torchrun --nproc-per-node 4 -m finitegp fit sensors/ --target power",
+    ),
+    predict.predict: (
+        "finitegp predict price.finitegp new.csv -o predicted.csv",
+        "finitegp predict price.finitegp new.csv -o prices.csv --keep id",
+        "finitegp predict price.finitegp parts/ -o predicted.parquet --coverage 0.95 --memory 64MB",
+        "cat new.csv | finitegp predict price.finitegp - -o - | sort",
+    ),
+    models.evaluate: ("finitegp evaluate price.finitegp later.csv",),
+    models.update: ("finitegp update price.finitegp march.csv -o price-march.finitegp",),
+    models.forget: ("finitegp forget price.finitegp withdrawn.csv -o price-without.finitegp",),
+    models.statistics: ("finitegp statistics price.finitegp north.csv -o north.statistics",),
+    models.merge: (
+        "finitegp merge price.finitegp north.statistics south.statistics -o joint.finitegp",
+        "finitegp merge price.finitegp *.statistics -o joint.finitegp --only-sites --refit-noise",
+    ),
+    models.export: (
+        "finitegp export price.finitegp --c price.h --max-bytes 32kB --rows later.csv",
+        "finitegp export price.finitegp -o price.onnx",
+    ),
+    models.info: ("finitegp info price.finitegp", "finitegp info north.statistics"),
+    models.report: ("finitegp report price.finitegp later.csv -o later.html",),
+    fit.demo: (),
+}
 
 
 def _show_version(value: bool) -> None:
@@ -32,30 +64,9 @@ def main(
     """Exact Gaussian-process regression on finite features."""
 
 
-for command, epilog in (
-    (fit.fit, fit.EXAMPLES),
-    (predict.predict, predict.EXAMPLES),
-    (look.evaluate, look.EVALUATE_EXAMPLES),
-    (more_rows.update, more_rows.UPDATE_EXAMPLES),
-    (more_rows.forget, more_rows.FORGET_EXAMPLES),
-    (more_rows.statistics, more_rows.STATISTICS_EXAMPLES),
-    (more_rows.merge, more_rows.MERGE_EXAMPLES),
-    (export.export, export.EXAMPLES),
-    (look.info, look.INFO_EXAMPLES),
-    (look.report, look.REPORT_EXAMPLES),
-):
+for _command, _examples in _COMMANDS.items():
     # A paragraph is one line, which the terminal breaks where it is full.
-    paragraphs = (" ".join(paragraph.split()) for paragraph in str(command.__doc__).split("\n\n"))
-    app.command(epilog=epilog, help="\n\n".join(paragraphs))(command)
-
-
-@app.command()
-def demo(
-    rows: Annotated[int | None, typer.Option(min=100, help="Use at most this many rows.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the split and of the network.")] = 0,
-    directory: Annotated[Path, typer.Option(help="Where to leave the model and the report.")] = Path("finitegp-demo"),
-) -> None:
-    """Predict diamond prices with error bars from a table in the package; leaves a model and a report."""
-    from .demo import run_demo
-
-    run_demo(max_rows=rows, seed=seed, directory=directory)
+    _paragraphs = (" ".join(paragraph.split()) for paragraph in str(_command.__doc__).split("\n\n"))
+    _heading = f"[bold]Example{'s' * (len(_examples) > 1)}[/bold]"
+    _epilog = "\n\n".join([_heading, *_examples]) if _examples else None
+    app.command(epilog=_epilog, help="\n\n".join(_paragraphs))(_command)

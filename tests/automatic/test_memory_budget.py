@@ -17,8 +17,7 @@ from finitegp.automatic import EFFORTS
 from finitegp.automatic.budget import SmallTableSetting, plan_small_table
 from finitegp.automatic.large_table_memory import LargeTableSetting, memory_bill, plan_large_table
 from finitegp.automatic.table import draw_sample
-from finitegp.data import ArraySource, IterableSource, NpySource, StreamSource
-from finitegp.data.scaled_source import ScaledSource, Scaling
+from finitegp.data import ArraySource, IterableSource, NpySource, ScaledSource, Scaling, StreamSource
 from finitegp.errors import DataError
 from finitegp.memory import MemoryBudgetError
 from finitegp.tables.source import TableSource

@@ -283,13 +283,13 @@ def test_predictions_exist_already(here, shop):
     ("module", "command", "output"),
     [
         ("predict", "predict", "out.csv"),
-        ("more_rows", "update", "out.finitegp"),
-        ("more_rows", "statistics", "out.statistics"),
+        ("models", "update", "out.finitegp"),
+        ("models", "statistics", "out.statistics"),
     ],
 )
 def test_an_output_that_appears_during_the_work_is_kept(here, shop, monkeypatch, module, command, output):
     (here / output).write_text("of somebody who was quicker")
-    monkeypatch.setattr(f"finitegp.commands.{module}.check_output", lambda path, **_: path)
+    monkeypatch.setattr(f"finitegp.commands.{module}.options.check_output", lambda path, **_: path)
     message = run(command, shop / "shared.finitegp", "t.csv", "-o", output)
     assert f"{output} exists already: give another name with --output, or use --force" in message
     assert (here / output).read_text() == "of somebody who was quicker"

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from finitegp.cli import app
 from finitegp.commands.console import columns_table, verdict
-from finitegp.tables.csv_files import line_of_row, read_records
+from finitegp.tables.csv_files import CsvOptions, read_records
 from finitegp.tables.reader import TableReader
 from finitegp.tables.summaries import ColumnSummary
 
@@ -334,7 +334,7 @@ def test_a_csv_is_read_at_most_twice(here, quick_effort, monkeypatch):
 
 def test_lines_are_those_of_editors(here):
     (here / "t.csv").write_text('a,b\n1,"x\ny\nz"\n\n2,w\n3,"open\n')
-    assert [line_of_row(here / "t.csv", row) for row in range(4)] == [2, 6, 7, None]
+    assert [CsvOptions().line_of(here / "t.csv", row) for row in range(4)] == [2, 6, 7, None]
     (here / "u.csv").write_text('a,b\n1,"x\ny\nz"\n\n2,w\n')
     table = TableReader("u.csv")
     assert [table.line_of(row) for row in range(2)] == [2, 6]

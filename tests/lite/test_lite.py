@@ -20,7 +20,7 @@ from finitegp.lite.model import METHODS
 from finitegp.lite.target_scale import Scale
 from finitegp.persistence import load_fit, save_fit
 from finitegp.scaled import ScaledGP
-from finitegp.tables.target_scale import SCALES, TargetScale
+from finitegp.tables.targets import SCALES, TargetScale
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "tests" / "files"

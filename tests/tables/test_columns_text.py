@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finitegp import DataError
-from finitegp.tables.dates import NOT_A_MOMENT, moment_text, read_moments
+from finitegp.tables.arrow_values import NOT_A_MOMENT, moment_text, read_moments
 from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.text_values import parse_numbers
 

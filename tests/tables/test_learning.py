@@ -7,7 +7,7 @@ from finitegp import GPRegressor, TableRegressor
 from finitegp.features import LinearFeatures
 from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.learning import total_effects
-from finitegp.tables.target_scale import TargetScale
+from finitegp.tables.targets import TargetScale
 
 
 class _Product:

@@ -7,8 +7,9 @@ from scipy.stats import norm
 
 from finitegp import DataError
 from finitegp.metrics import score
+from finitegp.tables.learning import choose_scale
 from finitegp.tables.scored_rows import COVERAGES, SCORED_COVERAGES, ScoredRows
-from finitegp.tables.target_scale import SCALES, TargetScale, choose_scale
+from finitegp.tables.targets import SCALES, TargetScale
 
 
 @pytest.mark.parametrize("name", SCALES)

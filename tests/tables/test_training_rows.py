@@ -9,8 +9,8 @@ from finitegp import DataError
 from finitegp.statistics import Share
 from finitegp.tables.reader import TableReader
 from finitegp.tables.rows import TableRows
-from finitegp.tables.settling import EncodingOptions
-from finitegp.tables.target_scale import TargetScale
+from finitegp.tables.summaries import EncodingOptions
+from finitegp.tables.targets import TargetScale
 from finitegp.tables.training_rows import EncodedSource, TrainingRows, note_on_copies
 
 ROWS = 50

@@ -9,7 +9,7 @@ from encoder_summaries import kinds, note, output
 
 from finitegp import DataError
 from finitegp.lite.tables import Encoder
-from finitegp.tables.dates import NOT_A_MOMENT, read_moments
+from finitegp.tables.arrow_values import NOT_A_MOMENT, read_moments
 from finitegp.tables.encoder import TableEncoder
 from finitegp.tables.reader import TableReader
 from finitegp.tables.targets import fit_target

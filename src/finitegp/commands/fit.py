@@ -1,75 +1,44 @@
-"""The command ``finitegp fit``."""
+"""The commands ``finitegp fit`` and ``finitegp demo``, which fits the table in the package."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import asdict
+from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from ..arguments import MOST_SEED
 from ..errors import DataError, OutputExistsError
 from ..formatting import counted
+from . import options
 from .console import Console, columns_table, scores_table, show_findings, verdict
-from .options import (
-    Categorical,
-    Date,
-    DayFirst,
-    Decimal,
-    Delimiter,
-    Drop,
-    Encoding,
-    Force,
-    Json,
-    Memory,
-    Numeric,
-    Only,
-    Tables,
-    TargetScale,
-    Weight,
-    check_decimal,
-    check_device,
-    check_output,
-    check_share,
-    check_size,
-    check_time,
-    open_tables,
-)
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+
+    from ..metrics import Scores
 
 # What each of several processes may use without --memory.
 _MEMORY_OF_A_RANK = "1GB"
 # A fit that is interrupted before is not worth a checkpoint that the user did not ask for.
 _SECONDS_NOT_KEPT = 10.0
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-finitegp fit diamonds.csv --target price
-
-finitegp fit january.csv.gz february.csv.gz --target sales --drop remark --categorical shop -o sales.finitegp
-
-finitegp fit prices.csv --target price --split-by date --json > scores.json
-
-finitegp fit sensors/ --target power --memory 64MB
-
-torchrun --nproc-per-node 4 -m finitegp fit sensors/ --target power
-"""
-
 
 def fit(
-    tables: Tables,
+    tables: options.Tables,
     target: Annotated[str, typer.Option("--target", "-t", help="The column to predict.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model file to write.")] = Path("model.finitegp"),
     effort: Annotated[Literal["low", "medium", "high"], typer.Option(help="How much time to spend.")] = "medium",
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    date: Date = None,
-    drop: Drop = None,
-    only: Only = None,
-    weight: Weight = None,
-    target_scale: TargetScale = "auto",
+    categorical: options.Categorical = None,
+    numeric: options.Numeric = None,
+    date: options.Date = None,
+    drop: options.Drop = None,
+    only: options.Only = None,
+    weight: options.Weight = None,
+    target_scale: options.TargetScale = "auto",
     missing: Annotated[
         Literal["error", "impute"],
         typer.Option(help="Missing inputs: put in the usual value, or an error that lists them."),
@@ -77,8 +46,8 @@ def fit(
     refuse_missing_targets: Annotated[
         bool, typer.Option("--refuse-missing-targets", help="Rows without a target are an error, not left out.")
     ] = False,
-    day_first: DayFirst = None,
-    decimal: Decimal = None,
+    day_first: options.DayFirst = None,
+    decimal: options.Decimal = None,
     test_fraction: Annotated[
         float, typer.Option(help="The share of rows held out for the scores; 0 holds none out.")
     ] = 0.2,
@@ -97,7 +66,7 @@ def fit(
         Path | None, typer.Option("--report", help="The report to write; by default beside the model, ending in .html.")
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
-    memory: Memory = None,
+    memory: options.Memory = None,
     time: Annotated[
         str | None, typer.Option("--time", help="Learn for about this long at most, such as 60s or 5min.")
     ] = None,
@@ -111,13 +80,13 @@ def fit(
     device: Annotated[
         str, typer.Option("--device", help="Where networks are trained: cpu, cuda or mps, if the machine has it.")
     ] = "cpu",
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf8",
+    delimiter: options.Delimiter = None,
+    encoding: options.Encoding = "utf8",
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where the same command was interrupted; keep all from the start.")
     ] = False,
-    force: Force = False,
-    as_json: Json = False,
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Learn to predict a column of a table, with error bars; write the model and a report.
 
@@ -130,13 +99,13 @@ def fit(
     Under torchrun several processes fit together, with the rows on disk; the first one prints and writes the files.
     """
     console = Console(as_json)
-    check_share("--test-fraction", test_fraction, zero=True)
-    check_decimal(decimal)
+    options.check_share("--test-fraction", test_fraction, zero=True)
+    options.check_decimal(decimal)
     _check_judging(cv, split_by, test, group)
     if memory is not None:
-        check_size("--memory", memory)
+        options.check_size("--memory", memory)
     if time is not None:
-        check_time("--time", time)
+        options.check_time("--time", time)
     from ..distributed import ALONE  # here, because torch takes seconds to import
     from ..torchrun import join_ranks
 
@@ -151,7 +120,7 @@ def fit(
                 f"Several processes keep the rows on disk: each of them may use {memory} of memory besides the program "
                 "itself; use --memory for another size."
             )
-        check_device("--device", device, memory)
+        options.check_device("--device", device, memory)
         from ..tables.hold_out import Judging
         from ..tables.judging import fit_and_judge
         from ..tables.model import TableRegressor
@@ -185,15 +154,15 @@ def fit(
         reading = model.first_reading if memory is None else model.first_reading | ON_DISK
         with ranks.working():  # so that what is wrong on all ranks is reported by one
             read = [*tables, *(test or [])]
-            check_output(output, force=force, inputs=read)
+            options.check_output(output, force=force, inputs=read)
             checkpoint = _check_checkpoint(output, read, resume=resume, force=force)
             resumes = resume and checkpoint.exists()
             report_path = None
             if not no_report:
-                report_path = check_output(report or output.with_suffix(".html"), force=force, inputs=read)
+                report_path = options.check_output(report or output.with_suffix(".html"), force=force, inputs=read)
             if report_path is not None and report_path.resolve() == output.resolve():
                 raise DataError(f"Model and report would both be {output}: give one of them another name.")
-            table = open_tables(tables, delimiter, encoding, reading)
+            table = options.open_tables(tables, delimiter, encoding, reading)
         if table.num_rows <= ROWS_IN_MEMORY and ranks.world_size > 1:
             console.note("So few rows are fitted by one process.")
             if not ranks.is_first:
@@ -214,7 +183,7 @@ def fit(
             table,
             target,
             Judging(test_fraction, split_by, group, cv),
-            test=None if not test else open_tables(test, delimiter, encoding, reading | table.alike),
+            test=None if not test else options.open_tables(test, delimiter, encoding, reading | table.alike),
             seed=seed,
             report=report_path is not None,
             ranks=ranks,
@@ -227,14 +196,8 @@ def fit(
         summary = judged.summary()
         console.table(columns_table(model.columns_, narrow=console.is_narrow))
         console.note(*judged.notes)
-        more = {
-            "files": [path.name for path in table.paths],
-            "effort": effort,
-            "seed": seed,
-            "memory": memory,
-            "time": time,
-        }
-        model.summary_ = {**summary, **more}
+        model.summary_ = summary | {"files": [path.name for path in table.paths], "effort": effort, "seed": seed}
+        model.summary_ |= {"memory": memory, "time": time}
         if report_path is None or judged.contents is None:
             report_path = None
             model.save(output, overwrite=force)
@@ -257,7 +220,7 @@ def fit(
 
 def _check_checkpoint(output: Path, inputs: list[Path], *, resume: bool, force: bool) -> Path:
     """Where what is finished is kept; without ``--resume`` and ``--force`` there must be nothing."""
-    path = check_output(output.with_name(f"{output.name[:200]}.checkpoint"), force=True, inputs=inputs)
+    path = options.check_output(output.with_name(f"{output.name[:200]}.checkpoint"), force=True, inputs=inputs)
     if path.exists() and not resume and not force:
         raise OutputExistsError(f"{path} is there, because this fit was interrupted:", code="checkpoint_exists")
     return path
@@ -295,3 +258,63 @@ def _show_result(console: Console, summary: dict[str, Any], output: Path, report
     console.print("model:  ", output)
     if report is not None:
         console.print("report: ", report)
+
+
+def demo(
+    rows: Annotated[int | None, typer.Option(min=100, help="Use at most this many rows.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the split and of the network.")] = 0,
+    directory: Annotated[Path, typer.Option(help="Where to leave the model and the report.")] = Path("finitegp-demo"),
+) -> None:
+    """Predict diamond prices with error bars from a table in the package; leaves a model and a report."""
+    run_demo(max_rows=rows, seed=seed, directory=directory)
+
+
+class DemoResult(NamedTuple):
+    """Scores on held-out rows by model, in dollars, the seconds to fit, and the files that were written."""
+
+    scores: dict[str, Scores]
+    seconds: float
+    model_path: Path | None = None
+    report_path: Path | None = None
+
+
+def run_demo(
+    *, max_rows: int | None = None, seed: int = 0, console: RichConsole | None = None, directory: Path | None = None
+) -> DemoResult:
+    """Fit the diamonds table as ``finitegp fit`` does, and print scores on held-out rows.
+
+    The model and a report are left in ``directory``, which is made if it is not there.
+    """
+    import numpy as np
+    from rich.console import Console as RichConsole
+
+    from ..tables.judging import fit_and_judge
+    from ..tables.model import TableRegressor
+    from ..tables.reader import TableReader
+    from ..tables.rows import TableRows
+
+    console = console or RichConsole()
+    with as_file(files("finitegp.data") / "bundled" / "diamonds.csv.gz") as path:
+        table = TableRows.read(TableReader(path))
+    table = table.take(np.sort(np.random.default_rng(seed).permutation(table.num_rows)[:max_rows]))
+    model_path = report_path = None
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+        model_path, report_path = directory / "diamonds.finitegp", directory / "diamonds.html"
+    console.print(
+        f"diamonds: {table.num_rows} rows, {len(table.column_names) - 1} columns; target: price in US dollars"
+    )
+    model = TableRegressor(effort="low", random_state=seed, verbose=True)
+    judged = fit_and_judge(model, table, "price", seed=seed, report=report_path)
+    model.verbose = False
+    scores = [each.to_dict() for each in judged.scores]
+    console.print(f"the target is modelled on the scale: {model.scale_.name}")
+    console.print(scores_table(f"{judged.held_out_rows} held-out rows", scores))
+    console.print(verdict(scores, judged.width), soft_wrap=True, highlight=False)
+    console.print(f"{judged.seconds:.0f} seconds of training")
+    if model_path is not None:
+        model.summary_ = judged.summary() | {"seed": seed}
+        model.save(model_path)
+        console.print(f"model:  {model_path} (try: finitegp info {model_path})", soft_wrap=True, highlight=False)
+        console.print(f"report: {report_path} (open it in a browser)", soft_wrap=True, highlight=False)
+    return DemoResult({each.name: each for each in judged.scores}, judged.seconds, model_path, report_path)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
 from ..atomic import check_place
 from ..errors import DataError, OutputExistsError
+from ..formatting import parse_seconds
 
 if TYPE_CHECKING:
     from ..tables.model import TableRegressor
     from ..tables.reader import ReadingOptions, TableReader
 
+Value = TypeVar("Value")
+Found = TypeVar("Found")
 
 Tables = Annotated[
     list[Path],
@@ -139,36 +142,31 @@ def check_output(path: Path, *, force: bool, inputs: Sequence[Path] = ()) -> Pat
     return path
 
 
+def _checked(option: str, value: Value, check: Callable[[Value], Found], message: str = "") -> Found:
+    """What a check makes of a value, or a usage error with what it finds wrong."""
+    try:
+        return check(value)
+    except ValueError as error:
+        raise typer.BadParameter(message or str(error), param_hint=option) from None
+
+
 def check_size(option: str, value: str) -> int:
     """A number of bytes, or a usage error."""
     from ..memory import parse_bytes
 
-    try:
-        return parse_bytes(value)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+    return _checked(option, value, parse_bytes)
 
 
 def check_time(option: str, value: str) -> float:
     """Seconds, or a usage error."""
-    from ..formatting import parse_seconds
-
-    try:
-        return parse_seconds(value)
-    except ValueError:
-        raise typer.BadParameter(
-            f"must be a time such as 60s, 5min or 1h, but is {value!r}.", param_hint=option
-        ) from None
+    return _checked(option, value, parse_seconds, f"must be a time such as 60s, 5min or 1h, but is {value!r}.")
 
 
 def check_device(option: str, value: str, memory: str | None) -> str:
     """A device that this machine has, or a usage error."""
     from ..automatic.fit import check_device as check
 
-    try:
-        check(value, memory)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+    _checked(option, value, lambda device: check(device, memory))
     return value
 
 

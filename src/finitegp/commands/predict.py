@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -14,20 +15,8 @@ import typer
 from ..atomic import complete_or_absent
 from ..errors import DataError
 from ..formatting import counted
+from . import options
 from .console import Console
-from .options import (
-    Delimiter,
-    Encoding,
-    Force,
-    Json,
-    Memory,
-    Model,
-    Tables,
-    check_output,
-    check_share,
-    check_size,
-    open_tables,
-)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,22 +29,13 @@ if TYPE_CHECKING:
 
 
 _ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".parquet", ".pq")
-EXAMPLES = """
-[bold]Examples[/bold]
 
-finitegp predict price.finitegp new.csv -o predicted.csv
-
-finitegp predict price.finitegp new.csv -o prices.csv --keep id
-
-finitegp predict price.finitegp parts/ -o predicted.parquet --coverage 0.95 --memory 64MB
-
-cat new.csv | finitegp predict price.finitegp - -o - | sort
-"""
+_NEW_LINE = "\n"
 
 
 def predict(
-    model: Model,
-    tables: Tables,
+    model: options.Model,
+    tables: options.Tables,
     output: Annotated[
         Path,
         typer.Option(
@@ -85,11 +65,11 @@ def predict(
             "deviations.",
         ),
     ] = False,
-    memory: Memory = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf8",
-    force: Force = False,
-    as_json: Json = False,
+    memory: options.Memory = None,
+    delimiter: options.Delimiter = None,
+    encoding: options.Encoding = "utf8",
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write a table with columns for the predicted mean, its standard deviation and an interval.
 
@@ -98,11 +78,11 @@ def predict(
     unless another is given.
     """
     console = Console(as_json)
-    check_share("--coverage", coverage)
+    options.check_share("--coverage", coverage)
     if memory is not None:
-        check_size("--memory", memory)
+        options.check_size("--memory", memory)
     with console.guard():
-        from ..tables.arrow_values import check_columns
+        from ..data.naming import check_columns
         from ..tables.model import TableRegressor
         from ..tables.reader import ON_DISK
         from ..tables.summaries import TransformReport
@@ -110,18 +90,18 @@ def predict(
         to_screen = str(output) == "-"
         if not to_screen and not output.name.lower().endswith(_ENDINGS):
             raise DataError(f"{output} has no known ending: give the table a name that ends in {', '.join(_ENDINGS)}.")
-        check_output(output, force=force, inputs=[model, *tables])
+        options.check_output(output, force=force, inputs=[model, *tables])
         if to_screen and as_json:
             raise typer.BadParameter("standard output cannot hold both the table and the JSON.", param_hint="--json")
         loaded = TableRegressor.load(model)
         budget = memory or loaded.regressor_.memory_budget
         if budget is None:
-            table = open_tables(tables, delimiter, encoding, loaded.reading_options)
+            table = options.open_tables(tables, delimiter, encoding, loaded.reading_options)
         else:
             from ..memory import return_freed_memory
 
             return_freed_memory()  # before the first table is opened
-            table = open_tables(tables, delimiter, encoding, loaded.reading_options | ON_DISK)
+            table = options.open_tables(tables, delimiter, encoding, loaded.reading_options | ON_DISK)
             _keep_to_budget(loaded.regressor_, budget, table, console, of_model=memory is None)
         prefix = loaded.target_ or "target"
         added = [f"{prefix}_{name}" for name in ("mean", "std", "lower", "upper", *(["outside"] if outside else []))]
@@ -139,15 +119,8 @@ def predict(
             console.print(
                 f"{counted(table.num_rows, 'row')} with {', '.join(added)} ({100 * coverage:g} % interval): ", output
             )
-        console.result(
-            {
-                "output": str(output),
-                "rows": table.num_rows,
-                "columns": added,
-                "coverage": coverage,
-                "interval": interval,
-            }
-        )
+        written = {"output": str(output), "rows": table.num_rows, "columns": added}
+        console.result(written | {"coverage": coverage, "interval": interval})
 
 
 def _keep_to_budget(
@@ -190,10 +163,12 @@ def _write_text(predictions: _Predictions, output: Path, force: bool) -> None:
     import numpy as np
 
     loaded, table, added, keep, asked = predictions
-    files = table.text_files()
+    files, name = table.text_files(), output.name.lower().removesuffix(".gz")
     with text_writer(output, encoding=table.csv_options.encoding, overwrite=force) as stream:
         for number, (records, batch, given) in enumerate(files):
-            delimiter = _delimiter(output, given)
+            # A tab in .tsv files, none in .csv files, otherwise that of the table which is read.
+            comma = "," if name.endswith(".csv") and given == "\t" else given
+            delimiter = "\t" if name.endswith(".tsv") else comma
             # Fields are written anew only where some are left out or others are to stand between them.
             chosen = keep if keep is not None or delimiter == given else batch.schema.names
             if batch.num_rows == 0:
@@ -215,9 +190,6 @@ def _write_text(predictions: _Predictions, output: Path, force: bool) -> None:
                 stream.write(f"{own}{delimiter}{numbers}{record.end or _NEW_LINE}")
 
 
-_NEW_LINE = "\n"
-
-
 def _with_points(batch: pa.RecordBatch, table: TableReader) -> pa.RecordBatch:
     """Records as text whose numbers have a decimal point, where the table was said to have another sign."""
     import pyarrow as pa
@@ -232,14 +204,6 @@ def _with_points(batch: pa.RecordBatch, table: TableReader) -> pa.RecordBatch:
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-
-
-def _delimiter(output: Path, given: str) -> str:
-    """A tab in .tsv files, none in .csv files, otherwise that of the table which is read."""
-    name = output.name.lower().removesuffix(".gz")
-    if name.endswith(".tsv"):
-        return "\t"
-    return "," if name.endswith(".csv") and given == "\t" else given
 
 
 def _joined(values: list[str] | tuple[str, ...], delimiter: str) -> str:
@@ -276,34 +240,34 @@ def table_writer(
     from pyarrow import csv
 
     name = path.name.lower()
-    if str(path) == "-":
-        with csv.CSVWriter(sys.stdout.buffer, schema) as writer:
+    is_parquet = name.endswith((".parquet", ".pq"))
+    unwritable = [field.name for field in schema if pa.types.is_nested(field.type) and not is_parquet]
+    if unwritable:
+        raise DataError(f"Column {unwritable[0]!r} holds lists, which CSV cannot: write .parquet instead.")
+    options = csv.WriteOptions(delimiter="\t" if ".tsv" in name else ",")
+    with _opened(path, overwrite) as stream:
+        made = pq.ParquetWriter(stream, schema) if is_parquet else csv.CSVWriter(stream, schema, write_options=options)
+        with made as writer:
             yield writer
+
+
+@contextmanager
+def _opened(path: Path, overwrite: bool) -> Iterator[IO[bytes]]:
+    """A file, gzipped if its name ends so, that is there when it is complete; ``-`` is standard output."""
+    if str(path) == "-":
+        yield sys.stdout.buffer
         return
-    with complete_or_absent(path, overwrite=overwrite) as temporary:
-        if name.endswith((".parquet", ".pq")):
-            with pq.ParquetWriter(temporary, schema) as writer:
-                yield writer
-        else:
-            unwritable = [field.name for field in schema if pa.types.is_nested(field.type)]
-            if unwritable:
-                raise DataError(f"Column {unwritable[0]!r} holds lists, which CSV cannot: write .parquet instead.")
-            options = csv.WriteOptions(delimiter="\t" if ".tsv" in name else ",")
-            with ExitStack() as streams:
-                stream = streams.enter_context(pa.OSFile(str(temporary), "wb"))
-                if name.endswith(".gz"):
-                    stream = streams.enter_context(pa.CompressedOutputStream(stream, "gzip"))
-                yield streams.enter_context(csv.CSVWriter(stream, schema, write_options=options))
+    opened = gzip.open if path.name.lower().endswith(".gz") else open
+    with complete_or_absent(path, overwrite=overwrite) as temporary, opened(temporary, "wb") as stream:
+        yield stream  # type: ignore[misc]
 
 
 @contextmanager
 def text_writer(path: Path, *, encoding: str = "utf8", overwrite: bool = True) -> Iterator[IO[str]]:
-    """A text file, gzipped if its name ends so, that is there when it is complete; ``-`` is standard output."""
+    """The same for text; that on standard output is in its own encoding."""
     if str(path) == "-":
         yield sys.stdout
         sys.stdout.flush()
         return
-    with complete_or_absent(path, overwrite=overwrite) as temporary:
-        opened = gzip.open if path.name.lower().endswith(".gz") else open
-        with opened(temporary, "wt", encoding=encoding, newline="") as stream:
-            yield stream
+    with _opened(path, overwrite) as stream, io.TextIOWrapper(stream, encoding=encoding, newline="") as text:
+        yield text

@@ -2,8 +2,7 @@
 
 from ..statistics import Share
 from .arrays import ArraySource, NpySource
-from .iterables import IterableSource, StreamSource, as_source
-from .scaled_source import ScaledSource, Scaling
+from .iterables import IterableSource, ScaledSource, Scaling, StreamSource, as_source
 from .scaling import Moments
 from .sources import Measure, Rows, Source
 from .spool import SpooledSource, open_spool, spool

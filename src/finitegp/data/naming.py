@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -28,6 +29,14 @@ def unknown_column(name: str, names: Sequence[str], where: str = "the table") ->
     near = [folded[match] for match in matches]
     guess = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     return f"There is no column {name!r} in {where}{guess} Its columns are {listed(names)}."
+
+
+def check_columns(names: Iterable[str], columns: Sequence[str], where: str = "the table") -> None:
+    """An error if one of some columns is not among those of a table."""
+    absent = [name for name in names if name not in columns]
+    if absent:
+        more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
+        raise DataError(unknown_column(absent[0], columns, where) + more)
 
 
 def listed(names: Iterable[str]) -> str:
@@ -94,12 +103,26 @@ class LineLocator(Protocol):
         """The line, counted from 1; None if the row is in no text file."""
 
 
-@runtime_checkable
-class Numbered(Protocol):
-    """Anything whose rows have numbers of their own, because others were left out."""
+class Renumbered(ABC):
+    """Rows out of a larger table, which are found by their numbers there.
 
+    Attributes:
+        source: What finds the rows of the larger table in files, if they come from files.
+    """
+
+    source: Locator | None
+
+    @abstractmethod
     def number(self, row: int) -> int:
-        """The number of a row with those that were left out."""
+        """The number that a row has in the larger table."""
+
+    def locate(self, row: int) -> tuple[Path, int] | None:
+        """The file of a row and its number there; None if the rows are in no file."""
+        return None if self.source is None else self.source.locate(self.number(row))
+
+    def line_of(self, row: int) -> int | None:
+        """The line of its file on which a row stands; None if it is in no text file."""
+        return self.source.line_of(self.number(row)) if isinstance(self.source, LineLocator) else None
 
 
 def locator_of(data: object) -> Locator | None:
@@ -118,5 +141,5 @@ def row_label(row: int, source: Locator | None = None) -> str:
     line = source.line_of(row) if isinstance(source, LineLocator) else None
     if found is not None and line is not None:
         return f"line {line} of {found[0]}"
-    number = source.number(row) if isinstance(source, Numbered) else row
+    number = source.number(row) if isinstance(source, Renumbered) else row
     return f"row {number}" if found is None else f"row {found[1]} of {found[0]}"

@@ -173,20 +173,9 @@ class WrappedSource(Source):
         self.can_reread, self.can_take, self.fits_memory = source.can_reread, source.can_take, source.fits_memory
 
     # These may become known in a pass.
-    @property
-    def num_data(self) -> int | None:  # type: ignore[override]
-        """The number of rows of the other source."""
-        return self._source.num_data
-
-    @property
-    def input_dim(self) -> int | None:  # type: ignore[override]
-        """The number of input columns of the other source."""
-        return self._source.input_dim
-
-    @property
-    def num_targets(self) -> int | None:  # type: ignore[override]
-        """The number of target columns of the other source."""
-        return self._source.num_targets
+    num_data = property(lambda self: self._source.num_data)  # type: ignore[assignment]
+    input_dim = property(lambda self: self._source.input_dim)  # type: ignore[assignment]
+    num_targets = property(lambda self: self._source.num_targets)  # type: ignore[assignment]
 
     def __iter__(self) -> Iterator[Rows]:
         return self.part(WHOLE)

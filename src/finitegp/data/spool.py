@@ -35,6 +35,8 @@ _ROWS = re.compile(r"rows-[0-9a-f]{16}\.bin")
 _UNFINISHED = re.compile(rf"(rows|{re.escape(_MANIFEST)})\.[0-9a-f]{{16}}{re.escape(SUFFIX)}")
 _READ_BYTES = 1 << 20
 _MAX_COLUMNS = 1 << 20
+# What the type of a row depends on.
+_SHAPE = ("input_dim", "num_targets", "has_weights", "has_counts", "input_dtype")
 # Rounding to float32 may move a value by at most this share of its column's standard deviation.
 _MAX_ROUNDING = 1e-3
 
@@ -57,8 +59,7 @@ class SpooledSource(ArraySource):
         self.directory = directory
         self.manifest = manifest
         self.note = note
-        shape = (manifest[name] for name in ("input_dim", "num_targets", "has_weights", "has_counts", "input_dtype"))
-        dtype = row_dtype(*shape)
+        dtype = row_dtype(*(manifest[name] for name in _SHAPE))
         self._file = RowFile(directory / manifest["file"], dtype, manifest["num_data"])
         known = dtype.names or ()
         inputs, *fields = (RecordField(self._file, each) if each in known else None for each in Rows._fields)
@@ -152,7 +153,9 @@ def spool(
         if changed := _changed_file(states, files):
             raise DataError(f"The rows changed while they were spooled. {changed}")
         manifest |= {"fingerprint": fingerprint, "files": states}
-        _replace_manifest(folder, manifest)
+        with complete_or_absent(folder / _MANIFEST) as temporary:
+            temporary.write_text(json.dumps(manifest, indent=1), encoding="utf8")
+        _delete_own(folder, _ROWS, keep=str(manifest["file"]))  # of the spool that this one replaces, or was killed
     return SpooledSource(folder, manifest, chunk_size=chunk_size, note=note)
 
 
@@ -229,7 +232,7 @@ def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | 
     """Write all rows under a temporary name, then under the name of their checksum."""
     _delete_own(folder, _UNFINISHED)  # of a spool that was killed: under the lock nobody else writes
     digest = hashlib.sha256()
-    dtype: np.dtype[np.void] | None = None
+    shape: tuple[int, int, bool, bool] | None = None
     inputs: Moments | int = 0
     targets: Moments | int = 0
     sum_of_counts = 0.0
@@ -238,15 +241,14 @@ def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | 
             done = 0
             for rows in source:
                 num_targets = 0 if rows.targets is None else rows.targets.shape[1]
-                weighted, counted = rows.weights is not None, rows.counts is not None
-                found = row_dtype(rows.inputs.shape[1], num_targets, weighted, counted, input_dtype)
-                if dtype is not None and found != dtype:
+                found = (rows.inputs.shape[1], num_targets, rows.weights is not None, rows.counts is not None)
+                if shape not in (None, found):
                     raise DataError(
-                        f"The chunk from {row_label(done, source)} on has {rows.inputs.shape[1]} inputs, "
-                        f"{num_targets} targets, {'' if weighted else 'no '}weights and "
-                        f"{'' if counted else 'no '}counts, unlike the rows before."
+                        f"The chunk from {row_label(done, source)} on has {found[0]} inputs, {num_targets} targets, "
+                        f"{'' if found[2] else 'no '}weights and {'' if found[3] else 'no '}counts, unlike the rows "
+                        "before."
                     )
-                dtype = found
+                shape, dtype = found, row_dtype(*found, input_dtype)
                 records = _records(rows, dtype, done, source)
                 inputs += Moments.of(rows.inputs.numpy())
                 if rows.targets is not None:
@@ -258,7 +260,7 @@ def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | 
                 done += len(records)
                 if progress is not None:
                     progress(done, source.num_data)
-            if dtype is None or not isinstance(inputs, Moments):
+            if shape is None or not isinstance(inputs, Moments):
                 raise DataError("There are no rows to spool.")
             if input_dtype == "float32":
                 _refuse_coarse(inputs, source.column_names)
@@ -269,11 +271,7 @@ def _write(source: Source, folder: Path, input_dtype: str, progress: Progress | 
         "file": name,
         "checksum": digest.hexdigest(),
         "num_data": done,
-        "input_dim": int(dtype["inputs"].shape[0]),
-        "num_targets": num_targets,
-        "has_weights": weighted,
-        "has_counts": counted,
-        "input_dtype": input_dtype,
+        **dict(zip(_SHAPE, (*shape, input_dtype), strict=True)),
         "column_names": source.column_names,
         "target_mean_square": float(targets.mean_square.mean()) if isinstance(targets, Moments) else 0.0,
         "mean_count": sum_of_counts / done,
@@ -321,13 +319,6 @@ def _refuse_coarse(inputs: Moments, names: list[str] | None) -> None:
         )
 
 
-def _replace_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest in one piece, and remove the rows of the spool that it replaces."""
-    with complete_or_absent(folder / _MANIFEST) as temporary:
-        temporary.write_text(json.dumps(manifest, indent=1), encoding="utf8")
-    _delete_own(folder, _ROWS, keep=manifest["file"])  # of the spool that this one replaces, or that was killed
-
-
 def _delete_own(folder: Path, names: re.Pattern[str], keep: str = "") -> None:
     """Delete the files with names that only this module gives; others in the directory are not ours."""
     for path in folder.iterdir():
@@ -344,31 +335,29 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read ({error}): delete the directory and spool the rows again.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise DataError(f"{path} is not the manifest of a spool of this version ({_FORMAT}): use another directory.")
-    whole = {"num_data": int, "input_dim": int, "num_targets": int, "has_weights": bool, "file": str, "checksum": str}
-    whole |= {"input_dtype": str, "target_mean_square": float, "has_counts": bool, "mean_count": float, "files": list}
-    for name, kind in whole.items():
+    checks: dict[str, tuple[type, Callable[[Any], bool]]] = {
+        "num_data": (int, lambda value: value >= 1),
+        "input_dim": (int, lambda value: 1 <= value <= _MAX_COLUMNS),
+        "num_targets": (int, lambda value: 0 <= value <= _MAX_COLUMNS),
+        "has_weights": (bool, lambda value: True),
+        "has_counts": (bool, lambda value: True),
+        "input_dtype": (str, lambda value: value in ("float32", "float64")),
+        "file": (str, lambda value: _ROWS.fullmatch(value) is not None),
+        "checksum": (str, lambda value: True),
+        "target_mean_square": (float, lambda value: 0.0 <= value < math.inf),
+        "mean_count": (float, lambda value: 0.0 < value < math.inf),
+        "files": (list, lambda value: all(map(_is_state, value))),
+    }
+    for name, (kind, _) in checks.items():
         if not isinstance(manifest.get(name), kind):
             raise DataError(f"{path} is damaged: {name!r} is not there; delete the directory and spool the rows again.")
-    if not (
-        manifest["num_data"] >= 1
-        and 1 <= manifest["input_dim"] <= _MAX_COLUMNS
-        and 0 <= manifest["num_targets"] <= _MAX_COLUMNS
-        and manifest["input_dtype"] in ("float32", "float64")
-        and 0.0 < manifest["mean_count"] < math.inf
-        and _ROWS.fullmatch(manifest["file"])
-        and 0.0 <= manifest["target_mean_square"] < math.inf
-        and "column_names" in manifest
-        and _are_names(manifest["column_names"], manifest["input_dim"])
-        and all(_is_state(state) for state in manifest["files"])
-    ):
+    names = manifest.get("column_names", 0)
+    is_named = (
+        isinstance(names, list) and len(names) == manifest["input_dim"] and all(isinstance(n, str) for n in names)
+    )
+    if not (all(good(manifest[name]) for name, (_, good) in checks.items()) and (names is None or is_named)):
         raise DataError(f"{path} is damaged; delete the directory and spool the rows again.")
     return manifest
-
-
-def _are_names(names: object, count: int) -> bool:
-    return names is None or (
-        isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
-    )
 
 
 def _is_state(state: object) -> bool:
@@ -392,13 +381,8 @@ def _changed_file(states: list[dict[str, Any]], files: list[Path]) -> str:
 
 def _file_state(path: Path) -> dict[str, object]:
     """Size, time and checksum of a file."""
-    status = path.stat()
-    return {
-        "path": str(path),
-        "size": status.st_size,
-        "modified": status.st_mtime_ns,
-        "checksum": _checksum_of(path),
-    }
+    size, modified = path.stat().st_size, path.stat().st_mtime_ns
+    return {"path": str(path), "size": size, "modified": modified, "checksum": _checksum_of(path)}
 
 
 def _checksum_of(path: Path) -> str:

@@ -28,7 +28,7 @@ from ..processes import one_thread
 from ..scaled import ScaledGP
 from ..schedules import cosine_decay, make_optimizer
 from ..training import train
-from .parameters import GivenSettings
+from .parameters import Parameters, chosen, is_auto
 
 Array = npt.NDArray[np.float64]
 
@@ -45,63 +45,60 @@ _FOURIER_FEATURES = {"low": 256, "medium": 512, "high": 512}
 # above a thousandth of the target's.
 _SMALLEST_NOISE_VARIANCE = 1e-6
 _MEASUREMENTS, _PATIENCE = 20, 5
+# Up to this number of rows Fourier features are fitted full-batch.
+_MOST_ROWS_FOR_EXACT = 1500
 
 
 def fit_given(
-    inputs: Array, targets: Array, counts: Array | None, settings: GivenSettings, start: ScaledGP | None = None
+    inputs: Array, targets: Array, counts: Array | None, chosen_by: Parameters, seed: int, start: ScaledGP | None = None
 ) -> ScaledGP:
-    """Train the given features, then condition on all rows.
+    """Train the features and with the algorithm that were chosen, then condition on all rows.
 
-    Args:
-        inputs: ``(rows, columns)``.
-        targets: ``(rows,)``.
-        counts: ``(rows,)`` positive, or None for one.
-        settings: What was chosen.
-        start: An earlier fit to go on from, with its features, noise and scaling.
+    ``start`` is an earlier fit to go on from, with its features, noise and scaling.
     """
     started = time.perf_counter()
+    feature_map, algorithm = _method(chosen_by, len(inputs))
     inputs_scaler = Standardizer.fit(inputs, counts) if start is None else start.inputs_scaler
-    target_scaler = fit_target_scaler(targets, counts, center=settings.center) if start is None else start.target_scaler
+    target_scaler = (
+        fit_target_scaler(targets, counts, center=chosen_by.normalize_y) if start is None else start.target_scaler
+    )
     data = ArraySource(inputs_scaler.transform(inputs), target_scaler.transform(targets), counts=counts)
     record: dict[str, Any] = {
         "path": "given",
-        "algorithm": settings.algorithm,
-        "feature_map": settings.feature_map
-        if isinstance(settings.feature_map, str)
-        else type(settings.feature_map).__name__,
+        "algorithm": algorithm,
+        "feature_map": feature_map if isinstance(feature_map, str) else type(feature_map).__name__,
         "rows": len(data),
-        "seed": settings.seed,
+        "seed": seed,
     }
     # A module of the user's own may draw random numbers, such as dropout, from torch's global generator.
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(settings.seed)
+        torch.default_generator.manual_seed(seed)
         if start is None:
-            model = FeatureGP(_make_features(data.input_dim, settings), noise_model=_make_noise(data, settings))
+            features = _make_features(data.input_dim, feature_map, chosen_by.effort, seed)
+            model = FeatureGP(features, noise_model=_make_noise(data, chosen_by.noise))
         else:
             model = copy.deepcopy(start.fitted.model).requires_grad_(True)
             model.log_output_scale.requires_grad_(False)
-        model = (model.double() if settings.algorithm == "exact" else model.to(_float_type(settings))).to(
-            settings.device
-        )
-        if settings.algorithm == "exact":
-            _train_exact(model, data, settings, record)
+        model = model.to(chosen_by.device, torch.float64 if algorithm == "exact" else _float_type(feature_map))
+        if algorithm == "exact":
+            _train_exact(model, data, chosen(chosen_by.epochs), record)
         else:
             # Small networks are trained fastest by one thread, most of all beside other programs.
-            with one_thread() if isinstance(settings.feature_map, str) else nullcontext():
-                _train_batches(model, data, settings, record)
+            with one_thread() if isinstance(feature_map, str) else nullcontext():
+                _train_batches(model, data, algorithm, chosen_by, seed, record)
     fitted = model.condition(data)
     record["seconds"] = time.perf_counter() - started
     return ScaledGP((Component(fitted),), inputs_scaler, target_scaler, record=record)
 
 
 def fit_without_learning(
-    inputs: Array, targets: Array, counts: Array | None, *, effort: str, center: bool, seed: int, why: str
+    inputs: Array, targets: Array, counts: Array | None, chosen_by: Parameters, seed: int, *, why: str
 ) -> ScaledGP:
     """A kernel as it is before any fitting, conditioned on the rows: for rows that nothing can be learned from."""
     inputs_scaler = Standardizer.fit(inputs, counts)
-    target_scaler = fit_target_scaler(targets, counts, center=center)
+    target_scaler = fit_target_scaler(targets, counts, center=chosen_by.normalize_y)
     data = ArraySource(inputs_scaler.transform(inputs), target_scaler.transform(targets), counts=counts)
-    features = _kernel_features(data.input_dim, _FOURIER_FEATURES[effort], seed=seed)
+    features = _kernel_features(data.input_dim, _FOURIER_FEATURES[chosen_by.effort], seed=seed)
     fitted = FeatureGP(features, noise_variance=0.1).double().condition(data)
     record = {"path": "prior", "why": why, "rows": len(data), "seed": seed}
     return ScaledGP((Component(fitted),), inputs_scaler, target_scaler, record=record)
@@ -131,13 +128,23 @@ def refit_noise(inputs: Array, targets: Array, counts: Array | None, start: Scal
     ).with_fitted(fitted)
 
 
-def _make_features(input_dim: int, settings: GivenSettings) -> nn.Module:
-    if settings.feature_map == "mlp":
-        return MLPFeatures(input_dim, hidden=_HIDDEN, activation="mish", initialization="he", seed=settings.seed)
-    if settings.feature_map == "fourier":
-        return _kernel_features(input_dim, _FOURIER_FEATURES[settings.effort], seed=settings.seed)
-    assert isinstance(settings.feature_map, nn.Module)
-    return copy.deepcopy(settings.feature_map)
+def _method(regressor: Parameters, rows: int) -> tuple[str | nn.Module, str]:
+    """The feature map and the algorithm of a fit that is not automatic, where one of them was chosen."""
+    feature_map, algorithm = regressor.feature_map, regressor.algorithm
+    if is_auto(feature_map):
+        feature_map = "fourier" if algorithm == "exact" else "mlp"
+    if is_auto(algorithm):
+        small = rows <= _MOST_ROWS_FOR_EXACT
+        algorithm = "exact" if small and isinstance(feature_map, str) and feature_map == "fourier" else "lagged"
+    return feature_map, algorithm
+
+
+def _make_features(input_dim: int, feature_map: str | nn.Module, effort: str, seed: int) -> nn.Module:
+    if isinstance(feature_map, nn.Module):
+        return copy.deepcopy(feature_map)
+    if feature_map == "mlp":
+        return MLPFeatures(input_dim, hidden=_HIDDEN, activation="mish", initialization="he", seed=seed)
+    return _kernel_features(input_dim, _FOURIER_FEATURES[effort], seed=seed)
 
 
 def _kernel_features(input_dim: int, num_features: int, *, seed: int) -> nn.Module:
@@ -152,15 +159,13 @@ def _kernel_features(input_dim: int, num_features: int, *, seed: int) -> nn.Modu
     return ConcatenatedFeatures(fourier, LinearFeatures(input_dim, magnitude=0.1), ConstantFeatures())
 
 
-def _float_type(settings: GivenSettings) -> torch.dtype:
-    if isinstance(settings.feature_map, nn.Module):
-        types = [p.dtype for p in settings.feature_map.parameters() if p.is_floating_point()]
-        return types[0] if types else torch.float32
-    return torch.float32
+def _float_type(feature_map: str | nn.Module) -> torch.dtype:
+    parameters = feature_map.parameters() if isinstance(feature_map, nn.Module) else ()
+    return next((each.dtype for each in parameters if each.is_floating_point()), torch.float32)
 
 
-def _make_noise(data: ArraySource, settings: GivenSettings) -> NoiseModel:
-    if settings.noise == "constant":
+def _make_noise(data: ArraySource, noise: str) -> NoiseModel:
+    if noise != "input":
         return ConstantNoise(0.1)
     layers = nn.Linear(data.input_dim, _NOISE_HIDDEN), nn.Tanh(), nn.Linear(_NOISE_HIDDEN, 1)
     nn.init.zeros_(layers[-1].weight)  # starts as constant noise
@@ -168,32 +173,34 @@ def _make_noise(data: ArraySource, settings: GivenSettings) -> NoiseModel:
     return InputNoise(nn.Sequential(*layers), reads="inputs", variance=0.1)
 
 
-def _train_exact(model: FeatureGP, data: ArraySource, settings: GivenSettings, record: dict[str, Any]) -> None:
+def _train_exact(model: FeatureGP, data: ArraySource, iterations: int | None, record: dict[str, Any]) -> None:
     history: list[dict[str, float]] = []
     result = fit_full_batch(
         model,
         data,
-        max_iterations=settings.epochs or 500,
+        max_iterations=iterations or 500,
         progress=lambda iteration, nlml: history.append({"epoch": iteration, "nlml": nlml}),
     )
     record |= {"history": history, "converged": result.converged, "stop_reason": result.message}
 
 
-def _train_batches(model: FeatureGP, data: ArraySource, settings: GivenSettings, record: dict[str, Any]) -> None:
+def _train_batches(
+    model: FeatureGP, data: ArraySource, method: str, settings: Parameters, seed: int, record: dict[str, Any]
+) -> None:
     fewest_epochs, fewest_steps = _EPOCHS_AND_STEPS[settings.effort]
-    holds_out = settings.early_stopping
+    holds_out = chosen(settings.early_stopping)
     if holds_out is None:
         holds_out = len(data) >= _FEWEST_ROWS_TO_HOLD_OUT
-    order = np.random.default_rng(settings.seed).permutation(len(data))
+    order = np.random.default_rng(seed).permutation(len(data))
     held_out = order[: max(1, int(settings.validation_fraction * len(data)))] if holds_out else order[:0]
     kept = order[len(held_out) :]
     if len(kept) < 2:
         raise ValueError(f"early_stopping leaves {len(kept)} of {len(data)} rows to train on: set it to False.")
     training = _subset(data, kept)
-    batch_size = min(settings.batch_size or _BATCH_SIZE, len(training))
+    batch_size = min(chosen(settings.batch_size) or _BATCH_SIZE, len(training))
     steps_per_epoch = -(-len(training) // batch_size)
-    epochs = settings.epochs or max(fewest_epochs, -(-fewest_steps // steps_per_epoch))
-    algorithm = _make_algorithm(model, training, settings)
+    epochs = chosen(settings.epochs) or max(fewest_epochs, -(-fewest_steps // steps_per_epoch))
+    algorithm = _make_algorithm(model, training, method)
     callbacks: list[Callback] = []
     if holds_out:
         every = max(1, math.ceil(epochs / _MEASUREMENTS))
@@ -202,11 +209,11 @@ def _train_batches(model: FeatureGP, data: ArraySource, settings: GivenSettings,
         callbacks.append(ProgressBar())
     run = train(
         algorithm,
-        make_optimizer(algorithm, learning_rate=settings.learning_rate or _LEARNING_RATE),
+        make_optimizer(algorithm, learning_rate=chosen(settings.learning_rate) or _LEARNING_RATE),
         training,
         epochs=epochs,
         batch_size=batch_size,
-        seed=settings.seed,
+        seed=seed,
         schedule=cosine_decay(epochs * steps_per_epoch),
         callbacks=callbacks,
     )
@@ -231,12 +238,12 @@ def _calibrate(model: FeatureGP, training: ArraySource, held_out: ArraySource) -
     return factor
 
 
-def _make_algorithm(model: FeatureGP, training: ArraySource, settings: GivenSettings) -> Algorithm:
+def _make_algorithm(model: FeatureGP, training: ArraySource, method: str) -> Algorithm:
     rows, columns = len(training), training.input_dim
-    if settings.algorithm == "lagged":
+    if method == "lagged":
         return Lagged(model, rows, block=_BLOCK, window=_WINDOW, input_dim=columns)
     kinds: dict[str, Any] = {"scgd": SCGD, "minimax": Minimax, "bsgd": BSGD}
-    algorithm: Algorithm = kinds[settings.algorithm](model, rows, input_dim=columns)
+    algorithm: Algorithm = kinds[method](model, rows, input_dim=columns)
     return algorithm
 
 

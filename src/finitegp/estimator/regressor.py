@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import sklearn
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
@@ -27,12 +28,23 @@ from ..automatic.table import merge_equal_rows
 from ..errors import DataError, NumericalError, warn_caller
 from ..formatting import parse_seconds
 from ..persistence.fits import load_regressor, save_regressor
-from ..predictive import Prediction
 from ..scaled import ScaledGP
 from .given import fit_given, fit_without_learning, refit_noise
-from .parameters import RandomState, automatic_options, check_parameters, given_settings, is_automatic, seed_of
+from .parameters import (
+    FEW_ROWS,
+    Parameters,
+    RandomState,
+    automatic_options,
+    check_parameters,
+    checked_inputs,
+    checked_rows,
+    is_automatic,
+    is_constant,
+    more_rows,
+    rows_in_place,
+    seed_of,
+)
 from .progress import stage_progress, tell_expected
-from .rows import FEW_ROWS, checked_inputs, checked_rows, is_constant, more_rows, rows_in_place
 
 if TYPE_CHECKING:
     from ..export.onnx_graph import OnnxExport
@@ -41,7 +53,7 @@ Array = npt.NDArray[np.float64]
 
 
 @check_arguments
-class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class GPRegressor(MultiOutputMixin, RegressorMixin, Parameters):  # type: ignore[misc]
     """Exact Gaussian-process regression on finite features, with honest error bars.
 
     By default everything is found from the training rows: a kernel on small tables, networks on large ones, noise and
@@ -109,47 +121,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     n_features_in_: int
     feature_names_in_: npt.NDArray[np.object_]
 
-    def __init__(
-        self,
-        feature_map: str | nn.Module = "auto",
-        *,
-        algorithm: str = "auto",
-        noise: str = "auto",
-        effort: str = "medium",
-        batch_size: int | str = "auto",
-        epochs: int | str = "auto",
-        learning_rate: float | str = "auto",
-        validation_fraction: float = 0.1,
-        early_stopping: bool | str = "auto",
-        normalize_y: bool = True,
-        random_state: RandomState = None,
-        device: str | torch.device = "cpu",
-        verbose: bool | int = False,
-        warm_start: bool = False,
-        memory_budget: str | int | None = None,
-        time_budget: str | float | None = None,
-        keep_rows: bool = True,
-        repeated_rows: bool = True,
-    ) -> None:
-        self.feature_map = feature_map
-        self.algorithm = algorithm
-        self.noise = noise
-        self.effort = effort
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.early_stopping = early_stopping
-        self.normalize_y = normalize_y
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
-        self.warm_start = warm_start
-        self.memory_budget = memory_budget
-        self.time_budget = time_budget
-        self.keep_rows = keep_rows
-        self.repeated_rows = repeated_rows
-
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> GPRegressor:
         """Fit to ``X`` ``(rows, columns)`` and ``y`` ``(rows,)`` or ``(rows, targets)``; one model per target.
 
@@ -177,19 +148,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             )
         started = time.perf_counter()
         seed = seed_of(self.random_state)
+        options: dict[str, Any] = {"may_be_copies": sample_weight is None}
+        if self.time_budget is not None:
+            options["time_budget"] = parse_seconds(self.time_budget) / len(columns)
         fits = []
         for number, column in enumerate(columns):
             rows = inputs, column, counts
             if len(inputs) <= FEW_ROWS:
                 rows = merge_equal_rows(*rows)
             label = "fit" if len(columns) == 1 else f"fit target {number + 1} of {len(columns)}"
-            start = None if before is None else before[number]
-            fit = self._fit_one(*rows, start, seed, label, sample_weight, len(columns))
+            fit = self._fit_one(*rows, None if before is None else before[number], seed, label, options)
             fits.append(replace(fit, record=fit.record | {"log_marginal_likelihood": _evidence(fit, *rows)}))
-        total = float(len(inputs) if counts is None else counts.sum())
-        seconds = time.perf_counter() - started
         self.fits_ = fits
-        self.training_summary_ = _training_summary(fits, rows=len(inputs), total_weight=total, seconds=seconds)
+        self.training_summary_ = _training_summary(fits, len(inputs), counts, time.perf_counter() - started)
         return self
 
     @overload
@@ -214,20 +185,21 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         inputs = checked_inputs(self, X)
         if return_cov:
             predictions = [fit.predict(inputs, return_covariance=True) for fit in self.fits_]
-            mean = _join([prediction.mean for prediction in predictions])
-            return mean, _join([_observation_covariance(prediction) for prediction in predictions])
+            noises = [torch.diag(prediction.noise_variance) for prediction in predictions]
+            known = [each.covariance for each in predictions if each.covariance is not None]
+            covariances = [covariance + noise for covariance, noise in zip(known, noises, strict=True)]
+            return _join([prediction.mean for prediction in predictions]), _join(covariances)
         if not return_std:
             return _join([fit.predict_mean(inputs) for fit in self.fits_])
         # Of each chunk only what is returned is kept, in its place: many small tensors take more than their numbers.
-        means = torch.empty(len(self.fits_), len(inputs), dtype=torch.float64)
-        deviations = torch.empty_like(means)
+        found = torch.empty(2, len(self.fits_), len(inputs), dtype=torch.float64)
         for number, fit in enumerate(self.fits_):
             start = 0
             for part in fit.predict_chunks(inputs):
-                stop = start + len(part.mean)
-                means[number, start:stop], deviations[number, start:stop] = part.mean, part.std
-                start = stop
-        return _join(list(means)), _join(list(deviations))
+                own = slice(start, start + len(part.mean))
+                found[0, number, own], found[1, number, own] = part.mean, part.std
+                start = own.stop
+        return _join(list(found[0])), _join(list(found[1]))
 
     def predict_interval(
         self, X: ArrayLike, coverage: float | Sequence[float] = 0.9, method: str = "predictive"
@@ -263,11 +235,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: RandomState = 0) -> Array:
         """Draw joint new observations, noise included: ``(rows, n_samples)`` or ``(rows, targets, n_samples)``."""
         check_at_least_one(n_samples=n_samples)
-        inputs = checked_inputs(self, X)
-        random = check_random_state(random_state)
-        draws = []
-        for fit in self.fits_:
-            draws.append(fit.sample(inputs, n_samples, seed=int(random.randint(2**31 - 1))).T)
+        inputs, random = checked_inputs(self, X), check_random_state(random_state)
+        draws = [fit.sample(inputs, n_samples, seed=int(random.randint(2**31 - 1))).T for fit in self.fits_]
         return _join(draws, axis=1)
 
     def outside(self, X: ArrayLike) -> Array:
@@ -280,9 +249,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             DataError: After a fit of a given feature map, which does not learn what was seen.
         """
         inputs = checked_inputs(self, X)
-        found = [fit.outside(inputs) for fit in self.fits_]
-        known = [each for each in found if each is not None]
-        if len(known) < len(found):
+        known = [found for fit in self.fits_ if (found := fit.outside(inputs)) is not None]
+        if len(known) < len(self.fits_):
             raise DataError("What lies outside is known after automatic fits only, those without a feature_map.")
         return np.asarray(np.maximum.reduce(known))
 
@@ -371,38 +339,24 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         start: ScaledGP | None,
         seed: int,
         label: str,
-        sample_weight: ArrayLike | None,
-        num_targets: int,
+        options: dict[str, Any],
     ) -> ScaledGP:
         constant = is_constant(targets)
         if constant:
             warn_caller(
                 f"All targets are {targets[0]:.6g}: there is nothing to learn, and the error bars mean nothing."
             )
-        automatic = is_automatic(self)
-        if start is not None and automatic:
+        if start is not None and is_automatic(self):
             return refit_noise(inputs, targets, counts, start)
         if constant:
-            why = "all targets are equal"
-            return fit_without_learning(
-                inputs, targets, counts, effort=self.effort, center=self.normalize_y, seed=seed, why=why
-            )
-        if not automatic:
-            return fit_given(inputs, targets, counts, given_settings(self, len(inputs), seed), start)
-        options = automatic_options(self, len(inputs), seed)
-        if self.time_budget is not None:
-            options["time_budget"] = parse_seconds(self.time_budget) / num_targets
+            return fit_without_learning(inputs, targets, counts, self, seed, why="all targets are equal")
+        if not is_automatic(self):
+            return fit_given(inputs, targets, counts, self, seed, start)
+        options = automatic_options(self, len(inputs), seed) | options
         with stage_progress(label, shown=bool(self.verbose)) as progress:
-            return fit_auto(
-                inputs,
-                targets,
-                counts=counts,
-                may_be_copies=sample_weight is None,
-                progress=progress,
-                on_expected=tell_expected if self.verbose else None,
-                on_plan=(lambda plan: print(plan, file=sys.stderr)) if self.verbose else None,
-                **options,
-            )
+            if self.verbose:
+                options |= {"on_expected": tell_expected, "on_plan": lambda plan: print(plan, file=sys.stderr)}
+            return fit_auto(inputs, targets, counts=counts, progress=progress, **options)
 
     def _change(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, add: bool) -> GPRegressor:
         inputs, targets, counts = more_rows(self, X, y, sample_weight)
@@ -432,36 +386,27 @@ def as_regressor(fit: ScaledGP, **parameters: Any) -> GPRegressor:
         ((30,), 1)
     """
     regressor = GPRegressor(**parameters)
-    total = float(fit.num_data)
-    rows, seconds = int(fit.record.get("rows", total)), float(fit.record.get("seconds", 0.0))
+    rows, seconds = int(fit.record.get("rows", fit.num_data)), float(fit.record.get("seconds", 0.0))
     regressor.fits_ = [fit]
     regressor.n_features_in_ = fit.inputs_scaler.num_columns
-    regressor.training_summary_ = _training_summary([fit], rows=rows, total_weight=total, seconds=seconds)
+    summary = _training_summary([fit], rows, None, seconds)
+    regressor.training_summary_ = summary | {"total_weight": float(fit.num_data)}
     return regressor
 
 
-def _training_summary(fits: list[ScaledGP], *, rows: int, total_weight: float, seconds: float) -> dict[str, object]:
+def _training_summary(fits: list[ScaledGP], rows: int, counts: Array | None, seconds: float) -> dict[str, object]:
     """Rows, seconds, versions and the record of each fit; everything in it is JSON."""
+    versions = {"finitegp": __version__, "torch": torch.__version__, "numpy": np.__version__}
     return {
         "rows": rows,
-        "total_weight": total_weight,
+        "total_weight": float(rows if counts is None else counts.sum()),
         "rows_added": 0,
         "rows_forgotten": 0,
         "columns": fits[0].inputs_scaler.num_columns,
         "targets": len(fits),
         "seconds": seconds,
-        "versions": _versions(),
+        "versions": versions | {"scikit-learn": sklearn.__version__, "python": platform.python_version()},
         "fits": [fit.record for fit in fits],
-    }
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "finitegp": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "scikit-learn": sklearn.__version__,
-        "python": platform.python_version(),
     }
 
 
@@ -471,18 +416,9 @@ def _join(parts: list[torch.Tensor], axis: int = -1) -> Array:
     return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=axis)
 
 
-def _observation_covariance(prediction: Prediction) -> torch.Tensor:
-    assert prediction.covariance is not None
-    return prediction.covariance + torch.diag(prediction.noise_variance)
-
-
 def _evidence(fit: ScaledGP, inputs: Array, targets: Array, counts: Array | None) -> float | None:
     """From row sums, or from the rows where sums cancel; None if even that cannot be trusted."""
-    try:
-        return fit.evidence()
-    except NumericalError:
-        pass
-    try:
-        return fit.evidence(inputs, targets, None if fit.counts_copies_once else counts)
-    except NumericalError:
-        return None
+    for rows in ((), (inputs, targets, None if fit.counts_copies_once else counts)):
+        with suppress(NumericalError):
+            return fit.evidence(*rows)
+    return None

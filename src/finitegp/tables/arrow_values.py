@@ -1,159 +1,24 @@
-"""Users' tables as Arrow record batches, and Arrow's values as NumPy numbers."""
+"""Values of Arrow as numbers in NumPy; dates, also as people write them, as moments: microseconds since 1970."""
 
 from __future__ import annotations
 
-import io
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from datetime import datetime, timezone
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import ArrayLike
 
-from ..data.naming import check_unique, listed, shortened, unknown_column
 from ..errors import DataError
-from ..lite.tables import NOT_A_MOMENT
-
-if TYPE_CHECKING:
-    import pandas
+from ..lite.tables import DAY, NOT_A_MOMENT
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+Integers = npt.NDArray[np.int64]
 
 
-class ArrowStream(Protocol):
-    """A table that other libraries of Arrow can read, such as those of pandas, Polars and DuckDB."""
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The capsule of the stream."""
-
-
-# What is read as a table: see :func:`record_batches`, which files have to be opened for.
-_Chunk = ArrayLike | ArrowStream | Mapping[str, object] | os.PathLike[str]
-TableLike = _Chunk | Iterable[_Chunk]
-
-
-def record_batches(data: TableLike) -> Iterator[pa.RecordBatch]:
-    """The rows of anything that is a table, as Arrow record batches, without views and extension types.
-
-    Args:
-        data: A pandas data frame, an Arrow table or record batch, anything with the Arrow stream protocol, a mapping
-            of names to columns, a NumPy array ``(rows, columns)`` (the names are ``x0``, ``x1``, …), or an iterable of
-            these, such as `TableReader`.
-
-    Example:
-        >>> [batch.schema.names for batch in record_batches(np.zeros((3, 2)))]
-        [['x0', 'x1']]
-    """
-    for batch in _batches(data):
-        if not batch.num_columns:
-            raise DataError("The table has no columns.")
-        yield pa.RecordBatch.from_arrays([without_views(column) for column in batch.columns], batch.schema.names)
-
-
-def _batches(data: TableLike) -> Iterator[pa.RecordBatch]:
-    if isinstance(data, pa.RecordBatch):
-        check_unique(data.schema.names, "The table")
-        yield data
-    elif isinstance(data, pa.Table):
-        check_unique(data.schema.names, "The table")
-        yield from data.to_batches()
-    elif hasattr(data, "iloc") and hasattr(data, "columns"):
-        yield _from_pandas(data)
-    elif hasattr(data, "name") and hasattr(data, "to_frame"):
-        raise DataError(
-            "The table is a Series, one row or one column of a data frame: pass a frame, for a row df.iloc[[0]] in "
-            "place of df.iloc[0]."
-        )
-    elif isinstance(data, Mapping):
-        names = [str(name) for name in data]
-        check_unique(names, "The mapping")
-        columns = [_column_of(values, name) for values, name in zip(data.values(), names, strict=True)]
-        try:
-            table = pa.table(columns, names=names)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise DataError(f"The mapping is not a table of columns of equal length: {error}.") from None
-        yield from table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-    elif isinstance(data, np.ndarray):
-        if data.ndim != 2:
-            raise DataError(f"A NumPy table must be (rows, columns), but has shape {data.shape}.")
-        names = [f"x{number}" for number in range(data.shape[1])]
-        arrays = [_array_of(column, name) for column, name in zip(data.T, names, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, names=names)
-    elif isinstance(data, io.IOBase):
-        raise DataError("The table is an open file: pass its name.")
-    elif hasattr(data, "detach"):
-        yield from _batches(data.detach().cpu().numpy())
-    elif hasattr(data, "__arrow_c_stream__"):
-        yield from _batches(pa.table(data))
-    elif hasattr(data, "to_arrow"):  # polars before it had a stream
-        yield from _batches(data.to_arrow())
-    elif isinstance(data, str | os.PathLike):
-        raise DataError(f"The table is the name of a file: open it with TableReader({str(data)!r}) first.")
-    elif hasattr(data, "toarray"):
-        raise DataError(f"A table must be dense, but is a {_name(data)}: pass X.toarray().")
-    elif isinstance(data, Iterable):
-        for chunk in data:
-            if isinstance(chunk, str | bytes | int | float | list | tuple):
-                raise DataError(
-                    f"A table must come in chunks such as Arrow record batches, but one is a {_name(chunk)}: make an "
-                    "array or a data frame of lists of rows."
-                )
-            yield from _batches(chunk)
-    else:
-        advice = ": call its method collect() first" if hasattr(data, "collect") else ""
-        kinds = "a data frame, an Arrow table, a mapping, an array or chunks of these"
-        raise DataError(f"A table must be {kinds}, but is a {_name(data)}{advice}.")
-
-
-def check_columns(names: Iterable[str], columns: Sequence[str], where: str = "the table") -> None:
-    """An error if one of some columns is not among those of a table."""
-    absent = [name for name in names if name not in columns]
-    if absent:
-        more = f" Also absent: {listed(absent[1:])}." if len(absent) > 1 else ""
-        raise DataError(unknown_column(absent[0], columns, where) + more)
-
-
-def _name(value: object) -> str:
-    return type(value).__name__
-
-
-def _from_pandas(frame: pandas.DataFrame) -> pa.RecordBatch:
-    names = [str(name) for name in frame.columns]
-    check_unique(names, "The data frame")
-    arrays = [_array_of(frame.iloc[:, number], name) for number, name in enumerate(names)]
-    return pa.RecordBatch.from_arrays(arrays, names=names)
-
-
-def _column_of(values: object, name: str) -> pa.Array | pa.ChunkedArray:
-    """One column of a mapping as an Arrow array."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise DataError(f"Column {name!r} must hold one value for each row, but is {shortened(values)}.")
-    if getattr(values, "ndim", 1) != 1:
-        raise DataError(f"Column {name!r} must hold one value for each row, but has shape {np.asarray(values).shape}.")
-    values = values if hasattr(values, "__len__") else list(values)
-    try:
-        return pa.table({name: values}).column(0)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return _array_of(values if hasattr(values, "dtype") else np.fromiter(values, dtype=object), name)
-
-
-def _array_of(values: npt.NDArray[Any] | pandas.Series, name: str) -> pa.Array:
-    """One column as an Arrow array; columns of mixed objects become text."""
-    try:
-        array = pa.array(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        if hasattr(values, "sparse"):
-            return _array_of(values.sparse.to_dense(), name)
-        if getattr(values.dtype, "kind", "O") != "O":
-            raise DataError(f"Column {name!r} has the type {values.dtype}, which cannot be used.") from None
-        texts = [None if value is None or value != value else str(value) for value in values]
-        array = pa.array(texts, pa.large_string())
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+def flags(found: pa.Array) -> npt.NDArray[np.bool_]:
+    """Arrow's truth values; false where missing."""
+    return np.asarray(pc.fill_null(found, False), dtype=np.bool_)
 
 
 def plain(array: pa.Array) -> pa.Array:
@@ -203,6 +68,11 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
 
 
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a type is one of Arrow's several types of numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
 def family(kind: pa.DataType) -> str:
     """The family of a plain type: ``number``, ``boolean``, ``text``, ``date``, ``time``, ``empty`` or ``other``.
 
@@ -214,12 +84,7 @@ def family(kind: pa.DataType) -> str:
         return "empty"
     if pa.types.is_boolean(kind):
         return "boolean"
-    if (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_duration(kind)
-    ):
+    if is_number(kind) or pa.types.is_duration(kind):
         return "number"
     if pa.types.is_large_string(kind):
         return "text"
@@ -239,12 +104,10 @@ def number_values(array: pa.Array) -> npt.NDArray[np.float64]:
     if pa.types.is_null(kind):
         return np.full(len(array), np.nan)
     if pa.types.is_float16(kind):
-        return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64)
-    scale = 1
+        return np.asarray(array, dtype=np.float64)
     if pa.types.is_duration(kind):
-        array, scale = pc.cast(array, pa.int64()), _PER_SECOND[kind.unit]
-    values = pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return np.asarray(values, dtype=np.float64) / scale if scale > 1 else np.asarray(values, dtype=np.float64)
+        return number_values(pc.cast(array, pa.int64())) / _PER_SECOND[kind.unit]
+    return np.asarray(pc.cast(array, pa.float64(), safe=False), dtype=np.float64)
 
 
 def moment_values(array: pa.Array) -> npt.NDArray[np.int64]:
@@ -264,8 +127,7 @@ def moment_values(array: pa.Array) -> npt.NDArray[np.int64]:
             moments = pc.cast(array, options=pc.CastOptions(unit, allow_time_truncate=True))
         except pa.ArrowInvalid:
             raise DataError("a date or time is too far from 1970 to be counted in microseconds") from None
-    filled = pc.fill_null(pc.cast(moments, pa.int64()), NOT_A_MOMENT)
-    return np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.int64)
+    return np.asarray(pc.fill_null(pc.cast(moments, pa.int64()), NOT_A_MOMENT), dtype=np.int64)
 
 
 def text_values(array: pa.Array) -> pa.Array:
@@ -282,3 +144,169 @@ def text_values(array: pa.Array) -> pa.Array:
         ]
         return pa.array(texts, pa.large_string())
     return array if pa.types.is_large_string(array.type) else pc.cast(array, pa.large_string())
+
+
+# How people write dates
+
+_TIME = (
+    r"(?:[T ,]+(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2})(?:[.,][0-9]+)?)?"
+    r"(?: *(?P<half>[AaPp])[.]?[Mm][.]?)?)?$"
+)
+_ISO_TIME = r"[T ](?P<hour>[0-9]{2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2})(?:[.](?P<fraction>[0-9]{1,9}))?)?"
+_ISO_ZONE = r"Z|(?P<zone>[+-])(?P<zone_hour>[0-9]{2}):?(?P<zone_minute>[0-9]{2})?"
+_WEEKDAY = r"^(?:(?i:mon|tue|wed|thu|fri|sat|sun)[a-z]*[,.]? +)?"
+_DAY_MONTH = r"(?P<{}>[0-9]{{1,2}})[/-](?P<{}>[0-9]{{1,2}})[/-](?P<year>[0-9]{{4}}|[0-9]{{2}})"
+_NAME = r"(?P<name>(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec))[a-z]*[.]?"
+#: Every style with the form it has.
+_PATTERNS = {
+    "iso": rf"^(?P<year>[0-9]{{4}})-(?P<month>[0-9]{{2}})-(?P<day>[0-9]{{2}})(?:{_ISO_TIME}(?:{_ISO_ZONE})?)?$",
+    "day first": "^(?:" + _DAY_MONTH.format("day", "month") + ")" + _TIME,
+    "month first": "^(?:" + _DAY_MONTH.format("month", "day") + ")" + _TIME,
+    "day.month.year": r"^(?P<day>[0-9]{1,2})[.] ?(?P<month>[0-9]{1,2})[.] ?(?P<year>[0-9]{4}|[0-9]{2})" + _TIME,
+    "year first": r"^(?P<year>[0-9]{4})[/.](?P<month>[0-9]{1,2})[/.](?P<day>[0-9]{1,2})" + _TIME,
+    "month name first": _WEEKDAY + _NAME + r" +(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?,? +(?P<year>[0-9]{4})" + _TIME,
+    "day and month name": _WEEKDAY
+    + r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?[. -]*"
+    + _NAME
+    + r"[ ,.-]+(?P<year>[0-9]{4}|[0-9]{2})"
+    + _TIME,
+    "month name and year": "^" + _NAME + r"[ ,.-]+(?P<year>[0-9]{4})$",
+    "year and month name": r"^(?P<year>[0-9]{4})[ ,./-]*" + _NAME + r"(?:[ ,./-]+(?P<day>[0-9]{1,2}))?" + _TIME,
+    "quarter": r"^(?P<year>[0-9]{4})[ ./-]*[Qq](?P<quarter>[1-4])$",
+    "quarter first": r"^[Qq](?P<quarter>[1-4])[ ./-]*(?P<year>[0-9]{4})$",
+    "week": r"^(?P<year>[0-9]{4})[ -]?W(?P<week>[0-9]{1,2})$",
+    "year-month": r"^(?P<year>[0-9]{4})[-/.](?P<month>[0-9]{1,2})$",
+    "yyyymmdd": r"^(?P<year>(?:19|20)[0-9]{2})(?P<month>[0-9]{2})(?P<day>[0-9]{2})$",
+    "year": r"^(?P<year>[12][0-9]{3})$",
+}
+STYLES = tuple(_PATTERNS)
+#: Styles that are tried on text of which nothing is known: a bare year is a number.
+FOUND_STYLES = tuple(style for style in STYLES if style != "year")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+
+def read_moments(texts: pa.Array, style: str = "iso") -> Integers:
+    """The moments of dates in an Arrow array of text; ``NOT_A_MOMENT`` for texts that are not of a style.
+
+    Years of two digits are from 1969 to 2068, as in POSIX. ISO times with a zone are converted to UTC; times without
+    one are taken as they are.
+
+    Example:
+        >>> (read_moments(pa.array(["Apr 14, 2020", "13/2/1970"]), "day first") == NOT_A_MOMENT).tolist()
+        [True, False]
+        >>> [int(read_moments(pa.array([text]), style)[0] // DAY) for text, style in [
+        ...     ("2/1/1970", "day first"), ("1970 Feb", "year and month name"), ("Q2 1970", "quarter first"),
+        ...     ("1970-W02", "week")]]
+        [1, 31, 90, 4]
+        >>> read_moments(pa.array(["1970-01-02", "1970-01-01T01:00+01:00", "1 May"])).tolist() == [
+        ...     86_400_000_000, 0, NOT_A_MOMENT]
+        True
+    """
+    parts = pc.extract_regex(pc.utf8_trim_whitespace(texts), _PATTERNS[style])
+    fits = flags(pc.is_valid(parts))
+    moments = np.full(len(texts), NOT_A_MOMENT, dtype=np.int64)
+    if not fits.any():
+        return moments
+    parts = parts.filter(pa.array(fits))
+    names = {field.name for field in parts.type}
+
+    def words(name: str) -> pa.Array:
+        return pc.utf8_lower(pc.fill_null(pc.struct_field(parts, name), ""))
+
+    def numbers(name: str, default: int = 0) -> Integers:
+        if name not in names:
+            return np.full(len(parts), default, dtype=np.int64)
+        found = words(name)
+        found = pc.if_else(pc.equal(found, ""), str(default), found)
+        return np.asarray(pc.cast(found, pa.int64()), dtype=np.int64)
+
+    def are(name: str, word: str) -> npt.NDArray[np.bool_]:
+        return flags(pc.equal(words(name), word))
+
+    year, month, day = numbers("year"), numbers("month", 1), numbers("day", 1)
+    short = flags(pc.equal(pc.utf8_length(words("year")), 2))
+    year = year + np.where(short, np.where(year < 69, 2000, 1900), 0)
+    if "name" in names:
+        found = words("name")
+        month = np.asarray(pc.index_in(found, value_set=pa.array(_MONTHS, found.type)), dtype=np.int64) + 1
+    if "quarter" in names:
+        month = 3 * numbers("quarter") - 2
+    hour, minute, second = numbers("hour"), numbers("minute"), numbers("second")
+    good = (hour < 24) & (minute < 60) & (second < 60)
+    if "half" in names:
+        whole = are("half", "")
+        good &= whole | ((hour >= 1) & (hour <= 12))
+        hour = np.where(whole, hour, hour % 12 + 12 * are("half", "p"))
+    time = ((hour * 60 + minute) * 60 + second) * 1_000_000
+    if "zone" in names:
+        away = numbers("zone_hour") * 60 + numbers("zone_minute")
+        good &= (numbers("zone_hour") < 24) & (numbers("zone_minute") < 60)
+        time -= np.where(are("zone", "-"), -away, away) * 60_000_000
+        # Digits beyond the microsecond are cut.
+        digits = pc.utf8_slice_codeunits(pc.utf8_rpad(words("fraction"), 6, "0"), 0, 6)
+        time += np.asarray(pc.cast(digits, pa.int64()))
+    midnight = _mondays(year, numbers("week")) if "week" in names else _midnights(year, month, day)
+    moments[fits] = np.where(good & (midnight != NOT_A_MOMENT), midnight + time, NOT_A_MOMENT)
+    return moments
+
+
+def whole_number_moments(values: npt.NDArray[np.float64], style: str = "yyyymmdd") -> Integers:
+    """Moments of whole numbers such as 20200112 (``"yyyymmdd"``) or 2020 (``"year"``); others are ``NOT_A_MOMENT``.
+
+    Example:
+        >>> (whole_number_moments(np.array([19700102.0, 19701301.0])) // DAY).tolist()[0]
+        1
+    """
+    low, high = (19_000_101, 21_001_231) if style == "yyyymmdd" else (1000, 2999)
+    with np.errstate(invalid="ignore"):
+        good = (values >= low) & (values <= high) & (values == np.floor(values))
+    whole = np.where(good, values, low).astype(np.int64)
+    year, month, day = (whole // 10_000, whole // 100 % 100, whole % 100) if style == "yyyymmdd" else (whole, 1, 1)
+    return np.where(good, _midnights(year, month, day), NOT_A_MOMENT)
+
+
+def _midnights(year: Integers, month: Integers | int, day: Integers | int) -> Integers:
+    """The moments at which days begin; ``NOT_A_MOMENT`` where there is no such day."""
+    first = ((year - 1970) * 12 + np.clip(month, 1, 12) - 1).astype("datetime64[M]").astype("datetime64[D]")
+    last = (first.astype("datetime64[M]") + np.timedelta64(1, "M")).astype("datetime64[D]")
+    good = (month >= 1) & (month <= 12) & (day >= 1) & (day <= (last - first).astype(np.int64))
+    return np.where(good, (first.astype(np.int64) + day - 1) * DAY, NOT_A_MOMENT)
+
+
+def _mondays(year: Integers, week: Integers) -> Integers:
+    """The moments at which weeks of ISO 8601 begin: the first one of a year is that of its fourth day."""
+    first, fourth, last = (_midnights(year, month, day) // DAY for month, day in ((1, 1), (1, 4), (12, 31)))
+    # A year has 53 weeks if its first day, or the last, is a Thursday, as 1970-01-01.
+    weeks = np.where((first % 7 == 0) | (last % 7 == 0), 53, 52)
+    monday = fourth - (fourth + 3) % 7
+    return np.where((week >= 1) & (week <= weeks), (monday + 7 * (week - 1)) * DAY, NOT_A_MOMENT)
+
+
+def moment_text(moment: int) -> str:
+    """A moment as people write it.
+
+    Example:
+        >>> moment_text(0), moment_text(3_600_000_000)
+        ('1970-01-01', '1970-01-01 01:00:00')
+    """
+    try:
+        found = datetime.fromtimestamp(moment // 1_000_000, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return f"{moment / DAY:.0f} days from 1970"
+    return found.strftime("%Y-%m-%d" if moment % DAY == 0 else "%Y-%m-%d %H:%M:%S")
+
+
+# What a regression uses of them
+
+# Each part but the first goes round in a circle, so it is given by its sine and cosine: 31 December is near 1 January.
+PARTS = ("days", "day of year", "weekday", "time of day")
+
+
+def part_names(parts: tuple[str, ...]) -> list[str]:
+    """The names of the columns that ``date_parts`` gives.
+
+    Example:
+        >>> part_names(("days", "weekday"))
+        ['days', 'weekday sine', 'weekday cosine']
+    """
+    return [name for part in parts for name in ([part] if part == "days" else [f"{part} sine", f"{part} cosine"])]

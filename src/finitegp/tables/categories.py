@@ -12,10 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..errors import DataError
 from ..lite.hashing import SPLITMIX64_STEP, splitmix64
-from ..lite.tables import MEAN, MEAN_AND_PLACE, PLACED_ROWS, places_of
+from ..lite.tables import MEAN, MEAN_AND_PLACE, PLACED_ROWS, encode_values
 from .arrow_values import family, plain, text_values
 from .columns import Cells, FittedColumn, wrong_family
+from .sketches import MAX_CATEGORY_BYTES
 from .text_values import is_blank, parse_numbers
 
 Array = npt.NDArray[np.float64]
@@ -57,6 +59,21 @@ class CategoryColumn(FittedColumn):
     kinds: ClassVar[tuple[str, ...]] = ("category",)
     encodings: ClassVar[tuple[str, ...]] = ("one-hot", MEAN, MEAN_AND_PLACE, "rank", "missing or not")
 
+    def check_stored(self) -> None:
+        """An error if categories, counts and means do not fit together."""
+        if (
+            len(self.categories) != len(self.counts)
+            or not self.categories
+            or len({*self.categories}) != len(self.counts)
+        ):
+            raise DataError("the categories of a stored column are empty, repeated, or do not match their counts")
+        if sum(map(len, self.categories)) > MAX_CATEGORY_BYTES:
+            raise DataError("the categories of a stored column are too long")
+        if list(self.counts) != sorted(self.counts, reverse=True):
+            raise DataError("the categories of a stored column are not in the order of their counts")
+        if len(self.means) != (len(self.categories) if self.learns_effects else 0):
+            raise DataError("the mean targets of a stored column do not match its categories")
+
     @property
     def value_names(self) -> list[str]:
         """``column=category``, or mean target (rank), frequency and place."""
@@ -73,10 +90,14 @@ class CategoryColumn(FittedColumn):
         """Whether mean targets are in its numbers."""
         return self.encoding in (MEAN, MEAN_AND_PLACE)
 
+    # The last entries of these two are those of new categories: index -1 finds them.
     @cached_property
-    def _means(self) -> Array:
-        # The last entry is that of new categories: index -1 finds it.
-        return np.array([*self.means, 0.0])
+    def _encoded(self) -> Array:
+        return encode_values(self._stored, np.append(np.arange(len(self.categories)), -1))
+
+    @cached_property
+    def _counts(self) -> npt.NDArray[np.int64]:
+        return np.array([*self.counts, PLACED_ROWS], dtype=np.int64)
 
     @cached_property
     def _value_set(self) -> pa.Array:
@@ -86,11 +107,6 @@ class CategoryColumn(FittedColumn):
     def _frequencies_differ(self) -> bool:
         # From the most to the least frequent.
         return self.counts[0] > self.counts[-1]
-
-    @cached_property
-    def _counts(self) -> Array:
-        # The last entry is that of new categories: index -1 finds it.
-        return np.array([*self.counts, 0], dtype=np.float64)
 
     def read(self, array: pa.Array) -> Cells:
         """Texts, or anything that is a text when written out."""
@@ -111,38 +127,26 @@ class CategoryColumn(FittedColumn):
         unseen: dict[str, int] = {}
         new = (codes < 0) & ~missing
         if new.any():
-            for item in pc.value_counts(texts.filter(pa.array(new))).to_pylist():
-                unseen[item["values"]] = item["counts"]
+            counted = pc.value_counts(texts.filter(pa.array(new)))
+            unseen = dict(zip(*(counted.field(number).to_pylist() for number in (0, 1)), strict=True))
         return Cells(codes, missing, None, unseen)
 
     def _codes(self, texts: pa.Array) -> npt.NDArray[np.int64]:
         found = pc.fill_null(pc.index_in(texts, value_set=self._value_set), -1)
-        return np.array(found.to_numpy(zero_copy_only=False), dtype=np.int64)
-
-    def fill(self, cells: Cells) -> None:
-        """The most frequent category."""
-        cells.values[cells.missing] = 0
+        return np.array(found, dtype=np.int64)
 
     def encode(self, cells: Cells) -> Array:
         """One column per category, or rank (mean target), frequency and place."""
-        codes = cells.values
         if self.encoding == "one-hot":
-            one_hot: Array = (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
-            return one_hot
-        if self.encoding == "missing or not":
-            return np.empty((len(codes), 0))
-        others = self._counts[codes]
-        if self.encoding == "rank":
-            first = np.where(codes < 0, len(self.categories), codes).astype(np.float64)
-        else:
-            first = self._means[codes]
+            return super().encode(cells)
+        numbers: Array = self._encoded[cells.values]
         if cells.folds is not None and self.out_of_fold is not None:
-            rare = (codes >= 0) & (others < PLACED_ROWS)
-            first = np.where(rare, self.out_of_fold[codes, cells.folds], first)
-            others = others - rare
-        numbers = [first, *([np.log1p(others)] if self._frequencies_differ else [])]
-        numbers += [places_of(self.counts)[codes]] if self.encoding == MEAN_AND_PLACE else []
-        return np.stack(numbers, axis=1)
+            counts = self._counts[cells.values]
+            rare = np.flatnonzero(counts < PLACED_ROWS)
+            numbers[rare, 0] = self.out_of_fold[cells.values[rare], cells.folds[rare]]
+            if self._frequencies_differ:
+                numbers[rare, 1] = np.log1p(counts[rare] - 1.0)
+        return numbers
 
     def is_unknown(self, cells: Cells) -> npt.NDArray[np.bool_]:
         """New categories, and gaps where the fit had none."""

@@ -1,9 +1,11 @@
-"""Columns whose encoding is settled: what each reads from a table and the numbers it makes of it."""
+"""Columns whose encoding is settled: what each reads from a table, the numbers it makes of it, its form in files."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,11 +14,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..data.naming import shortened
-from ..lite.tables import BOOLEAN_WORDS, NOT_A_MOMENT, date_parts, representatives
-from .arrow_values import family, moment_values, number_values, plain
-from .dates import moment_text, part_names, read_moments, whole_number_moments
-from .summaries import OutsideValues
-from .text_values import parse_numbers, read_numbers, strange_texts
+from ..errors import DataError
+from ..lite.tables import BOOLEAN_WORDS, NOT_A_MOMENT, encode_values, representatives
+from .arrow_values import (
+    PARTS,
+    STYLES,
+    family,
+    flags,
+    moment_text,
+    moment_values,
+    number_values,
+    part_names,
+    plain,
+    read_moments,
+    whole_number_moments,
+)
+from .sketches import MAX_CATEGORIES, OutsideValues
+from .text_values import DECIMALS, MAX_UNIT, parse_numbers, read_numbers, strange_texts
 
 _FAMILY_WORDS = {
     "number": "numbers",
@@ -28,6 +42,7 @@ _FAMILY_WORDS = {
 }
 # Values that lie outside of the fit's by more than this share of its range are reported.
 _BEYOND = 0.1
+_MAX_NAME = 1_000_000
 
 
 class MisfitError(Exception):
@@ -68,8 +83,8 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class FittedColumn(ABC):
-    """One column of the table.
+class FittedColumn:
+    """One column of the table; one that gives nothing is never read.
 
     Attributes:
         name: In the table.
@@ -92,28 +107,37 @@ class FittedColumn(ABC):
     type_name: ClassVar[str] = ""
     kinds: ClassVar[tuple[str, ...]] = ()
     encodings: ClassVar[tuple[str, ...]] = ()
+    types: ClassVar[dict[str, type[FittedColumn]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """A type with a name is one that files may hold."""
+        if cls.type_name:
+            FittedColumn.types[cls.type_name] = cls
 
     @property
     def value_names(self) -> list[str]:
         """The output columns without the indicator."""
         return []
 
+    def check_stored(self) -> None:
+        """An error if the entries of a column from a file do not fit together."""
+
     @property
     def outputs(self) -> list[str]:
         """The output columns."""
         return [*self.value_names, *([f"{self.name} missing"] if self.indicator else [])]
 
-    @abstractmethod
     def read(self, array: pa.Array) -> Cells:
         """The values in one column of a chunk, of any type that can be understood."""
+        raise NotImplementedError
 
-    @abstractmethod
     def fill(self, cells: Cells) -> None:
-        """Put the usual value where there is none."""
+        """Put the usual value where there is none: of categories, the most frequent one."""
+        cells.values[cells.gaps] = self._stored.get("usual", 0)
 
-    @abstractmethod
     def encode(self, cells: Cells) -> npt.NDArray[np.float64]:
         """The output columns without the indicator, ``(rows, columns)``."""
+        return encode_values(self._stored, cells.values)
 
     def is_unknown(self, cells: Cells) -> npt.NDArray[np.bool_]:
         """Which rows hold something that the fit did not see, so that nothing is known of its effect."""
@@ -121,11 +145,15 @@ class FittedColumn(ABC):
 
     def representatives(self) -> npt.NDArray[np.float64]:
         """Encodings of values that the fit saw, ``(values, columns)``, each for an equal share of rows or so."""
-        return representatives(self.to_dict())
+        return representatives(self._stored)
 
     def outside(self, cells: Cells) -> OutsideValues | None:
         """Values that lie clearly outside of what the fit saw; None if there are none."""
         return None
+
+    @cached_property
+    def _stored(self) -> dict[str, object]:
+        return self.to_dict()
 
     def to_dict(self) -> dict[str, object]:
         """All there is to know, for JSON."""
@@ -148,17 +176,6 @@ class LeftOutColumn(FittedColumn):
     kinds: ClassVar[tuple[str, ...]] = ("constant", "identifier", "free text", "empty", "other")
     encodings: ClassVar[tuple[str, ...]] = ("left out",)
 
-    def read(self, array: pa.Array) -> Cells:
-        """Nothing is looked at: every value counts as there."""
-        return Cells(values=array, missing=np.zeros(len(array), dtype=bool))
-
-    def fill(self, cells: Cells) -> None:
-        """There is nothing to fill."""
-
-    def encode(self, cells: Cells) -> npt.NDArray[np.float64]:
-        """No columns."""
-        return np.zeros((len(cells.missing), 0))
-
 
 @dataclass(frozen=True)
 class OrderedColumn(FittedColumn):
@@ -175,10 +192,6 @@ class OrderedColumn(FittedColumn):
     words: tuple[str, ...]
     quantiles: tuple[float, ...] = field(default=(), kw_only=True)
     span: tuple[float, ...] = field(default=(), kw_only=True)
-
-    def fill(self, cells: Cells) -> None:
-        """The usual value."""
-        cells.values[cells.gaps] = self.usual
 
     def outside(self, cells: Cells) -> OutsideValues | None:
         """Values beyond the span, by a share of its width."""
@@ -235,24 +248,21 @@ class NumberColumn(OrderedColumn):
             values = self._read_text(array)
         else:
             raise wrong_family(self, array, found)
-        missing = np.isnan(values)
-        return Cells(values, missing, np.isinf(values))
+        return Cells(values, np.isnan(values), np.isinf(values))
 
     def _read_text(self, texts: pa.Array) -> npt.NDArray[np.float64]:
         values = parse_numbers(texts) if self.decimal in ("", ".") else np.full(len(texts), np.nan)
         if self.decimal and bool(np.isnan(values).any()):
-            values = np.where(np.isnan(values), _numbers_with_unit(texts, self.decimal, self.unit), values)
+            written, units = read_numbers(texts, self.decimal)
+            known = flags(pc.is_in(units, value_set=pa.array(["", self.unit], units.type)))
+            values = np.where(np.isnan(values) & known, written, values)
         if self.kind == "boolean":
             words = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
             for true, false in BOOLEAN_WORDS:
                 for word, value in ((true, 1.0), (false, 0.0)):
-                    values[pc.fill_null(pc.equal(words, word), False).to_numpy(zero_copy_only=False)] = value
+                    values[flags(pc.equal(words, word))] = value
         self._refuse_strange(texts, np.isnan(values))
         return values
-
-    def encode(self, cells: Cells) -> npt.NDArray[np.float64]:
-        """The numbers."""
-        return cells.values[:, None] if self.encoding == "number" else np.empty((len(cells.values), 0))
 
 
 @dataclass(frozen=True)
@@ -304,17 +314,6 @@ class DateColumn(OrderedColumn):
         day, blank = (pa.scalar(text, pa.large_string()) for text in ("1970-01-01", " "))
         return read_moments(pc.binary_join_element_wise(day, pc.utf8_trim_whitespace(texts), blank))
 
-    def encode(self, cells: Cells) -> npt.NDArray[np.float64]:
-        """The parts."""
-        return date_parts(cells.values, self.parts)
-
-
-def _numbers_with_unit(texts: pa.Array, decimal: str, unit: str) -> npt.NDArray[np.float64]:
-    """Written numbers; NaN also where another unit than the column's stands beside one."""
-    values, units = read_numbers(texts, decimal)
-    known = pc.is_in(units, value_set=pa.array(["", unit], units.type)).to_numpy(zero_copy_only=False)
-    return np.where(known, values, np.nan)
-
 
 def _wrong_text(column: FittedColumn, rows: npt.NDArray[np.int64], text: str) -> MisfitError:
     """Texts that are none of the kind of the column, and the first of them."""
@@ -329,3 +328,68 @@ def wrong_family(column: FittedColumn, array: pa.Array, found: str) -> MisfitErr
     """Values of another type than the column's."""
     was = _FAMILY_WORDS.get(column.kind, "text")
     return MisfitError(None, f"holds {_FAMILY_WORDS[found]} ({array.type}), but was {was} in the fit")
+
+
+def column_from_dict(stored: object) -> FittedColumn:
+    """A column from what ``to_dict`` gave, every entry checked."""
+    if not isinstance(stored, dict) or stored.get("type") not in list(FittedColumn.types):
+        raise DataError("an entry of the stored encoder is not a column of a known type")
+    made = FittedColumn.types[stored["type"]]
+    stored_fields = [each for each in fields(made) if each.compare]
+    expected = {each.name for each in stored_fields} | {"type"}
+    # Entries with a default are newer than the first version of the format.
+    required = {each.name for each in stored_fields if not each.kw_only} | {"type"}
+    if not required <= set(stored) <= expected:
+        raise DataError(f"a stored column has the entries {sorted(map(str, stored))} instead of {sorted(expected)}")
+    column = made(**{key: _checked(key, value, made) for key, value in stored.items() if key != "type"})
+    column.check_stored()
+    return column
+
+
+def _checked(key: str, value: Any, made: type[FittedColumn]) -> Any:
+    """An entry of a stored column in the type of its field."""
+    is_ordered, ordered = (_is_moment, int) if made is DateColumn else (_is_number, float)
+    checks: dict[str, Callable[[Any], bool]] = {
+        "name": lambda value: isinstance(value, str) and len(value) <= _MAX_NAME,
+        "note": lambda value: isinstance(value, str) and len(value) <= _MAX_NAME,
+        "kind": made.kinds.__contains__,
+        "encoding": made.encodings.__contains__,
+        "indicator": lambda value: isinstance(value, bool),
+        "gaps": _is_count,
+        "distinct": _is_count,
+        "decimal": ("", *DECIMALS).__contains__,
+        "unit": lambda value: isinstance(value, str) and len(value) <= 2 * MAX_UNIT,
+        "style": STYLES.__contains__,
+        "usual": is_ordered,
+    }
+    lists: dict[str, Callable[[Any], bool]] = {
+        "counts": lambda value: _is_count(value) and value > 0,
+        "means": _is_number,
+        "quantiles": is_ordered,
+        "span": is_ordered,
+        "parts": PARTS.__contains__,
+    }
+    if key in checks:
+        good = checks[key](value)
+    else:
+        is_entry = lists.get(key, lambda value: isinstance(value, str))
+        good = isinstance(value, list) and len(value) <= MAX_CATEGORIES and all(map(is_entry, value))
+        good = good and (key != "parts" or value == [part for part in PARTS if part in value])
+    if not good:
+        raise DataError(f"the entry {key!r} of a stored column cannot be used: {shortened(repr(value), 60)}")
+    if key in ("means", "quantiles", "span"):
+        return tuple(map(ordered, value))
+    return ordered(value) if key == "usual" else tuple(value) if isinstance(value, list) else value
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_moment(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and NOT_A_MOMENT < value < 2**63
+
+
+def _is_number(value: object) -> bool:
+    # Whole numbers in JSON may be larger than any float; NaN is not below it either.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

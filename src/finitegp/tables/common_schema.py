@@ -1,4 +1,4 @@
-"""``common_schema``: one type for each column of a table over all of its files."""
+"""What the files of one table have in common: the sign before decimals, and one type for each column."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from ..data.naming import listed, shortened
 from ..errors import DataError
-from .arrow_values import is_text
+from .arrow_values import is_number, is_text
 from .csv_files import CsvFile
 from .table_files import TableFile
-from .text_values import FEW_SHARE, parse_numbers, strange_texts
+from .text_values import FEW_SHARE, DecimalEvidence, DistinctTexts, only_sign, parse_numbers, strange_texts
 
 
 def common_schema(files: Sequence[TableFile]) -> tuple[pa.Schema, list[str]]:
@@ -50,7 +50,7 @@ def _settle_drift(name: str, files: Sequence[TableFile]) -> pa.DataType:
     """Text, if a column is numbers in CSV files, in some of them with a few other words; otherwise an error."""
     kinds = [(file, file.types[name]) for file in files if not pa.types.is_null(file.types[name])]
     first, first_kind = kinds[0]
-    numbers = [(file, kind) for file, kind in kinds if _is_number(kind)]
+    numbers = [(file, kind) for file, kind in kinds if is_number(kind)]
     texts = [file for file, kind in kinds if is_text(kind) and isinstance(file, CsvFile)]
     if len(numbers) + len(texts) == len(kinds) and all(isinstance(file, CsvFile) for file, _ in numbers):
         number, number_kind = numbers[0]
@@ -74,10 +74,6 @@ def _settle_drift(name: str, files: Sequence[TableFile]) -> pa.DataType:
     )
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """A type that holds the values of both, or None."""
     if one == other or pa.types.is_null(other):
@@ -86,7 +82,7 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return other
     if is_text(one) and is_text(other):
         return pa.large_string()
-    if _is_number(one) and _is_number(other):
+    if is_number(one) and is_number(other):
         return pa.int64() if pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other) else pa.float64()
     if all(pa.types.is_date(kind) or pa.types.is_timestamp(kind) for kind in (one, other)):
         zones = [getattr(kind, "tz", None) for kind in (one, other)]
@@ -107,3 +103,49 @@ def _first_other_word(file: CsvFile, column: str) -> tuple[int, str, float]:
         others += len(strange)
         seen += len(texts)
     return *first, others / max(1, seen)
+
+
+def settle_decimals(files: Sequence[CsvFile]) -> tuple[str | None, list[str]]:
+    """The sign of the CSV files of one table, and notes; where it is a comma, floats are read as text from then on.
+
+    Arrow takes 1.693 for a float before anyone has seen that the next column has decimal commas.
+    """
+    numbers = {name for file in files for name, kind in file.types.items() if pa.types.is_floating(kind)}
+    texts = {name for file in files for name, kind in file.types.items() if is_text(kind)}
+    evidence = {name: DecimalEvidence() for name in numbers | texts}
+    for file in files if numbers else ():
+        for batch in file.first_texts():
+            for name, each in evidence.items():
+                if name in file.types and not each.is_hopeless:
+                    each.add(DistinctTexts(batch.column(name)))
+            if (
+                batch.num_rows
+                and not any(each.is_open for each in evidence.values())
+                and (
+                    any(evidence[name].shown == "." for name in numbers)
+                    or not any(evidence[name].holds for name in texts)
+                )
+            ):
+                break  # there will be neither a comma nor a doubt
+        # What made a column text later on counts as well.
+        for name, (_, value) in file.reasons.items():
+            evidence[name].add(DistinctTexts(pa.array([value])))
+    sign = only_sign(each.shown for each in evidence.values())
+    if sign == ",":
+        for file in files:
+            file.types |= dict.fromkeys(numbers & set(file.types), pa.string())
+    if sign is not None:
+        return sign, []
+    unsettled = [name for name in evidence if name in numbers and evidence[name].is_open]
+    return None, [found.note(name) for name in unsettled if (found := _whole_evidence(name, files)).is_open]
+
+
+def _whole_evidence(name: str, files: Sequence[CsvFile]) -> DecimalEvidence:
+    """The evidence of all rows of a column, which are read until there is some."""
+    evidence = DecimalEvidence()
+    for file in files:
+        for texts in file.texts(name) if name in file.types else ():
+            evidence.add(DistinctTexts(texts))
+            if evidence.shown is not None or evidence.is_hopeless:
+                return evidence
+    return evidence

@@ -31,16 +31,8 @@ _WIDER = {
 }
 # What a column that was empty so far may become, in the order in which it is tried.
 _AFTER_EMPTY = (
-    pa.int64(),
-    pa.float64(),
-    pa.bool_(),
-    pa.date32(),
-    pa.timestamp("s"),
-    pa.timestamp("ns"),
-    pa.timestamp("s", tz="UTC"),
-    pa.timestamp("ns", tz="UTC"),
-    pa.time32("s"),
-    pa.string(),
+    *(pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("s"), pa.timestamp("ns")),
+    *(pa.timestamp("s", tz="UTC"), pa.timestamp("ns", tz="UTC"), pa.time32("s"), pa.string()),
 )
 _CONVERSION = re.compile(
     r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to [^:]*: (?:[^']* '(.*)')?", re.DOTALL
@@ -135,19 +127,6 @@ def _ends_inside(line: str, delimiter: str, inside: bool) -> bool:
             return False
 
 
-def line_of_row(path: Path, row: int, *, delimiter: str = ",", encoding: str = "utf8") -> int | None:
-    """The line on which a row begins, counted from 1; rows are counted from 0, without the header.
-
-    None if the file has fewer rows or is not text in this encoding.
-    """
-    try:
-        with open_text(path, encoding) as stream:
-            found = next(islice(read_records(stream, delimiter), row + 1, None), None)
-    except (UnicodeError, OSError, EOFError):
-        return None
-    return None if found is None else found.line
-
-
 def read_chunks(stream: IO[str], delimiter: str, size: int) -> Iterator[tuple[list[Record], pa.RecordBatch]]:
     """Records, and the same as Arrow text, some at a time; the first chunk is the header, and has no rows."""
     records = read_records(stream, delimiter)
@@ -207,15 +186,16 @@ class CsvOptions:
 
     def first_line(self, path: Path) -> str:
         """The first line of a file, whose encoding may be another; empty if it cannot be read."""
-        try:
-            with open_text(path, self.encoding, "replace") as stream:
-                return stream.readline(1 << 20).rstrip("\r\n").removeprefix("\ufeff")
-        except (UnicodeError, OSError, EOFError):
-            return ""
+        with suppress(UnicodeError, OSError, EOFError), open_text(path, self.encoding, "replace") as stream:
+            return stream.readline(1 << 20).rstrip("\r\n").removeprefix("\ufeff")
+        return ""
 
     def line_of(self, path: Path, row: int) -> int | None:
-        """The line of a file on which a row begins; None if it cannot be found."""
-        return line_of_row(path, row, delimiter=self.delimiter_of(path), encoding=self.encoding)
+        """The line of a file on which a row begins, counted from 1; None if it cannot be found."""
+        with suppress(UnicodeError, OSError, EOFError), open_text(path, self.encoding) as stream:
+            found = next(islice(read_records(stream, self.delimiter_of(path)), row + 1, None), None)
+            return None if found is None else found.line
+        return None
 
     def place(self, path: Path, row: int) -> str:
         """A row of a file by its line, for messages."""
@@ -254,8 +234,7 @@ class CsvFile(TableFile):
         Arrow guesses types from the first block. Where a later value does not fit, a column of whole numbers becomes
         one of floats, one of dates becomes one of times, and any other becomes text, from the first row on.
         """
-        if _EXCEL_NOTE.match(options.first_line(path)):
-            note = options.first_line(path)
+        if _EXCEL_NOTE.match(note := options.first_line(path)):
             raise DataError(f"{path}: the first line, {note!r}, is a note for Excel and not the header: remove it.")
         options = replace(options, delimiter=options.delimiter_of(path))
         reader, schema = _guess_types(path, options)
@@ -325,12 +304,13 @@ class CsvFile(TableFile):
             yield batch.column(0)
 
 
+@dataclass(eq=False)
 class _DoesNotFitError(Exception):
     """A value does not fit the type of its column."""
 
-    def __init__(self, column: int, row: int | None, value: str | None) -> None:
-        super().__init__()
-        self.column, self.row, self.value = column, row, value
+    column: int
+    row: int | None
+    value: str | None
 
 
 def _batches(
@@ -359,10 +339,8 @@ def _guess_types(path: Path, options: CsvOptions) -> tuple[csv.CSVStreamingReade
     try:
         reader = _reader(path, options, {})
         check_number_of_columns(len(reader.schema), str(path))  # before each of them is looked at
-        _ = reader.schema.names
+        _ = reader.schema.names  # of which Arrow has not checked the encoding
         return reader, reader.schema
-    except UnicodeDecodeError:  # of names: Arrow checks only values
-        raise _encoding_error(path, options) from None
     except (pa.ArrowInvalid, OSError, UnicodeError) as error:
         raise _translated(path, options, error, 0) from None
 
@@ -406,6 +384,8 @@ def _check_delimiter(path: Path, names: list[str], delimiter: str) -> None:
 
 def _translated(path: Path, options: CsvOptions, error: Exception, rows_read: int) -> DataError:
     """Arrow's error about a file, in words that help its owner."""
+    if isinstance(error, UnicodeError):
+        return _encoding_error(path, options)
     text = str(error).rstrip(".")
     if "Empty CSV file" in text:
         return DataError(f"{path} is empty: it has not even a header.")
@@ -428,8 +408,6 @@ def _translated(path: Path, options: CsvOptions, error: Exception, rows_read: in
         return DataError(
             f"{path} is a damaged or truncated gzip file, readable up to row {rows_read}: {text}. Fetch it again."
         )
-    if isinstance(error, UnicodeError):
-        return _encoding_error(path, options)
     return DataError(f"{path} cannot be read as CSV after row {rows_read}: {text[:300]}.")
 
 

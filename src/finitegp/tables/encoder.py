@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +14,18 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
 from ..arguments import check_arguments
-from ..data.naming import Locator, listed, locator_of, row_label
+from ..data.naming import Locator, check_columns, listed, locator_of, row_label
 from ..errors import DataError
 from ..lite.tables import MEAN
-from .arrow_values import TableLike, check_columns, plain, record_batches
+from .arrow_values import plain
 from .categories import CategoryColumn, fold_of
-from .column_files import column_from_dict
-from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError
-from .settling import EncodingOptions, notes_on, refuse_gaps, settle_columns
+from .columns import Cells, FittedColumn, LeftOutColumn, MisfitError, column_from_dict
+from .rows import TableLike, record_batches
 from .sketches import Gaps
-from .summaries import ColumnSummary, TransformReport
+from .summaries import ColumnSummary, EncodingOptions, TransformReport, notes_on, refuse_gaps, settle_columns
 
+Array = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 _FORMAT = "finitegp table encoder"
 _VERSION = 2
 _READABLE = (1, 2)
@@ -89,6 +90,8 @@ class TableEncoder:
             )
             raise DataError(f"The table has no column that carries information ({found}).")
         self.feature_names_out = _different([name for column in self._used for name in column.outputs])
+        ends = np.cumsum([0, *(len(column.outputs) for column in self._used)]).tolist()
+        self._places = {column.name: slice(*ends[number : number + 2]) for number, column in enumerate(self._used)}
 
     @classmethod
     def fit(
@@ -122,7 +125,9 @@ class TableEncoder:
             decimal: ``"."`` or ``","`` before the decimals of numbers in text; by default it is found.
         """
         told = {"exclude": exclude, "categorical": categorical, "numeric": numeric, "date": date}
-        columns: dict[str, Any] = {name: _names(each) for name, each in told.items()}
+        columns: dict[str, Any] = {
+            name: (each,) if isinstance(each, str) else tuple(each) for name, each in told.items()
+        }
         options = EncodingOptions(max_one_hot, missing, day_first=day_first, decimal=decimal, **columns)
         checked = None if targets is None else _one_per_row("targets", targets, np.float64)
         return cls.fit_chunks(_with_targets(data, checked), options, source=locator_of(data))
@@ -200,8 +205,8 @@ class TableEncoder:
         report: TransformReport | None = None,
         first_row: int = 0,
         *,
-        numbers: npt.NDArray[np.int64] | None = None,
-    ) -> npt.NDArray[np.float64]:
+        numbers: Integers | None = None,
+    ) -> Array:
         """The numbers of the rows that the encoder was fitted to, for training.
 
         They differ from those of `transform` in the mean targets of categories, which do not contain the row's own
@@ -213,72 +218,66 @@ class TableEncoder:
             first_row: Number of the first row of the chunk in the table of the fit.
             numbers: Number of each row there, if they are not neighbours.
         """
-        if numbers is None:
-            return self._transform(data, report, operator.index(first_row))
-        return self._transform(data, report, _one_per_row("numbers", numbers, np.int64))
+        first = operator.index(first_row)
+        known = None if numbers is None else _one_per_row("numbers", numbers, np.int64)
+
+        def numbers_of(rows: Integers) -> Integers:
+            if known is None:
+                return rows + first
+            if len(known) <= rows.max(initial=-1):
+                raise DataError(f"numbers must be one per row, but there are {len(known)} for more rows.")
+            return np.asarray(known[rows])
+
+        return self._transform(data, report, numbers_of)
 
     def _transform(
-        self, data: TableLike, report: TransformReport | None, training: int | npt.NDArray[np.int64] | None
-    ) -> npt.NDArray[np.float64]:
+        self, data: TableLike, report: TransformReport | None, numbers_of: Callable[[Integers], Integers] | None
+    ) -> Array:
+        """``numbers_of`` gives the numbers that put training rows into folds."""
         report = TransformReport.on(data, report)
-        report.unknown = None
-        unknown: list[npt.NDArray[np.bool_] | None] = []
-        blocks, row = [], 0
+        blocks, unknown = [np.empty((0, len(self.feature_names_out)))], [np.empty((0, len(self._used)), dtype=bool)]
+        row = 0
         for batch in record_batches(data):
-            folds = None
-            if training is not None:
-                own = np.arange(row, row + batch.num_rows)
-                if not isinstance(training, int) and len(training) < row + batch.num_rows:
-                    raise DataError(f"numbers must be one per row, but there are {len(training)} for more rows.")
-                folds = fold_of(own + training if isinstance(training, int) else training[own])
-            blocks.append(self._transform_batch(batch, report, folds))
-            unknown.append(report.unknown)
+            own = np.arange(row, row + batch.num_rows)
+            new, block = self._transform_batch(batch, report, None if numbers_of is None else fold_of(numbers_of(own)))
+            blocks.append(block)
+            unknown.append(new)
             row += batch.num_rows
-        if any(each is not None for each in unknown):
-            nothing = np.zeros(len(self._used), dtype=bool)
-            parts = zip(unknown, map(len, blocks), strict=True)
-            report.unknown = np.concatenate([np.tile(nothing, (n, 1)) if new is None else new for new, n in parts])
-        if len(blocks) == 1:
-            return blocks[0]
-        return np.concatenate(blocks) if blocks else np.empty((0, len(self.feature_names_out)))
+        anything = numbers_of is None and any(each.any() for each in unknown)
+        report.unknown = np.concatenate(unknown) if anything else None
+        return blocks[1] if len(blocks) == 2 else np.concatenate(blocks)
 
     def _transform_batch(
-        self, batch: pa.RecordBatch, report: TransformReport, folds: npt.NDArray[np.int64] | None
-    ) -> npt.NDArray[np.float64]:
+        self, batch: pa.RecordBatch, report: TransformReport, folds: Integers | None
+    ) -> tuple[npt.NDArray[np.bool_], Array]:
+        """What in a chunk the fit has not seen, by row and column; and its numbers."""
         names = batch.schema.names
         check_columns(self.required_columns, names)
         report.extra_columns += [name for name in self.extra_columns(names) if name not in report.extra_columns]
         read = {column.name: self._read(column, batch, report) for column in self._used}
-        gaps = {name: Gaps() for name in read}
-        for name, cells in read.items():
-            gaps[name].add(cells.missing, cells.infinite, report.rows)
+        gaps = {name: Gaps.of(cells.missing, cells.infinite, report.rows) for name, cells in read.items()}
         if self.missing == "error":
             refuse_gaps(gaps, report.source, "missing_values_in_new_rows")
         result = np.empty((batch.num_rows, len(self.feature_names_out)))
         unknown = np.stack([column.is_unknown(read[column.name]) for column in self._used], axis=1)
         # Files of earlier versions have no counts of values, and predict as they did.
         unknown &= np.array([column.distinct > 0 for column in self._used])
-        report.unknown = unknown if folds is None and unknown.any() else None
-        start = 0
-        for column in self._used:
+        for column, place in zip(self._used, self.places().values(), strict=True):
             cells = read[column.name]
             cells.folds = folds
-            if gaps[column.name].infinite:
-                report.first_infinite.setdefault(column.name, gaps[column.name].first_infinite)
+            report.count_gaps(column.name, gaps[column.name])
             if gaps[column.name].total:
-                report.imputed[column.name] = report.imputed.get(column.name, 0) + gaps[column.name].total
                 column.fill(cells)
             if folds is None:
                 report.count_outside(column.name, column.outside(cells))
             if cells.unseen:
                 report.count_unseen(column.name, cells.unseen)
-            stop = start + len(column.value_names)
-            result[:, start:stop] = column.encode(cells)
+            own = result[:, place]
+            own[:, : own.shape[1] - column.indicator] = column.encode(cells)
             if column.indicator:
-                result[:, stop] = cells.gaps
-            start = stop + column.indicator
+                own[:, -1] = cells.gaps
         report.rows += batch.num_rows
-        return result
+        return unknown, result
 
     @property
     def learns_effects(self) -> bool:
@@ -300,27 +299,20 @@ class TableEncoder:
             >>> encoder.summary()[0].encoding, len(encoder.with_one_hot(30, 100).feature_names_out)
             ('target mean', 20)
         """
-        columns = list(self.columns)
-        learned = [
-            (len(column.categories), place, column)
-            for place, column in enumerate(columns)
-            if isinstance(column, CategoryColumn) and column.encoding == MEAN
-        ]
-        for count, place, column in sorted(learned, key=lambda each: each[:2]):
-            if count <= min(most, most_in_all):
-                most_in_all -= count
-                columns[place] = replace(column, encoding="one-hot", means=(), out_of_fold=None)
+        changed: dict[str, FittedColumn] = {}
+        learned = [column for column in self.columns if isinstance(column, CategoryColumn) and column.encoding == MEAN]
+        for column in sorted(learned, key=lambda each: len(each.categories)):
+            if len(column.categories) <= min(most, most_in_all):
+                most_in_all -= len(column.categories)
+                changed[column.name] = replace(column, encoding="one-hot", means=(), out_of_fold=None)
+        columns = [changed.get(column.name, column) for column in self.columns]
         found = TableEncoder(columns, missing=self.missing, excluded=self.excluded)
         found.notes = self.notes
         return found
 
     def places(self) -> dict[str, slice]:
         """For each column that is used, its place in the output."""
-        found, start = {}, 0
-        for column in self._used:
-            found[column.name] = slice(start, start + len(column.outputs))
-            start += len(column.outputs)
-        return found
+        return self._places
 
     def representatives(self) -> list[tuple[slice, npt.NDArray[np.float64]]]:
         """For each column that is used, its place in the output and encodings of values that the fit saw."""
@@ -373,25 +365,22 @@ class TableEncoder:
                 f"The table encoder was stored in version {stored.get('version')!r} of the format, but this release of "
                 f"finitegp reads versions {_READABLE[0]} to {_VERSION}: use the release that stored it, or fit anew."
             )
-        columns, excluded = stored.get("columns"), stored.get("excluded")
         if stored.get("missing") not in ("error", "impute"):
             raise DataError(f"The stored table encoder has no valid 'missing': {stored.get('missing')!r}.")
-        for key, values in (("columns", columns), ("excluded", excluded)):
-            if not isinstance(values, list) or len(values) > _MAX_COLUMNS:
+        for key in ("columns", "excluded"):
+            if not isinstance(stored.get(key), list) or len(stored[key]) > _MAX_COLUMNS:
                 raise DataError(f"The {key!r} of the stored table encoder must be a list of at most {_MAX_COLUMNS}.")
-        assert isinstance(columns, list)
-        assert isinstance(excluded, list)
-        if not all(isinstance(name, str) for name in excluded):
+        if not all(isinstance(name, str) for name in stored["excluded"]):
             raise DataError("The 'excluded' of the stored table encoder must be names.")
         made: list[FittedColumn] = []
-        for number, entry in enumerate(columns):
+        for number, entry in enumerate(stored["columns"]):
             try:
                 made.append(column_from_dict(entry))
             except DataError as error:
                 raise DataError(f"Column {number} of the stored table encoder: {error}.") from None
         if len({column.name for column in made}) < len(made):
             raise DataError("The stored table encoder has two columns of one name.")
-        return cls(made, missing=stored["missing"], excluded=excluded)
+        return cls(made, missing=stored["missing"], excluded=stored["excluded"])
 
     def __repr__(self) -> str:
         left_out = sum(isinstance(column, LeftOutColumn) for column in self.columns)
@@ -399,10 +388,6 @@ class TableEncoder:
             f"TableEncoder({len(self.columns)} columns, {left_out} left out, "
             f"{len(self.feature_names_out)} outputs, missing={self.missing!r})"
         )
-
-
-def _names(given: str | Iterable[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _one_per_row(name: str, values: ArrayLike, kind: type[np.generic]) -> npt.NDArray[Any]:
@@ -418,13 +403,11 @@ def _one_per_row(name: str, values: ArrayLike, kind: type[np.generic]) -> npt.ND
 def _with_targets(
     data: TableLike, targets: npt.NDArray[np.float64] | None
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float64] | None]]:
-    row = 0
     for batch in record_batches(data):
-        own = None if targets is None else targets[row : row + batch.num_rows]
+        own, targets = (None, None) if targets is None else (targets[: batch.num_rows], targets[batch.num_rows :])
         if own is not None and len(own) < batch.num_rows:
             raise DataError("targets must be one number per row, but there are fewer than rows.")
         yield batch, own
-        row += batch.num_rows
 
 
 def _different(names: list[str]) -> list[str]:

@@ -24,7 +24,7 @@ from .arrow_values import family, number_values, plain
 from .columns import OrderedColumn
 from .parameters import TableParameters, usual_decimal
 from .profiles import ColumnOptions, ColumnProfile
-from .settling import MAX_ONE_HOT
+from .summaries import MAX_ONE_HOT
 from .training_rows import TrainingRows, random_positions
 
 Positions = npt.NDArray[np.int64]
@@ -97,8 +97,7 @@ class HoldOut:
         if judging.split_by is not None:
             self._check_room_to_decide("split_by")
             known = ColumnOptions(None, self.model.decimal, self.model.day_first)
-            decimal = usual_decimal(self.training.table)
-            order = order_by(self.training, judging.split_by, known, decimal)
+            order = order_by(self.training, judging.split_by, known, usual_decimal(self.training.table))
             return split_last(order, judging.test_fraction)
         return split_groups(self.groups(), judging.test_fraction, seed=self.seed)
 
@@ -165,10 +164,7 @@ class HoldOut:
 def split_groups(groups: Positions, fraction: float, *, seed: int) -> Split:
     """A random split in which rows of one group, such as copies of one row, are on one side.
 
-    Args:
-        groups: A number for each row, equal for rows that belong together.
-        fraction: The share of rows to hold out, about.
-        seed: Of the order of groups.
+    ``groups`` are numbers of rows, equal for those that belong together.
 
     Example:
         >>> split = split_groups(np.array([0, 0, 1, 2, 3]), 0.4, seed=0)
@@ -226,51 +222,40 @@ def make_folds(groups: Positions, folds: int, *, seed: int) -> list[Positions]:
 def groups_of(training: TrainingRows, name: str) -> Positions:
     """A number for each row, equal for rows of one value in a column, in the order in which values come first."""
     # Eight bytes of a value stand for it: two of a million values share them with probability 3e-8.
-    keys, first = np.empty(training.num_rows, dtype=np.uint64), 0
+    keys = []
     for array in training.column(name):
         encoded = plain(array).dictionary_encode(null_encoding="encode")
         texts = pc.cast(encoded.dictionary, pa.large_string()).to_pylist()
-        known = np.array([_key(text) for text in texts], dtype=np.uint64)
-        keys[first : first + len(array)] = known[encoded.indices.to_numpy(zero_copy_only=False)]
-        first += len(array)
-    codes: Positions = pa.array(keys).dictionary_encode().indices.to_numpy().astype(np.int64)
-    return codes
-
-
-def _key(text: str | None) -> int:
-    if text is None:
-        return 0
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+        digests = [
+            bytes(8) if text is None else hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts
+        ]
+        keys.append(np.frombuffer(b"".join(digests), dtype="<u8")[np.asarray(encoded.indices)])
+    return np.asarray(pa.array(np.concatenate(keys)).dictionary_encode().indices, dtype=np.int64)
 
 
 def order_of(training: TrainingRows, column: OrderedColumn) -> npt.NDArray[np.float64]:
     """The values of a column whose encoding is settled: numbers, or microseconds since 1970; NaN where missing."""
-    values, first = np.empty(training.num_rows), 0
-    for array in training.column(column.name):
-        cells = column.read(array)
-        values[first : first + len(array)] = np.where(cells.gaps, np.nan, cells.values.astype(np.float64))
-        first += len(array)
-    return values
+    read = map(column.read, training.column(column.name))
+    return np.concatenate([np.where(cells.gaps, np.nan, cells.values.astype(np.float64)) for cells in read])
 
 
 def order_by(
     training: TrainingRows, name: str, options: ColumnOptions, decimal: str | None = None
 ) -> npt.NDArray[np.float64]:
     """The values of a column that orders all rows: numbers or dates, however they are written."""
-    profile, first, numbers = ColumnProfile(name, options), 0, True
-    values = np.empty(training.num_rows)
+    profile, first, parts = ColumnProfile(name, options), 0, []
     for array in training.column(name):
-        numbers = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
-        if numbers:
-            values[first : first + len(array)] = number_values(array)
+        if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
+            parts.append(number_values(array))
         else:
             profile.add(array, first)
         first += len(array)
-    if not numbers:
+    if profile.rows:
         column = profile.verdict(max_one_hot=1, decimal=decimal).column
         if not isinstance(column, OrderedColumn):
             raise DataError(f"Column {name!r} holds neither numbers nor dates, so rows have no order by it.")
-        values = order_of(training, column)
+        parts = [order_of(training, column)]
+    values = np.concatenate(parts)
     if np.isnan(values).any():
         place = training.label(training.number(int(np.flatnonzero(np.isnan(values))[0])))
         raise DataError(f"Column {name!r}, by which to split, has no value in {place}: correct it, or split otherwise.")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ..data.naming import check_columns
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..estimator.progress import Stages, show_stages
@@ -20,17 +20,16 @@ from ..memory.plan import Described, MemoryPlan
 from ..metrics import Scores
 from ..report.contents import ReportContents
 from ..report.evaluation import Baseline, baselines
-from .arrow_values import TableLike, check_columns
+from .arrow_values import moment_text
 from .columns import DateColumn
-from .dates import moment_text
 from .hold_out import HoldOut, Judging, Positions, make_folds, order_of, split_last
 from .model import TableRegressor
 from .predictions import KnownRows, all_scores, report_on
 from .reader import TableReader
-from .rows import TableRows
+from .rows import TableLike, TableRows
 from .scored_rows import JudgedRows, ScoredRows
 from .summaries import TransformReport
-from .target_scale import TargetScale
+from .targets import TargetScale
 from .training_rows import TrainingRows
 
 # With fewer rows, a fifth of them is too few: all rows are judged, by cross-validation.
@@ -158,13 +157,10 @@ class _HeldOut(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _Judge:
+class _Judge(HoldOut):
     """One fit and its judging."""
 
     model: TableRegressor
-    training: TrainingRows
-    judging: Judging
-    seed: int
     report: str | os.PathLike[str] | bool | None
     force: bool
     ranks: Ranks
@@ -172,11 +168,6 @@ class _Judge:
     stages: Stages
     shell: bool
     notes: list[str] = field(default_factory=list)
-
-    @cached_property
-    def hold_out(self) -> HoldOut:
-        """Which rows judge."""
-        return HoldOut(self.model, self.training, self.judging, self.seed)
 
     def with_own_rows(self) -> JudgedFit:
         """Rows of the table itself judge."""
@@ -190,7 +181,7 @@ class _Judge:
             return self._alone()
         if self.training.on_disk:
             return self._on_disk()
-        split = self.hold_out.split()
+        split = self.split()
         targets = self.training.all_rows().targets
         if np.ptp(targets) == 0.0:
             raise DataError(f"The target is {targets[0]} in all rows: there is nothing to learn.")
@@ -210,11 +201,11 @@ class _Judge:
             rows = table
         else:
             found = self.model.with_target(self.model.target_).training_rows(table, target=str(self.model.target_))
-            most = min(found.num_rows, self.hold_out.room() // 2)
-            rows = found.take(self.hold_out.drawn(found.num_rows, most)).rows
+            most = min(found.num_rows, self.room() // 2)
+            rows = found.take(self.drawn(found.num_rows, most)).rows
             if most < found.num_rows:
                 self.notes.append(f"{most} of {found.num_rows} rows judge, drawn at random: they are kept in memory.")
-        sample = self.hold_out.sample(self.training.num_rows, rows.num_rows)
+        sample = self.sample(self.training.num_rows, rows.num_rows)
         return self._judged(self.training, _HeldOut(rows, sample, False), "another table")
 
     def _check_test(self, table: TableRows | TableReader, source: TableReader | None) -> None:
@@ -238,21 +229,21 @@ class _Judge:
 
     def _on_disk(self) -> JudgedFit:
         """Rows of a table on disk judge; none, if the budget has no room for them."""
-        judging, room = self.judging, self.hold_out.room()
+        judging, room = self.judging, self.room()
         with self.ranks.working():
             if judging.split_by is None and judging.group is None:
                 wanted = int(judging.test_fraction * self.training.num_rows)
-                held_out = self.hold_out.drawn(self.training.num_rows, min(wanted, room // 2))
+                held_out = self.drawn(self.training.num_rows, min(wanted, room // 2))
                 self._tell_fewer("held out", len(held_out), wanted)
             else:
-                held_out = self.hold_out.split().held_out
-        judges = held_out[self.hold_out.drawn(len(held_out), room // 2)]
+                held_out = self.split().held_out
+        judges = held_out[self.drawn(len(held_out), room // 2)]
         self._tell_fewer("used", len(judges), len(held_out))
         if len(judges) == 0:
             self.notes[:] = [_NO_ROOM]
             return self._alone()
         with self.ranks.working():
-            training, sample = self.hold_out.rest(held_out, len(judges))
+            training, sample = self.rest(held_out, len(judges))
             rows = self.training.take(judges).rows
         try:
             return self._judged(training, _HeldOut(rows, sample, True, np.setdiff1d(held_out, judges)), judging.how)
@@ -290,21 +281,13 @@ class _Judge:
         known = _known_rows(model, training, held_out.sample)
         scores = all_scores(judged, known, self.seed)
         other_scores, remark = self._by_time(scores[0])
-        contents = self._report(judged, known, scores, other_scores, remark) if self.report else None
+        contents = self._report(judged, known, scores, other_scores, remark)
         if held_out.take_in:
             for rows in (held_out.rows, *(part for part, _ in self.training.parts(held_out.others))):
                 model.update(rows, report=TransformReport(forgiving=True))
         self.notes.extend(model.unusual(found))
-        return self._result(
-            how,
-            seconds,
-            held_out.take_in,
-            scores=scores,
-            held_out_rows=len(judged.scored.targets),
-            width=judged.scored.width,
-            contents=contents,
-            other_scores=other_scores,
-        )
+        own = judged.scored
+        return self._result(how, seconds, held_out.take_in, scores, len(own.targets), own.width, contents, other_scores)
 
     def _report(
         self,
@@ -313,24 +296,29 @@ class _Judge:
         scores: list[Scores],
         other_scores: dict[str, list[Scores]] | None = None,
         remark: str = "",
-    ) -> ReportContents:
+    ) -> ReportContents | None:
+        if not self.report:
+            return None
         self.stages.begin("report")
         page = None if isinstance(self.report, bool) else self.report
         told = scores, other_scores, remark
         return report_on(self.model, judged, known, page, *told, seed=self.seed, force=self.force, shell=self.shell)
 
-    def _result(self, how: str, seconds: float, take_in: bool, **found: Any) -> JudgedFit:
+    def _result(
+        self,
+        how: str,
+        seconds: float,
+        take_in: bool,
+        scores: Sequence[Scores] = (),
+        rows: int = 0,
+        width: float | None = None,
+        contents: ReportContents | None = None,
+        other: dict[str, list[Scores]] | None = None,
+    ) -> JudgedFit:
         """The findings; nothing if no rows judged, or another process judges."""
-        nothing: dict[str, Any] = {"scores": [], "held_out_rows": 0, "width": None, "contents": None}
-        return JudgedFit(
-            model=self.model,
-            rows=self.training.num_rows,
-            takes_in_held_out_rows=take_in,
-            how=how,
-            notes=list(dict.fromkeys([*self.model.notes_, *self.notes])),
-            seconds=seconds,
-            **(nothing | found),
-        )
+        notes = list(dict.fromkeys([*self.model.notes_, *self.notes]))
+        chosen = self.training.num_rows, rows, take_in, how
+        return JudgedFit(self.model, list(scores), *chosen, width, contents, notes, seconds, other or {})
 
     def _by_time(self, own: Scores) -> tuple[dict[str, list[Scores]], str]:
         """Scores on the latest rows of a fit to the earlier ones, where there are dates and random rows judge."""
@@ -383,12 +371,12 @@ class _Judge:
         how = Judging(folds=folds).how
         self.stages.begin("fit")
         with self.ranks.working():
-            most = max(_FEWEST_TO_JUDGE, self.hold_out.room() // (2 * folds)) if training.on_disk else training.num_rows
-            splits = make_folds(self.hold_out.groups(), folds, seed=self.seed)
+            most = max(_FEWEST_TO_JUDGE, self.room() // (2 * folds)) if training.on_disk else training.num_rows
+            splits = make_folds(self.groups(), folds, seed=self.seed)
         for number, held_out in enumerate(splits):
             with self.ranks.working():
-                judges.append(held_out[self.hold_out.drawn(len(held_out), most)])
-                each, (own, sample) = model.unfitted(), self.hold_out.rest(held_out, sum(map(len, judges)))
+                judges.append(held_out[self.drawn(len(held_out), most)])
+                each, (own, sample) = model.unfitted(), self.rest(held_out, sum(map(len, judges)))
             each.fit_rows(own, ranks=self.ranks)
             if self.ranks.is_first:
                 judged = each.judge(*training.take(judges[-1]), TransformReport(forgiving=True))
@@ -397,7 +385,7 @@ class _Judge:
             score = f", left-out R2 {ScoredRows.joined(parts).scores().r_squared or 0.0:.3f}" if parts else ""
             self.stages.tell(f"fold {number + 1} of {folds}{score}")
         judging = np.sort(np.concatenate(judges))
-        own, sample = self.hold_out.rest(np.empty(0, dtype=np.int64), len(judging))
+        own, sample = self.rest(np.empty(0, dtype=np.int64), len(judging))
         self._fit(model, own)
         seconds = time.perf_counter() - started
         if not self.ranks.is_first:
@@ -411,10 +399,8 @@ class _Judge:
         contents = None
         if self.report:
             self.notes.append("The charts of the report are of rows that the saved model has seen; its scores are not.")
-            judged = model.judge(*training.take(judging))
-            contents = self._report(judged, _known_rows(model, own, sample), scores)
-        found = {"scores": scores, "held_out_rows": len(judging), "width": together.width, "contents": contents}
-        return self._result(how, seconds, True, **found)
+            contents = self._report(model.judge(*training.take(judging)), _known_rows(model, own, sample), scores)
+        return self._result(how, seconds, True, scores, len(judging), together.width, contents)
 
 
 def _reader_of(table: TableRows | TableReader) -> TableReader | None:

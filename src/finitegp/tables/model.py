@@ -27,14 +27,12 @@ from ..estimator.regressor import GPRegressor
 from ..formatting import counted
 from ..memory.plan import Described, MemoryPlan
 from ..sites import EncodedChunk, SiteStatistics, merge_sites, site_statistics
-from .arrow_values import TableLike
 from .encoder import TableEncoder
-from .learning import learn
-from .model_files import load_table_model, save_table_model
+from .learning import learn, load_table_model, save_table_model
 from .predictions import TablePredictions
+from .rows import TableLike
 from .summaries import TransformReport
-from .target_scale import TargetScale
-from .targets import check_varies, plain_target
+from .targets import TargetScale, check_varies, plain_target
 from .training_rows import TrainingRows, note_on_copies
 
 if TYPE_CHECKING:
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 _FEWEST_ROWS = 2
+# Parameters of the regressor that is made.
+_PASSED_ON = ("effort", "verbose", "memory_budget", "time_budget", "keep_rows", "repeated_rows", "device")
 
 
 @check_arguments
@@ -124,16 +124,7 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         if self.regressor is not None:
             made: GPRegressor = clone(self.regressor)
             return made
-        return GPRegressor(
-            effort=self.effort,
-            random_state=seed,
-            verbose=self.verbose,
-            memory_budget=self.memory_budget,
-            time_budget=self.time_budget,
-            keep_rows=self.keep_rows,
-            repeated_rows=self.repeated_rows,
-            device=self.device,
-        )
+        return GPRegressor(random_state=seed, **{name: getattr(self, name) for name in _PASSED_ON})
 
     def fit(
         self,
@@ -179,10 +170,8 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         check_magnitude(smallest, largest, f"The target {self.target_ or 'y'!r}")
         started = time.perf_counter()
         names, seed = training.table.column_names, seed_of(self.random_state)
-        options = self.encoding_options(names)
-        learned = learn(
-            training, self.new_regressor(seed), options, self.target_scale, seed=seed, ranks=ranks, on_plan=on_plan
-        )
+        what = self.new_regressor(seed), self.encoding_options(names), self.target_scale
+        learned = learn(training, *what, seed=seed, ranks=ranks, on_plan=on_plan)
         self.regressor_, self.encoder_, self.scale_ = learned.regressor, learned.encoder, learned.scale
         self.feature_names_in_ = np.array([name for name in names if name != self.target_], dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
@@ -228,12 +217,8 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         scale: TargetScale | None = None,
     ) -> TableRegressor:
         """A fitted model around a regressor that was fitted elsewhere to what an encoder made of a table."""
-        model = cls(
-            missing=encoder.missing,
-            effort=regressor.effort,
-            random_state=regressor.random_state,
-            memory_budget=regressor.memory_budget,
-        )
+        same = {name: getattr(regressor, name) for name in ("effort", "random_state", "memory_budget")}
+        model = cls(missing=encoder.missing, **same)
         model.regressor_, model.encoder_, model.target_ = regressor, encoder, target
         model.scale_, model.notes_ = scale or TargetScale(), []
         model.summary_ = dict(summary or {})
@@ -344,7 +329,6 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
             60.0
         """
         streamed = self.streamed(X)
-
         report = TransformReport.on(streamed, report)
 
         def encoded() -> Iterator[EncodedChunk]:
@@ -379,15 +363,8 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         """
         check_is_fitted(self)
         merged = copy.copy(self)
-        merged.regressor_, merged.summary_ = merge_sites(
-            self.regressor_,
-            self.encoder_,
-            self.summary_,
-            sites,
-            keep_model_rows=keep_model_rows,
-            refit_noise=refit_noise,
-            allow_repeats=allow_repeats,
-        )
+        how = {"keep_model_rows": keep_model_rows, "refit_noise": refit_noise, "allow_repeats": allow_repeats}
+        merged.regressor_, merged.summary_ = merge_sites(self.regressor_, self.encoder_, self.summary_, sites, **how)
         return merged
 
     @property
@@ -409,19 +386,13 @@ class TableRegressor(RegressorMixin, TablePredictions):  # type: ignore[misc]
         parameters = self.get_params(deep=False)
         parameters.pop("regressor")
         column = self._target_column
-        save_table_model(
-            path,
-            self.regressor_,
-            self.encoder_,
-            {
-                "target": self.target_,
-                "summary": self.summary_,
-                "target_scale": self.scale_.to_dict(),
-                "target_style": {"decimal": column.decimal, "unit": column.unit},
-            },
-            parameters,
-            overwrite=overwrite,
-        )
+        description = {
+            "target": self.target_,
+            "summary": self.summary_,
+            "target_scale": self.scale_.to_dict(),
+            "target_style": {"decimal": column.decimal, "unit": column.unit},
+        }
+        save_table_model(path, self.regressor_, self.encoder_, description, parameters, overwrite=overwrite)
 
     def to_onnx(self, path: str | os.PathLike[str], *, double: bool = False, intervals: bool = True) -> OnnxExport:
         """Write the fitted model as an ONNX graph: :func:`finitegp.export.to_onnx`. Needs the extra ``onnx``."""

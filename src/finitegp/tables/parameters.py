@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +15,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments
 from ..automatic.misleading_rows import atom
-from ..data.naming import Locator, locator_of, row_label, shortened
+from ..data.naming import Locator, check_columns, locator_of, row_label, shortened
 from ..errors import DataError, warn_caller
-from ..estimator.parameters import RandomState
-from ..estimator.rows import check_labels
+from ..estimator.parameters import RandomState, check_labels
 from ..lite.target_scale import SCALES
-from .arrow_values import TableLike, check_columns
 from .columns import NumberColumn
-from .decimal_signs import decimal_of_columns
 from .encoder import TableEncoder
 from .reader import ON_DISK, ROWS_IN_MEMORY, ReadingOptions, TableReader
-from .rows import ReadNumbers, RowsWithTarget, TableRows, is_file
-from .settling import EncodingOptions
-from .target_scale import TargetScale
-from .targets import fit_target, plain_target, read_target
+from .rows import ReadNumbers, RowsWithTarget, TableLike, TableRows, is_file
+from .summaries import EncodingOptions
+from .targets import TargetScale, fit_target, plain_target, read_target
+from .text_values import decimal_of_columns
 from .training_rows import TrainingRows
 
 Array = npt.NDArray[np.float64]
@@ -38,59 +35,36 @@ _LOOKED_AT = 1000
 
 
 @check_arguments
+@dataclass(eq=False, repr=False, kw_only=True)
 class TableParameters(BaseEstimator):  # type: ignore[misc]
     """The part of :class:`TableRegressor` that needs no fit; its parameters are described there."""
 
-    target_: str | None
-    encoder_: TableEncoder
-    _target_column: NumberColumn
+    target_scale: str = "auto"
+    categorical: Sequence[str] = ()
+    numeric: Sequence[str] = ()
+    date: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    only: Sequence[str] | None = None
+    weight: str | None = None
+    day_first: bool | None = None
+    decimal: str | None = None
+    missing: str = "impute"
+    rows_without_target: str = "drop"
+    max_one_hot: int | None = None
+    effort: str = "medium"
+    random_state: RandomState = None
+    verbose: bool | int = False
+    memory_budget: str | int | None = None
+    time_budget: str | float | None = None
+    keep_rows: bool = True
+    repeated_rows: bool = True
+    device: str | torch.device = "cpu"
+    regressor: BaseEstimator | None = None
 
-    def __init__(
-        self,
-        *,
-        target_scale: str = "auto",
-        categorical: Sequence[str] = (),
-        numeric: Sequence[str] = (),
-        date: Sequence[str] = (),
-        drop: Sequence[str] = (),
-        only: Sequence[str] | None = None,
-        weight: str | None = None,
-        day_first: bool | None = None,
-        decimal: str | None = None,
-        missing: str = "impute",
-        rows_without_target: str = "drop",
-        max_one_hot: int | None = None,
-        effort: str = "medium",
-        random_state: RandomState = None,
-        verbose: bool | int = False,
-        memory_budget: str | int | None = None,
-        time_budget: str | float | None = None,
-        keep_rows: bool = True,
-        repeated_rows: bool = True,
-        device: str | torch.device = "cpu",
-        regressor: BaseEstimator | None = None,
-    ) -> None:
-        self.target_scale = target_scale
-        self.categorical = categorical
-        self.numeric = numeric
-        self.date = date
-        self.drop = drop
-        self.only = only
-        self.weight = weight
-        self.day_first = day_first
-        self.decimal = decimal
-        self.missing = missing
-        self.rows_without_target = rows_without_target
-        self.max_one_hot = max_one_hot
-        self.effort = effort
-        self.random_state = random_state
-        self.verbose = verbose
-        self.memory_budget = memory_budget
-        self.time_budget = time_budget
-        self.keep_rows = keep_rows
-        self.repeated_rows = repeated_rows
-        self.device = device
-        self.regressor = regressor
+    # Known after a fit.
+    target_: str | None = field(init=False)
+    encoder_: TableEncoder = field(init=False)
+    _target_column: NumberColumn = field(init=False)
 
     def _check_parameters(self) -> None:
         if self.target_scale not in ("auto", *SCALES):
@@ -107,16 +81,9 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         left_out = {self.target_, self.weight, *self.drop}
         if self.only is not None:
             left_out |= set(names) - set(self.only)
-        return EncodingOptions(
-            self.max_one_hot,
-            self.missing,
-            tuple(name for name in names if name in left_out),
-            tuple(self.categorical),
-            tuple(self.numeric),
-            tuple(self.date),
-            self.day_first,
-            self.decimal,
-        )
+        exclude = tuple(name for name in names if name in left_out)
+        kinds = tuple(self.categorical), tuple(self.numeric), tuple(self.date)
+        return EncodingOptions(self.max_one_hot, self.missing, exclude, *kinds, self.day_first, self.decimal)
 
     @property
     def first_reading(self) -> ReadingOptions:
@@ -169,10 +136,10 @@ class TableParameters(BaseEstimator):  # type: ignore[misc]
         table = self.open(X)
         if target is not None and y is not None:
             raise ValueError("Give either y or target, not both.")
-        if target is not None and target == self.weight:
-            problem = f"The column {target!r} is both the target and the weight of the rows:"
-            raise DataError(problem, "name another one as weight.", code="weight_column")
         if target is not None:
+            if target == self.weight:
+                problem = f"The column {target!r} is both the target and the weight of the rows:"
+                raise DataError(problem, "name another one as weight.", code="weight_column")
             self.target_ = target
             self._target_column = self._number_column(table, target)
             read = _read_by(self._target_column, table)

@@ -24,13 +24,11 @@ from ..report.contents import ColumnFacts, ReportContents
 from ..report.evaluation import Evaluation, Predicted, ReportedModel, baselines
 from ..report.measure import encoded_columns, gather_contents
 from ..report.page import write_report
-from .arrow_values import TableLike, record_batches
-from .encoder import TableEncoder
 from .parameters import TableParameters
-from .rows import TableRows
+from .rows import TableLike, TableRows, record_batches
 from .scored_rows import EncodedRows, JudgedRows, ScoredRows, TablePredictor
 from .summaries import ColumnSummary, TransformReport
-from .target_scale import TargetScale
+from .targets import TargetScale
 
 Array = npt.NDArray[np.float64]
 
@@ -51,7 +49,6 @@ class TablePredictions(TableParameters):
     """The predictions of a fitted :class:`TableRegressor`, how good they are, and what they depend on."""
 
     regressor_: Regressor
-    encoder_: TableEncoder
     scale_: TargetScale
     summary_: dict[str, Any]
 
@@ -175,12 +172,9 @@ class TablePredictions(TableParameters):
         """
         predictor = self.predictor_
         used = np.concatenate([predictor.outside(rows) for rows in self._encoded(X)])
-        places = {name: number for number, name in enumerate(self.encoder_.required_columns)}
-        result = np.zeros((len(used), len(self.feature_names_in_)))
-        for number, name in enumerate(self.feature_names_in_):
-            if name in places:
-                result[:, number] = used[:, places[name]]
-        return result
+        places = dict(zip(self.encoder_.required_columns, used.T, strict=True))
+        nothing = np.zeros(len(used))
+        return np.stack([places.get(str(name), nothing) for name in self.feature_names_in_], axis=1)
 
     def _encoded(self, X: TableLike) -> list[EncodedRows]:
         table = self._readable(X)
@@ -194,16 +188,12 @@ class TablePredictions(TableParameters):
     def notes_on_known(self, judged: JudgedRows) -> list[str]:
         """A sentence if rows are equal to training rows and predicted by these: scores are less of new rows then."""
         repeated = self.predictor_.fit.repeated
-        if repeated is None:
-            return []
-        chances = repeated.look_up(judged.inputs).chances
-        known = int((chances > 0.0).sum())
-        if not known:
-            return []
-        return [
-            f"{known} of {len(chances)} rows are equal to training rows and predicted by what these had: scores, NLPD "
-            "above all, say less of rows that are new."
-        ]
+        known = 0 if repeated is None else int((repeated.look_up(judged.inputs).chances > 0.0).sum())
+        told = (
+            f"{known} of {len(judged.inputs)} rows are equal to training rows and predicted by what these had: scores, "
+            "NLPD above all, say less of rows that are new."
+        )
+        return [told] if known else []
 
     def _warn(self, report: TransformReport) -> None:
         """One warning for all that is unusual about rows."""
@@ -239,18 +229,16 @@ class TablePredictions(TableParameters):
         seconds = time.perf_counter() - started
         return JudgedRows(rows, encoded.inputs, prediction, predictor.score(prediction, values), seconds)
 
-    def baseline(self, values: Array) -> Scores | None:
-        """Scores of the mean and spread of the training rows, if the model knows them."""
+    def scores_of(self, judged: JudgedRows) -> list[Scores]:
+        """Scores of the model, and of the mean and spread of the training rows, if the model knows them."""
+        values, own = judged.scored.targets, judged.scored.scores()
         mean, std = self.summary_.get("target_mean"), self.summary_.get("target_std")
-        if mean is None or std is None:
+        if (mean is None or std is None) and self.scale_.name == "identity":
             scaler = self.regressor_.fits_[0].target_scaler
-            if self.scale_.name != "identity":
-                return None
             mean, std = float(scaler.mean), float(scaler.scale)
-        if std <= 0.0:
-            return None
-        constant = np.full_like(values, mean), np.full_like(values, std)
-        return score(*constant, values, name="training mean")
+        if mean is None or not std or std <= 0.0:
+            return [own]
+        return [own, score(np.full_like(values, mean), np.full_like(values, std), values, name="training mean")]
 
     def report(
         self,
@@ -282,18 +270,15 @@ class TablePredictions(TableParameters):
         known = None
         if training is not None:
             rows = self.read(training[0])
-            known = KnownRows(
-                self.encoder_.transform_training(rows, numbers=rows.copies()),
-                np.asarray(training[1], dtype=np.float64),
-                rows,
-            )
+            inputs = self.encoder_.transform_training(rows, numbers=rows.copies())
+            known = KnownRows(inputs, np.asarray(training[1], dtype=np.float64), rows)
         return report_on(self, judged, known, path, seed=seed, force=force, shell=shell)
 
     @property
     def columns_(self) -> list[ColumnSummary]:
         """The summary of each column, with how much it matters."""
         check_is_fitted(self, "encoder_")
-        effects = self._effects
+        effects = self.summary_.get("total_effects") or {}
         return [replace(line, relevance=effects.get(line.column)) for line in self.encoder_.summary()]
 
     @property
@@ -304,14 +289,10 @@ class TablePredictions(TableParameters):
         :func:`~finitegp.tables.learning.total_effects`.
         """
         check_is_fitted(self)
-        if not self._effects:
+        effects = self.summary_.get("total_effects")
+        if not effects:
             raise AttributeError("The fit of this model measured no effects of columns: fit it anew to have them.")
-        return np.array([self._effects.get(str(name), 0.0) for name in self.feature_names_in_])
-
-    @property
-    def _effects(self) -> dict[str, float]:
-        found = self.summary_.get("total_effects")
-        return found if isinstance(found, dict) else {}
+        return np.array([effects.get(str(name), 0.0) for name in self.feature_names_in_])
 
 
 def _named_distances(names: Sequence[str], distances: Array) -> list[str]:
@@ -351,45 +332,38 @@ def report_on(
     force: bool,
     shell: bool,
 ) -> ReportContents:
-    """Everything that a report on a `TableRegressor` shows, and the page.
+    """Everything that a report on a model shows, of rows that it has not seen and of those it was trained on; the page.
 
-    Args:
-        model: The model.
-        judged: Rows that it has not seen.
-        known: Rows that it was trained on.
-        path: Of the page; None writes none.
-        scores: The model's and those of baselines, if they are known.
-        other_scores: Those of rows that were held out in another way.
-        remark: On these.
-        seed: Of samples of rows.
-        force: Whether to replace a page that is there.
-        shell: Whether advice is to name options of the command line.
+    ``scores`` are the model's and those of baselines, if they are known; ``other_scores``, with a remark, those of rows
+    that were held out in another way.
     """
     predictor = model.predictor_
     targets = judged.scored.targets
-    known_rows = 0 if known is None else len(known.targets)
+    if scores is None:
+        scores = model.scores_of(judged) if known is None else all_scores(judged, known, seed)
+    rows = 0 if known is None else len(known.targets)
 
     def label_row(place: int) -> str:
-        return known.rows.label(place) if known and place < known_rows else judged.rows.label(place - known_rows)
+        return known.rows.label(place) if known and place < rows else judged.rows.label(place - rows)
 
-    if scores is None and known is not None:
-        scores = all_scores(judged, known, seed)
-    elif scores is None:
-        constant = model.baseline(targets)
-        scores = [judged.scored.scores(), *([] if constant is None else [constant])]
+    training: dict[str, Any] = {}
+    if known is not None:
+        training = {"training_inputs": known.inputs, "training_targets": known.targets}
+        training["training_row_numbers"] = known.rows.numbers.tolist()
     contents = gather_contents(
         _reported(model, predictor, known),
         judged.inputs,
         targets,
-        training_inputs=None if known is None else known.inputs,
-        training_targets=None if known is None else known.targets,
-        training_row_numbers=None if known is None else [int(number) for number in known.rows.numbers],
+        **training,
         label_row=label_row,
         **encoded_columns(model.encoder_),
         target_name=model.target_ or "target",
         seed=seed,
         evaluation=Evaluation(_predicted(predictor, judged), list(scores), judged.seconds),
-        columns=[_column_facts(line) for line in model.columns_],
+        columns=[
+            ColumnFacts(line.column, line.kind, line.encoding, line.gaps, line.distinct, line.relevance, line.note)
+            for line in model.columns_
+        ],
         other_scores=other_scores,
     )
     if remark:
@@ -404,10 +378,6 @@ def report_on(
     if path is not None:
         write_report(contents, path, force=force)
     return contents
-
-
-def _column_facts(line: ColumnSummary) -> ColumnFacts:
-    return ColumnFacts(line.column, line.kind, line.encoding, line.gaps, line.distinct, line.relevance, line.note)
 
 
 def _predicted(predictor: TablePredictor, judged: JudgedRows) -> Predicted:

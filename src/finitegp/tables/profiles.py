@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,24 +12,25 @@ import pyarrow as pa
 from ..data.naming import shortened
 from ..errors import DataError
 from ..lite.tables import BOOLEAN_WORDS, MEAN, MEAN_AND_PLACE, NOT_A_MOMENT, PLACED_ROWS
-from .arrow_values import family, moment_values, number_values, plain, text_values
-from .categories import CategoryColumn, CategoryMeans
-from .columns import DateColumn, FittedColumn, LeftOutColumn, NumberColumn
-from .dates import FOUND_STYLES, PARTS, STYLES, moment_text, whole_number_moments
-from .decimal_signs import DecimalEvidence
-from .sketches import (
-    MAX_CATEGORIES,
-    CategoryCounter,
-    Gaps,
-    IntegerSketch,
-    MomentSketch,
-    NumberSketch,
-    Reservoir,
-    is_key,
+from .arrow_values import (
+    FOUND_STYLES,
+    PARTS,
+    STYLES,
+    family,
+    moment_text,
+    moment_values,
+    number_values,
+    plain,
+    text_values,
+    whole_number_moments,
 )
+from .categories import CategoryColumn, CategoryMeans
+from .columns import DateColumn, FittedColumn, LeftOutColumn, NumberColumn, OrderedColumn
+from .sketches import MAX_CATEGORIES, CategoryCounter, Gaps, IntegerSketch, MomentSketch, NumberSketch, is_key
 from .text_values import (
     DECIMALS,
     DateReading,
+    DecimalEvidence,
     DistinctTexts,
     NumberReading,
     WordCounter,
@@ -94,18 +96,16 @@ class ColumnProfile:
         self._integers = IntegerSketch()
         self._compact: MomentSketch | None = MomentSketch()
         self.evidence = DecimalEvidence(DECIMALS if self.options.decimal is None else (self.options.decimal,))
-        self._plain_readings = [NumberReading(None)] if self.options.decimal in (None, ".") else []
-        self._date_readings = [DateReading(style) for style in self._styles()]
+        styles = STYLES if self.options.kind == "date" else FOUND_STYLES
+        excluded = {True: "month first", False: "day first", None: ""}[self.options.day_first]
+        self._readings: list[NumberReading | DateReading] = [DateReading(each) for each in styles if each != excluded]
+        if self.options.decimal in (None, "."):
+            self._readings.append(NumberReading(None))
         self._categories = CategoryCounter()
         self._words = 0
         self._zero = ""
         self._means: CategoryMeans | None = None
         self._blank = Gaps()
-
-    def _styles(self) -> list[str]:
-        excluded = {True: "month first", False: "day first", None: ""}[self.options.day_first]
-        styles = STYLES if self.options.kind == "date" else FOUND_STYLES
-        return [style for style in styles if style != excluded]
 
     def add(
         self,
@@ -145,20 +145,19 @@ class ColumnProfile:
             self._add_text(array if found == "text" else text_values(array), first_row, targets, numbers)
 
     def _count_missing_rows(self) -> None:
-        if self.rows:
-            sketches: list[NumberSketch | MomentSketch | None] = [self._numbers, self._moments, self._compact]
-            sketches += [reading.sketch for reading in (*self._plain_readings, *self.evidence.readings)]
-            sketches += [reading.sketch for reading in self._date_readings]
-            for gaps in [self._blank, *(sketch.gaps for sketch in sketches if sketch is not None)]:
-                gaps.missing, gaps.first_missing = self.rows, 0
+        readings: list[NumberReading | DateReading] = [*self._readings, *self.evidence.readings]
+        sketches = (self._numbers, self._moments, self._compact, *(reading.sketch for reading in readings))
+        for gaps in [self._blank, *(sketch.gaps for sketch in sketches if sketch is not None)] if self.rows else []:
+            gaps.missing, gaps.first_missing = self.rows, 0
+
+    def _whole_style(self, largest: float) -> str:
+        """How dates are written as whole numbers; years only in a column that is given as one of dates."""
+        return "year" if self.options.kind == "date" and largest < 10_000 else "yyyymmdd"
 
     def _add_compact(self, values: npt.NDArray[np.float64], first_row: int) -> None:
         if self._compact is None:
             return
-        # How dates are written as whole numbers, in a column that is given as one of dates.
-        is_year = self.options.kind == "date" and np.nanmax(values, initial=0.0) < 10_000
-        style = "year" if is_year else "yyyymmdd"
-        moments = whole_number_moments(values, style)
+        moments = whole_number_moments(values, self._whole_style(np.nanmax(values, initial=0.0)))
         if bool(((moments == NOT_A_MOMENT) & ~np.isnan(values)).any()):
             self._compact = None
         else:
@@ -174,14 +173,11 @@ class ColumnProfile:
         self._blank.add(is_blank(texts), None, first_row)
         chunk = DistinctTexts(texts)
         if self.family == "text":
-            for numbers in self._plain_readings:
-                numbers.add(chunk, first_row)
             self.evidence.add(chunk, first_row)
+            for reading in self._readings:
+                reading.add(chunk, first_row)
             self._zero = self._zero or leading_zero(chunk.texts)
-            for dates in self._date_readings:
-                dates.add(chunk, first_row)
-            spaces = [text.count(" ") + 1 for text in chunk.spelled]
-            self._words += int(np.dot(spaces, chunk.counts)) if spaces else 0
+            self._words += sum(map(lambda text, count: (text.count(" ") + 1) * count, chunk.spelled, chunk.counts))
         chunk.count(chunk.filled, self._categories)
         if targets is not None and not self._categories.overflowed:
             present = np.append(chunk.filled, False)[chunk.indices] & np.isfinite(targets)
@@ -191,19 +187,16 @@ class ColumnProfile:
             self._means.add(chunk.spelled, chunk.indices[rows], targets[rows], folded_by)
 
     def verdict(self, max_one_hot: int, *, row_numbers: bool = False, decimal: str | None = None) -> Verdict:
-        """The encoding, once all rows have been seen.
+        """The encoding, once all rows have been seen, with numbers of rows used too or left out.
 
-        Args:
-            max_one_hot: The most categories that become one column each.
-            row_numbers: Whether numbers of rows are used too.
-            decimal: What stands before decimals by other columns, where this one leaves it open.
+        ``decimal`` is what stands before decimals by other columns, where this one leaves it open.
         """
         if self.family == "empty":
             return self._left_out("empty", f"all {self.rows} values are missing")
         if self.family == "other":
             return self._left_out("other", f"the type {self.type} cannot be used")
         if self.options.kind == "category":
-            return self._category_verdict(max_one_hot, asked=True)
+            return self._category_verdict(max_one_hot)
         if self.family in ("number", "boolean"):
             return self._whole_number_verdict(max_one_hot, row_numbers, decimal)
         if self.family in ("date", "time"):
@@ -212,32 +205,29 @@ class ColumnProfile:
 
     def _whole_number_verdict(self, max_one_hot: int, row_numbers: bool, decimal: str | None) -> Verdict:
         wanted, integers, compact = self.options.kind, self._integers, self._compact
-        if wanted == "date" or (wanted is None and self.family == "number" and compact is not None):
-            if compact is not None and compact.count:
-                style = "year" if wanted == "date" and self._numbers.maximum < 10_000 else "yyyymmdd"
-                return self._date_verdict(compact, None, style)
-            if wanted == "date":
-                raise DataError(
-                    f"Column {self.name!r} shall hold dates, but holds numbers such as "
-                    f"{self._numbers.maximum:.6g}: write dates as 20201231 or 2020-12-31."
-                )
+        if compact is not None and compact.count and (wanted == "date" or (wanted is None and self.family == "number")):
+            return self._date_verdict(compact, None, self._whole_style(self._numbers.maximum))
+        if wanted == "date":
+            raise DataError(
+                f"Column {self.name!r} shall hold dates, but holds numbers such as {self._numbers.maximum:.6g}: write "
+                "dates as 20201231 or 2020-12-31."
+            )
         if wanted is None and self.family == "number":
             if integers.names_rows(self.name) and not row_numbers:
-                return self._left_out(
-                    "identifier",
-                    f"{integers.distinct} different whole numbers in {integers.count} rows",
-                    f"Column {self.name!r} is left out: it numbers or names the rows.",
-                )
+                note = f"{integers.distinct} different whole numbers in {integers.count} rows"
+                told = f"Column {self.name!r} is left out: it numbers or names the rows."
+                return self._left_out("identifier", note, told)
             if integers.names_groups(self.name):
-                return self._category_verdict(max_one_hot, whole=True)
+                return self._category_verdict(max_one_hot)
         # Where new rows have text here, it is written as the rest of the table.
         commas = self.options.decimal == "," or (decimal == "," and self.family == "number" and integers.is_whole)
         return self._number_verdict(self._numbers, None, "," if commas else "")
 
     def _text_verdict(self, max_one_hot: int, decimal: str | None) -> Verdict:
         wanted = self.options.kind
-        numbers = [reading for reading in (*self._plain_readings, *self.evidence.readings) if reading.holds]
-        dates = {reading.style: reading for reading in self._date_readings if reading.holds}
+        held = [reading for reading in (*self._readings, *self.evidence.readings) if reading.holds]
+        numbers = [reading for reading in held if isinstance(reading, NumberReading)]
+        dates = {reading.style: reading for reading in held if isinstance(reading, DateReading)}
         if numbers and wanted in (None, "number") and (wanted or "yyyymmdd" not in dates):
             sign = self.evidence.shown or decimal
             fewest = min(numbers, key=lambda each: each.words.unknown)
@@ -275,99 +265,96 @@ class ColumnProfile:
     def _left_out(self, kind: str, note: str, *notes: str) -> Verdict:
         return Verdict(LeftOutColumn(self.name, kind, "left out", False, note), Gaps(), notes)
 
-    def _constant(self, value: str) -> Verdict:
-        return self._left_out("constant", f"every value is {value}")
-
     def _number_verdict(
         self, sketch: NumberSketch, reading: NumberReading | None, decimal: str = "", *, is_open: bool = False
     ) -> Verdict:
-        words = None if reading is None else reading.words
         if sketch.count == 0:
             return self._left_out("empty", f"all {self.rows} values are missing or infinite")
         is_constant = sketch.minimum == sketch.maximum
         if is_constant and self._integers.is_whole and self._integers.distinct > 1:
             return self._left_out("identifier", "whole numbers that differ only beyond their 15th digit")
         if is_constant and not sketch.gaps.total:
-            return self._constant(f"{sketch.minimum:.6g}")
-        kind = "boolean" if self.family == "boolean" else "number"
-        usual = float(2 * sketch.ones > sketch.count) if kind == "boolean" else sketch.median()
+            return self._left_out("constant", f"every value is {sketch.minimum:.6g}")
+        is_boolean = self.family == "boolean"
+        usual = float(2 * sketch.ones > sketch.count) if is_boolean else sketch.median()
         if is_constant:
             notes = [f"every value is {sketch.minimum:.6g} or missing"]
-        elif kind == "boolean":
+        elif is_boolean:
             notes = [f"{sketch.ones} of {sketch.count} are true"]
         else:
             notes = [f"from {sketch.minimum:.6g} to {sketch.maximum:.6g}"]
         told = []
         if reading is not None:
-            notes.append("numbers written as text" + _style_note(reading))
+            written = "numbers written as text" + _style_note(reading)
+            notes.append(written)
             decimal = reading.decimal or ""
             if decimal:
-                told.append(f"Column {self.name!r} is read as numbers written as text{_style_note(reading)}.")
+                told.append(f"Column {self.name!r} is read as {written}.")
             if self._zero and reading.decimal is None:
                 told.append(note_on_zero(self.name, self._zero))
             if is_open:
                 told.append(self.evidence.note(self.name))
-        notes += _word_notes(words)
-        if sketch.gaps.total:
-            what = f"{usual:.6g}" if kind == "number" else str(bool(usual)).lower()
-            sample = sketch.sample if kind == "number" else None
-            notes.append(_gap_note(sketch.gaps, f"{'median' if sample else 'usual value'} {what}", sample))
-        column = NumberColumn(
-            self.name,
-            kind,
-            "missing or not" if is_constant else "number",
-            sketch.gaps.total > 0,
-            "; ".join(notes),
-            usual,
-            () if words is None else tuple(words.unknown_words()),
-            gaps=sketch.gaps.total,
-            distinct=sketch.sample.distinct,
-            decimal=decimal,
-            unit="" if reading is None else reading.unit,
-            quantiles=tuple(float(value) for value in sketch.sample.quantiles(_QUANTILES)),
-            span=(sketch.minimum, sketch.maximum),
-        )
-        absurd = sketch.absurd_row() if kind == "number" else None
-        return Verdict(column, sketch.gaps, tuple(told), absurd)
+        unit, words = ("", None) if reading is None else (reading.unit, reading.words)
+        what = f"usual value {str(bool(usual)).lower()}" if is_boolean else f"median {usual:.6g}"
+        kind = "boolean" if is_boolean else "number"
+        column = self._ordered(NumberColumn, kind, sketch, words, notes, usual, what, decimal=decimal, unit=unit)
+        return Verdict(column, sketch.gaps, tuple(told), None if is_boolean else sketch.absurd_row())
 
     def _date_verdict(self, sketch: MomentSketch, words: WordCounter | None, style: str = "iso") -> Verdict:
         if sketch.count == 0:
             return self._left_out("empty", f"all {self.rows} values are missing")
         is_constant = sketch.minimum == sketch.maximum
+        first, last, middle = map(self._moment_text, (sketch.minimum, sketch.maximum, sketch.median()))
         if is_constant and not sketch.gaps.total:
-            return self._constant(self._moment_text(sketch.minimum))
+            return self._left_out("constant", f"every value is {first}")
         varies = (
             not is_constant,
             np.count_nonzero(sketch.days_of_year) > 1,
             np.count_nonzero(sketch.weekdays) > 1 and not sketch.only_months,  # on which a month begins says nothing
             sketch.first_time < sketch.last_time,
         )
-        notes = [f"from {self._moment_text(sketch.minimum)} to {self._moment_text(sketch.maximum)}"]
-        told = []
+        notes = [f"from {first} to {last}"]
         if words is not None or style != "iso":
             notes.append("ISO dates written as text" if style == "iso" else f"dates written with {style}")
-        if style != "iso":
-            first, last = self._moment_text(sketch.minimum), self._moment_text(sketch.maximum)
-            told.append(f"Column {self.name!r} is read as dates ({style}), from {first} to {last}.")
-        notes += _word_notes(words)
-        if sketch.gaps.total:
-            notes.append(_gap_note(sketch.gaps, f"median {self._moment_text(sketch.median())}", sketch.sample))
-        column = DateColumn(
+        told = () if style == "iso" else (f"Column {self.name!r} is read as dates ({style}), from {first} to {last}.",)
+        parts = tuple(part for part, used in zip(PARTS, varies, strict=True) if used)
+        kind, what = "time" if self.family == "time" else "date", f"median {middle}"
+        usual = sketch.median()
+        column = self._ordered(DateColumn, kind, sketch, words, notes, usual, what, parts=parts, style=style)
+        return Verdict(column, sketch.gaps, told)
+
+    def _ordered(
+        self,
+        made: type[OrderedColumn],
+        kind: str,
+        sketch: NumberSketch | MomentSketch,
+        words: WordCounter | None,
+        notes: list[str],
+        usual: float,
+        usual_text: str,
+        **more: object,
+    ) -> OrderedColumn:
+        """A column of numbers or dates."""
+        gaps, sample = sketch.gaps.total, sketch.sample
+        notes = notes + _word_notes(words)
+        if gaps:
+            exact = sample.is_exact or kind == "boolean"
+            approximate = "" if exact else f" (approximate, from {sample.size} rows)"
+            notes.append(_gap_note(sketch.gaps, usual_text) + approximate)
+        return made(
             self.name,
-            "time" if self.family == "time" else "date",
-            "missing or not" if is_constant else "date parts",
-            sketch.gaps.total > 0,
+            kind,
+            "missing or not" if sketch.minimum == sketch.maximum else made.encodings[0],
+            gaps > 0,
             "; ".join(notes),
-            sketch.median(),
+            usual,
             () if words is None else tuple(words.unknown_words()),
-            tuple(part for part, used in zip(PARTS, varies, strict=True) if used),
-            gaps=sketch.gaps.total,
-            distinct=sketch.sample.distinct,
-            style=style,
-            quantiles=tuple(int(value) for value in sketch.sample.quantiles(_QUANTILES)),
+            gaps=gaps,
+            distinct=sample.distinct,
+            quantiles=tuple(sample.quantiles(_QUANTILES)),
             span=(sketch.minimum, sketch.maximum),
+            **more,
         )
-        return Verdict(column, sketch.gaps, tuple(told))
 
     def _moment_text(self, moment: int) -> str:
         if self.family == "time":
@@ -375,8 +362,8 @@ class ColumnProfile:
             return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
         return moment_text(moment)
 
-    def _category_verdict(self, max_one_hot: int, *, asked: bool = False, whole: bool = False) -> Verdict:
-        counter, gaps = self._categories, self._blank
+    def _category_verdict(self, max_one_hot: int) -> Verdict:
+        counter, gaps, asked = self._categories, self._blank, self.options.kind == "category"
         ranked = counter.by_frequency()
         if counter.count == 0:
             return self._left_out("empty", f"all {self.rows} values are missing")
@@ -387,22 +374,20 @@ class ColumnProfile:
             note = f"{len(ranked)} different texts of {self._words / counter.count:.0f} words on average"
             return self._left_out("free text", note, f"Column {self.name!r} is left out: it holds free text.")
         if many and len(ranked) >= _IDENTIFIER_SHARE * counter.count:
-            what = f"Column {self.name!r} is left out: nearly every row has another text, such as "
             numbers = [text for text, _ in ranked if any(letter.isdecimal() for letter in text)]
+            example = numbers[0] if 2 * len(numbers) > len(ranked) else ranked[0][0]
+            what = f"Column {self.name!r} is left out: nearly every row has another text, such as {shortened(example)}."
             if 2 * len(numbers) > len(ranked):
-                what += (
-                    f"{shortened(numbers[0])}. Most values contain a number: where it matters, write it, or "
-                    "the date, in one style, with one unit or none."
-                )
-            else:
-                what += f"{shortened(ranked[0][0])}."
+                what += " Most values contain a number: where it matters, write it, or the date, in one style, with "
+                what += "one unit or none."
             return self._left_out("identifier", f"{len(ranked)} different texts in {counter.count} rows", what)
         if len(ranked) == 1 and not gaps.total:
-            return self._constant(shortened(ranked[0][0]))
+            return self._left_out("constant", f"every value is {shortened(ranked[0][0])}")
         words = {text.strip().casefold() for text, _ in ranked}
         if len(ranked) > 1 and not asked and any(words == set(pair) for pair in BOOLEAN_WORDS):
             return self._yes_or_no_verdict(ranked)
-        told = [f"Column {self.name!r} is read as categories: its numbers are codes."] if whole else []
+        codes = self.family == "number" and not asked
+        told = (f"Column {self.name!r} is read as categories: its numbers are codes.",) if codes else ()
         means: tuple[float, ...] = ()
         out_of_fold = None
         if len(ranked) == 1:
@@ -417,42 +402,20 @@ class ColumnProfile:
                 means, out_of_fold = tuple(shrunk.means.tolist()), shrunk.out_of_fold
         if gaps.total:
             notes.append(_gap_note(gaps, f"most frequent {shortened(ranked[0][0])}"))
-        categories, counts = zip(*ranked, strict=True)
-        column = CategoryColumn(
-            self.name,
-            "category",
-            encoding,
-            gaps.total > 0,
-            "; ".join(notes),
-            tuple(categories),
-            tuple(counts),
-            gaps=gaps.total,
-            distinct=len(ranked),
-            means=means,
-            out_of_fold=out_of_fold,
-        )
-        return Verdict(column, gaps, tuple(told))
+        categories, counts = map(tuple, zip(*ranked, strict=True))
+        found = self.name, "category", encoding, gaps.total > 0, "; ".join(notes), categories, counts
+        learned: dict[str, Any] = {"means": means, "out_of_fold": out_of_fold}
+        return Verdict(CategoryColumn(*found, gaps=gaps.total, distinct=len(ranked), **learned), gaps, told)
 
     def _yes_or_no_verdict(self, ranked: list[tuple[str, int]]) -> Verdict:
         true = next(pair[0] for pair in BOOLEAN_WORDS if ranked[0][0].strip().casefold() in pair)
         ones = sum(count for text, count in ranked if text.strip().casefold() == true)
         gaps, usual = self._blank, float(2 * ones > self._categories.count)
-        notes = [f"{ones} of {self._categories.count} are {true}"]
+        note = f"{ones} of {self._categories.count} are {true}"
         if gaps.total:
-            notes.append(_gap_note(gaps, f"usual value {shortened(ranked[0][0])}"))
-        column = NumberColumn(
-            self.name,
-            "boolean",
-            "number",
-            gaps.total > 0,
-            "; ".join(notes),
-            usual,
-            (),
-            gaps=gaps.total,
-            distinct=2,
-            quantiles=(0.0, 1.0),
-        )
-        return Verdict(column, gaps)
+            note += f"; {_gap_note(gaps, f'usual value {shortened(ranked[0][0])}')}"
+        more: dict[str, Any] = {"gaps": gaps.total, "distinct": 2, "quantiles": (0.0, 1.0)}
+        return Verdict(NumberColumn(self.name, "boolean", "number", gaps.total > 0, note, usual, (), **more), gaps)
 
 
 def _style_note(reading: NumberReading) -> str:
@@ -470,7 +433,5 @@ def _word_notes(words: WordCounter | None) -> list[str]:
     return [f"missing where it is {', '.join(shown)}"]
 
 
-def _gap_note(gaps: Gaps, usual: str, sample: Reservoir | None = None) -> str:
-    counted = [f"{count} {word}" for count, word, _ in gaps.kinds()]
-    approximate = "" if sample is None or sample.is_exact else f" (approximate, from {sample.size} rows)"
-    return f"{' and '.join(counted)}: {usual} put in{approximate}"
+def _gap_note(gaps: Gaps, usual: str) -> str:
+    return f"{' and '.join(f'{count} {word}' for count, word, _ in gaps.kinds())}: {usual} put in"

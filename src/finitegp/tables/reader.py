@@ -19,9 +19,8 @@ from ..arguments import check_arguments
 from ..data.naming import check_number_of_columns, listed
 from ..errors import DataError
 from .arrow_values import is_text, type_without_views, without_views
-from .common_schema import common_schema
+from .common_schema import common_schema, settle_decimals
 from .csv_files import CsvFile, CsvOptions, Record, open_text, read_chunks
-from .decimal_signs import settle_decimals
 from .table_files import ENDINGS as _MEMORY_ENDINGS
 from .table_files import MemoryFile, ParquetFile, TableFile
 from .text_values import leading_zero, note_on_zero
@@ -197,9 +196,7 @@ class TableReader:
             if own_start >= own_stop:
                 continue
             for batch in file.rows(own_start, own_stop, schema.names, self.chunk_size):
-                batch = _conform(batch, schema)
-                for offset in range(0, batch.num_rows, self.chunk_size):
-                    yield batch.slice(offset, self.chunk_size)
+                yield from (few for few, _ in pieces(_conform(batch, schema), self.chunk_size))
 
     @property
     def is_text(self) -> bool:
@@ -240,6 +237,11 @@ class TableReader:
 
     def _file_of(self, row: int) -> int:
         return bisect.bisect_right(self._starts, row) - 1
+
+
+def pieces(batch: pa.RecordBatch, size: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """A record batch in pieces of this many rows at most, with their starts: what is made of each stays small."""
+    return ((batch.slice(start, size), start) for start in range(0, batch.num_rows, size))
 
 
 def is_text_encoding(name: str) -> bool:

@@ -19,10 +19,9 @@ from ..lite.target_scale import COVERAGES, NODE_WEIGHTS
 from ..metrics import Scores, score_rows
 from ..predictive import Prediction
 from ..scaled import ScaledGP
-from .arrow_values import TableLike
 from .encoder import TableEncoder
-from .rows import TableRows
-from .target_scale import TargetScale
+from .rows import TableLike, TableRows
+from .targets import TargetScale
 
 Array = npt.NDArray[np.float64]
 SCORED_COVERAGES = (0.5, 0.9, 0.95)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,11 +75,6 @@ class Reservoir:
         places = ((np.arange(count) + 0.5) / count * len(ordered)).astype(np.int64)
         return [each.item() for each in np.unique(ordered[places])] if len(ordered) else []
 
-    def quartiles(self) -> tuple[float, float]:
-        """The ends of the middle half of the sample."""
-        low, high = np.quantile(self._values, [0.25, 0.75])
-        return float(low), float(high)
-
     @property
     def distinct(self) -> int:
         """Different values in the sample."""
@@ -101,20 +96,23 @@ class Gaps:
     infinite: int = 0
     first_infinite: int = -1
 
+    @classmethod
+    def of(cls, missing: npt.NDArray[np.bool_], infinite: npt.NDArray[np.bool_] | None, first_row: int) -> Gaps:
+        """The marked rows of a chunk."""
+        found = cls()
+        found.add(missing, infinite, first_row)
+        return found
+
     def add(
         self, missing: npt.NDArray[np.bool_], infinite: npt.NDArray[np.bool_] | None = None, first_row: int = 0
     ) -> None:
         """Count the marked rows of a chunk."""
-        count = int(np.count_nonzero(missing))
-        if count and not self.missing:
-            self.first_missing = first_row + int(np.argmax(missing))
-        self.missing += count
-        if infinite is None:
-            return
-        count = int(np.count_nonzero(infinite))
-        if count and not self.infinite:
-            self.first_infinite = first_row + int(np.argmax(infinite))
-        self.infinite += count
+        if missing.any():
+            self.first_missing = self.first_missing if self.missing else first_row + int(np.argmax(missing))
+            self.missing += int(np.count_nonzero(missing))
+        if infinite is not None and infinite.any():
+            self.first_infinite = self.first_infinite if self.infinite else first_row + int(np.argmax(infinite))
+            self.infinite += int(np.count_nonzero(infinite))
 
     def kinds(self) -> list[tuple[int, str, int]]:
         """Count, word and first row of each kind of gap that there is."""
@@ -125,6 +123,22 @@ class Gaps:
     def total(self) -> int:
         """Missing and infinite values."""
         return self.missing + self.infinite
+
+
+class OutsideValues(NamedTuple):
+    """Values of a column that lie clearly outside of what the fit saw.
+
+    Attributes:
+        number: How many.
+        beyond: How far the farthest lies beyond the range of the fit, as a share of that range.
+        farthest: It, as text.
+        seen: The range, as text.
+    """
+
+    number: int
+    beyond: float
+    farthest: str
+    seen: str
 
 
 class NumberSketch:
@@ -138,10 +152,8 @@ class NumberSketch:
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.ones = 0
-        self.minimum = np.inf
-        self.maximum = -np.inf
+        self.count = self.ones = 0
+        self.minimum, self.maximum = np.inf, -np.inf
         self.first_minimum = self.first_maximum = -1
         self.gaps = Gaps()
         self.sample = Reservoir(np.float64)
@@ -171,7 +183,7 @@ class NumberSketch:
         """The row of a value that is a thousand times as far from the middle half of the values as that is wide."""
         if self.count < _FEWEST_FOR_ABSURD:
             return None
-        low, high = self.sample.quartiles()
+        low, high = np.quantile(self.sample.values, [0.25, 0.75]).tolist()
         reach = min(_ABSURD * (high - low), 1e300)
         if reach > 0 and self.maximum > high + reach:
             return self.first_maximum
@@ -286,9 +298,8 @@ class IntegerSketch:
     """
 
     def __init__(self) -> None:
-        self.is_whole = True
+        self.is_whole = self.rises = True
         self.count = 0
-        self.rises = True
         self.overflowed = False
         self.first: int | None = None
         self.last: int | None = None
@@ -300,7 +311,7 @@ class IntegerSketch:
             return
         if pa.types.is_integer(array.type):
             # As floats, large keys would lose the digits in which they differ.
-            values = pc.cast(array.drop_null(), pa.int64(), safe=False).to_numpy(zero_copy_only=False)
+            values = np.asarray(pc.cast(array.drop_null(), pa.int64(), safe=False))
         else:
             known = numbers[~np.isnan(numbers)]
             whole = np.isfinite(known) & (known == np.floor(known)) & (abs(known) < 2.0**53)

@@ -15,13 +15,13 @@ import torch
 
 from ..arguments import check_arguments, check_chunk_size
 from ..data.arrays import check_rows
-from ..data.naming import listed
+from ..data.naming import check_columns, listed
 from ..data.sources import Rows, Source
 from ..errors import DataError
 from ..statistics import WHOLE, Share
-from .arrow_values import check_columns, family, number_values, plain
+from .arrow_values import family, number_values, plain
 from .encoder import TableEncoder
-from .reader import TableReader
+from .reader import TableReader, pieces
 from .summaries import TransformReport
 from .targets import target_values
 
@@ -129,9 +129,7 @@ class TableSource(Source):
         own = share.cut(self.num_data)
         row = own.start
         for batch in self.table.rows(own.start, own.stop):
-            # Slices keep the memory of a chunk's features small, however many rows the reader gives at once.
-            for start in range(0, batch.num_rows, self.chunk_size):
-                part = batch.slice(start, self.chunk_size)
+            for part, _ in pieces(batch, self.chunk_size):
                 yield self._rows(part, row)
                 row += part.num_rows
         if row != own.stop:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import feather
 
-from ..data.naming import check_unique, listed, unknown_column
+from ..data.naming import check_columns, check_unique, listed
 from ..errors import DataError
 
 ENDINGS = (".feather", ".arrow", ".xlsx")
@@ -58,9 +58,7 @@ class TableFile(ABC):
 def chosen_columns(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
     """The columns of a file that are to be read: those that are asked for, or all."""
     check_unique(names, str(path))
-    for name in columns or ():
-        if name not in names:
-            raise DataError(unknown_column(name, names, str(path)))
+    check_columns(columns or (), names, str(path))
     return list(names if columns is None else columns)
 
 
@@ -84,7 +82,10 @@ class MemoryFile(TableFile):
         if path.name.lower().endswith(".xlsx"):
             table, self.notes = _read_sheet(path)
         else:
-            table = _read_arrow(path)
+            try:
+                table = feather.read_table(path)
+            except (pa.ArrowException, OSError) as error:
+                raise DataError(f"{path} is not a whole Arrow file ({str(error).splitlines()[0][:200]}).") from None
         self._table = table.select(chosen_columns(path, table.column_names, columns))
         self.types = {field.name: field.type for field in self._table.schema}
         self.num_rows = self._table.num_rows
@@ -96,13 +97,6 @@ class MemoryFile(TableFile):
     def rows(self, start: int, stop: int, columns: Sequence[str], chunk_size: int) -> Iterator[pa.RecordBatch]:
         """The rows as they are in memory."""
         return rows_between(self._table.to_batches(), start, stop)
-
-
-def _read_arrow(path: Path) -> pa.Table:
-    try:
-        return feather.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not a whole Arrow file ({str(error).splitlines()[0][:200]}).") from None
 
 
 def _read_sheet(path: Path) -> tuple[pa.Table, list[str]]:

@@ -1,20 +1,33 @@
-"""The column that is to be predicted, as numbers."""
+"""The column that is to be predicted: its numbers, and ``TargetScale``, the scale on which they are modelled."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..data.naming import Locator, locator_of, row_label, shortened
+from ..data.naming import Locator, check_columns, locator_of, row_label, shortened
 from ..errors import DataError
-from .arrow_values import TableLike, check_columns, family, plain, record_batches
+from ..lite.target_scale import SCALES, Scale
+from .arrow_values import family, plain
 from .columns import MisfitError, NumberColumn
-from .decimal_signs import DecimalEvidence
+from .rows import TableLike, record_batches
 from .sketches import Gaps
-from .text_values import DECIMALS, DistinctTexts, NumberReading, parse_numbers, read_numbers, strange_texts
+from .text_values import (
+    DECIMALS,
+    DecimalEvidence,
+    DistinctTexts,
+    NumberReading,
+    parse_numbers,
+    read_numbers,
+    strange_texts,
+)
+
+Array = npt.NDArray[np.float64]
 
 
 def fit_target(
@@ -29,15 +42,9 @@ def fit_target(
 ) -> NumberColumn:
     """How the numbers of a target are written; anything but numbers and words for a missing one is an error.
 
-    Args:
-        arrays: The column in Arrow, chunk by chunk.
-        name: Its name.
-        decimal: What stands before decimals in text; None to find it.
-        usual: Called where that cannot be found, because 1,234 may be a thousand and more or little more than one:
-            what stands before the decimals of other columns, or None if that is not known either.
-        source: What finds a row in its file, for error messages.
-        first_row: Number of the first row there.
-        weights: Whether these are weights of rows instead, for error messages.
+    ``usual`` is called where the decimal sign cannot be found, because 1,234 may be a thousand and more or little more
+    than one: the sign of other columns, or None if that is not known either. ``source``, ``first_row`` and whether
+    these are ``weights`` of rows instead are for error messages.
 
     Example:
         >>> import pyarrow as pa
@@ -100,7 +107,7 @@ def read_target(
     source: Locator | None = None,
     first_row: int = 0,
     weights: bool = False,
-) -> npt.NDArray[np.float64]:
+) -> Array:
     """The targets in an Arrow array, written as in the fit; NaN where missing. Infinite ones are an error."""
     try:
         cells = column.read(array)
@@ -118,7 +125,7 @@ def read_target(
 
 def target_values(
     data: TableLike, name: str, *, first_row: int = 0, source: Locator | None = None, allow_constant: bool = False
-) -> npt.NDArray[np.float64]:
+) -> Array:
     """The targets of a chunk or a whole table as float64, ``(rows,)``; anything but finite numbers is an error.
 
     Args:
@@ -172,3 +179,77 @@ def _unusable(name: str, problem: str, advice: str, weights: bool) -> DataError:
         advice = "correct the column, or name another one as weight."
         return DataError(f"The weight {name!r}{problem}:", advice, code="weight_column")
     return DataError(f"The target {name!r}{problem}: {advice}")
+
+
+class TargetScale(Scale):
+    """A :class:`~finitegp.lite.target_scale.Scale` that is found from targets.
+
+    Example:
+        >>> scale = TargetScale.fitted("log", np.array([1.0, 10.0]))
+        >>> scale.forward(np.array([1.0])).tolist(), scale.inverse(np.array([0.0])).tolist()
+        ([0.0], [1.0])
+    """
+
+    @classmethod
+    def fitted(cls, name: str, targets: Array) -> TargetScale:
+        """The scale of this name, with numbers that suit some targets.
+
+        Raises:
+            DataError: If the targets cannot have this scale, such as the logarithm of zero.
+        """
+        scale = cls._fitted(name, targets)
+        if name == "identity":
+            return scale
+        ends = np.array([targets.min(), targets.max()])
+        # As much again on each side, of what they span on this scale and of what they span themselves: logarithms that
+        # span six powers of ten would allow for six more.
+        values = scale.forward(ends)
+        low, high = scale.inverse(values + np.ptp(values) * np.array([-1.0, 1.0]))
+        low, high = max(float(low), ends[0] - np.ptp(ends)), min(float(high), ends[1] + np.ptp(ends))
+        return replace(scale, plausible=(float(low), float(high)))
+
+    @classmethod
+    def _fitted(cls, name: str, targets: Array) -> TargetScale:
+        lowest = 0.0 if targets.min() >= 0.0 else -math.inf
+        if name == "identity":
+            return cls(lowest=lowest)
+        if name == "log":
+            if targets.min() <= 0.0:
+                raise DataError(
+                    f"The scale 'log' needs positive targets, but the smallest is {targets.min():.6g}:",
+                    "choose another target_scale, or leave it 'auto'.",
+                    code="target_scale",
+                )
+            return cls("log", lowest=0.0)
+        if name == "square root":
+            if targets.min() < 0.0:
+                raise DataError(
+                    f"The scale 'square root' needs targets that are not negative, but one is {targets.min():.6g}:",
+                    "choose another target_scale, or leave it 'auto'.",
+                    code="target_scale",
+                )
+            positive = targets[targets > 0.0]
+            # As Anscombe has it for counts, and so that the density at zero is finite.
+            return cls("square root", shift=0.375 * float(positive.min()) if len(positive) else 0.375, lowest=0.0)
+        if name != "yeo-johnson":
+            raise ValueError(f"target_scale must be 'auto' or one of {SCALES}, but is {name!r}.")
+        from scipy import stats
+
+        middle = float(np.median(targets))
+        unit = float(np.subtract(*np.quantile(targets, [0.75, 0.25]))) or float(targets.std()) or 1.0
+        power = float(np.clip(stats.yeojohnson_normmax((targets - middle) / unit), 0.0, 2.0))
+        return cls("yeo-johnson", middle, unit, power, lowest)
+
+    def to_dict(self) -> dict[str, object]:
+        """The scale in types that JSON has."""
+        lowest, *plausible = (None if math.isinf(end) else end for end in (self.lowest, *self.plausible))
+        numbers = {"shift": self.shift, "unit": self.unit, "power": self.power}
+        return {"name": self.name, **numbers, "lowest": lowest, "plausible": plausible}
+
+    @classmethod
+    def from_dict(cls, stored: object) -> TargetScale:
+        """The scale that `to_dict` described; None is the target's own."""
+        try:
+            return super().from_dict(stored)
+        except ValueError as error:
+            raise DataError(f"{error}.") from None

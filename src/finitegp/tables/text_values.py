@@ -1,8 +1,8 @@
-"""Numbers and missing values that are written as text, by programs or by people, one by one and in whole columns."""
+"""Numbers, dates and missing values that are written as text, and what whole columns show of the way of writing."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ..data.naming import shortened
 from ..lite.tables import MISSING_WORDS, NOT_A_MOMENT
-from .dates import read_moments
+from .arrow_values import family, flags, plain, read_moments
 from .sketches import CategoryCounter, MomentSketch, NumberSketch
 
 # A column of text is one of numbers (or dates) if at most this share of its values, in at most this many spellings,
@@ -65,14 +65,14 @@ def parse_numbers(texts: pa.Array) -> npt.NDArray[np.float64]:
     """
     trimmed = pc.utf8_trim_whitespace(texts)
     result = np.full(len(texts), np.nan)
-    fits = _matches(trimmed, _NUMBER)
+    fits = flags(pc.match_substring_regex(trimmed, _NUMBER))
     if fits.any():
         # Arrow reads no leading plus sign.
         digits = pc.utf8_ltrim(trimmed.filter(pa.array(fits)), "+")
-        result[fits] = pc.cast(digits, pa.float64()).to_numpy(zero_copy_only=False)
-    infinite = _matches(trimmed, _INFINITY)
+        result[fits] = np.asarray(pc.cast(digits, pa.float64()))
+    infinite = flags(pc.match_substring_regex(trimmed, _INFINITY))
     if infinite.any():
-        negative = pc.starts_with(trimmed.filter(pa.array(infinite)), "-").to_numpy(zero_copy_only=False)
+        negative = flags(pc.starts_with(trimmed.filter(pa.array(infinite)), "-"))
         result[infinite] = np.where(negative, -np.inf, np.inf)
     return result
 
@@ -98,25 +98,23 @@ def read_numbers(texts: pa.Array, decimal: str = ".") -> WrittenNumbers:
         [39.1, 1234.5, -12.5]
     """
     trimmed = pc.utf8_trim_whitespace(pc.cast(texts, pa.large_string()))
-    plain = pc.replace_substring_regex(trimmed, r"[\x{00a0}\x{202f}\x{2009}]", " ")
-    plain = pc.replace_substring_regex(plain, _BRACKETS, r"-\1\2")
-    alone = pc.all(pc.match_substring_regex(plain, r"^-?[0-9.,]*$")).as_py()
-    parts = pc.extract_regex(plain, _ALONE if alone else _WRITTEN)
+    blanks = pc.replace_substring_regex(trimmed, r"[\x{00a0}\x{202f}\x{2009}]", " ")
+    signed = pc.replace_substring_regex(blanks, _BRACKETS, r"-\1\2")
+    alone = pc.all(pc.match_substring_regex(signed, r"^-?[0-9.,]*$")).as_py()
+    parts = pc.extract_regex(signed, _ALONE if alone else _WRITTEN)
     body = pc.utf8_trim_whitespace(pc.struct_field(parts, "body"))
-    fits = pc.fill_null(pc.match_substring_regex(body, _BODIES[decimal]), False)
     # "1,5" under a decimal point has no thousands; neither has a number with two signs.
-    single = pc.fill_null(pc.not_equal(pc.binary_length(_sign(parts)), 2), False)
-    fits = pc.and_(fits, single)
+    single = pc.not_equal(pc.binary_length(_sign(parts)), 2)
+    rows = flags(pc.match_substring_regex(body, _BODIES[decimal])) & flags(single)
     values = np.full(len(texts), np.nan)
-    rows = fits.to_numpy(zero_copy_only=False).astype(bool)
     if rows.any():
-        chosen = parts.filter(fits)
+        chosen, fits = parts.filter(pa.array(rows)), pa.array(rows)
         digits = pc.replace_substring_regex(body.filter(fits), r"[,'’ ]" if decimal == "." else r"[.'’ ]", "")
         digits = pc.replace_substring(digits, ",", ".")
         sign = pc.replace_substring_regex(pc.replace_substring(_sign(chosen), "+", ""), "−", "-")
         exponent = pc.replace_substring(_field(chosen, "exponent"), "+", "")
         whole = pc.binary_join_element_wise(sign, digits, exponent, _NOTHING)
-        values[rows] = pc.cast(whole, pa.float64()).to_numpy(zero_copy_only=False)
+        values[rows] = np.asarray(pc.cast(whole, pa.float64()))
     unit = pc.binary_join_element_wise(
         pc.utf8_trim_whitespace(_field(parts, "currency")), _field(parts, "unit"), _NOTHING
     )
@@ -133,9 +131,7 @@ def _sign(parts: pa.StructArray) -> pa.Array:
 
 def is_blank(texts: pa.Array) -> npt.NDArray[np.bool_]:
     """Which of some Arrow texts are missing: null, or nothing but blanks."""
-    blank = pc.equal(pc.utf8_trim_whitespace(texts), "")
-    result: npt.NDArray[np.bool_] = pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
-    return result
+    return flags(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True))
 
 
 def leading_zero(texts: pa.Array) -> str:
@@ -167,19 +163,9 @@ def strange_texts(texts: pa.Array, unread: npt.NDArray[np.bool_], words: Collect
     rows = np.flatnonzero(unread)
     chosen = texts.take(pa.array(rows))
     # Unread texts may be many, but different ones are few.
-    different = [text for text in chosen.unique().to_pylist() if text is not None]
+    different = (text for text in chosen.unique().to_pylist() if text is not None)
     strange = [text for text in different if not is_missing_word(text) and text.strip() not in words]
-    if not strange:
-        return rows[:0]
-    which = pc.is_in(chosen, value_set=pa.array(strange, chosen.type)).to_numpy(zero_copy_only=False)
-    found: npt.NDArray[np.int64] = rows[which]
-    return found
-
-
-def _matches(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
-    found = pc.fill_null(pc.match_substring_regex(texts, pattern), False)
-    result: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
-    return result
+    return np.asarray(rows[flags(pc.is_in(chosen, value_set=pa.array(strange, chosen.type)))])
 
 
 @dataclass
@@ -234,7 +220,7 @@ class DistinctTexts:
     def __init__(self, texts: pa.Array) -> None:
         encoded = texts.dictionary_encode()
         self.texts = encoded.dictionary
-        self.indices = encoded.indices.fill_null(len(self.texts)).to_numpy(zero_copy_only=False).astype(np.int64)
+        self.indices = np.asarray(encoded.indices.fill_null(len(self.texts)), dtype=np.int64)
         self.counts = np.bincount(self.indices, minlength=len(self.texts) + 1)[:-1].tolist()
         self.spelled = self.texts.to_pylist()
         self.filled: npt.NDArray[np.bool_] = ~is_blank(self.texts)
@@ -245,20 +231,22 @@ class DistinctTexts:
         counter.add([self.spelled[number] for number in which], [self.counts[number] for number in which])
 
 
+@dataclass
 class NumberReading:
     """A column of text read as numbers.
 
-    Args:
+    Attributes:
         decimal: What stands before decimals; None for numbers as programs write them, without units or separators.
     """
 
-    def __init__(self, decimal: str | None) -> None:
-        self.decimal = decimal
-        self.sketch = NumberSketch()
-        self.words = WordCounter()
-        self.units: set[str] = set()
-        # Where all numbers stand in brackets, these do not say that they are below zero.
-        self._without_brackets = decimal is None
+    decimal: str | None
+    sketch: NumberSketch = field(default_factory=NumberSketch)
+    words: WordCounter = field(default_factory=WordCounter)
+    units: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Where all numbers stand in brackets, these do not say that they are below zero."""
+        self._without_brackets = self.decimal is None
 
     @property
     def is_hopeless(self) -> bool:
@@ -273,7 +261,7 @@ class NumberReading:
             values = parse_numbers(chunk.texts)
         else:
             values, units = read_numbers(chunk.texts, self.decimal)
-            bare = ~_matches(chunk.texts, r"\(")
+            bare = ~flags(pc.match_substring(chunk.texts, "("))
             self._without_brackets = self._without_brackets or bool(np.isfinite(values[bare]).any())
             self.units |= {*units.filter(pa.array(~np.isnan(values))).unique().to_pylist()} - {""}
         self.sketch.add(np.append(values, np.nan)[chunk.indices], first_row)
@@ -292,13 +280,13 @@ class NumberReading:
         return self._without_brackets and not self.is_hopeless and self.words.are_few(count)
 
 
+@dataclass
 class DateReading:
     """A column of text read as dates of one style."""
 
-    def __init__(self, style: str) -> None:
-        self.style = style
-        self.sketch = MomentSketch()
-        self.words = WordCounter()
+    style: str
+    sketch: MomentSketch = field(default_factory=MomentSketch)
+    words: WordCounter = field(default_factory=WordCounter)
 
     @property
     def is_hopeless(self) -> bool:
@@ -317,3 +305,93 @@ class DateReading:
     def holds(self) -> bool:
         """Whether the column is one of dates written so."""
         return not self.is_hopeless and self.words.are_few(self.sketch.count)
+
+
+class DecimalEvidence:
+    """Evidence of the decimal sign in one column of text.
+
+    Attributes:
+        readings: The column read with each sign.
+        example: A text such as 1.693, whose point may stand before decimals or between thousands; "" if there is none.
+        same: Whether some number is the same with either sign.
+
+    Example:
+        >>> [evidence_of(pa.array(texts)).shown for texts in (["3,54", "1.234"], ["1.5", "2"], ["1.693", "694"])]
+        [',', '.', None]
+    """
+
+    def __init__(self, decimals: Sequence[str] = DECIMALS) -> None:
+        self.readings = [NumberReading(decimal) for decimal in decimals]
+        self.example = ""
+        self.same = False
+
+    def add(self, chunk: DistinctTexts, first_row: int = 0) -> None:
+        """One chunk."""
+        values = [reading.add(chunk, first_row) for reading in self.readings]
+        if len(values) == len(DECIMALS) and all(len(each) for each in values):
+            point, comma = np.abs(values)
+            larger = np.flatnonzero(comma > point)
+            if len(larger) and not self.example:
+                self.example = chunk.spelled[int(larger[0])]
+            self.same = self.same or bool((comma == point).any())
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether nothing that may follow can make this a column of numbers."""
+        return all(reading.is_hopeless for reading in self.readings)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the column is one of numbers with some sign."""
+        return any(reading.holds for reading in self.readings)
+
+    @property
+    def shown(self) -> str | None:
+        """The sign with which more of the texts are numbers than with the other, if these are enough."""
+        held = [reading for reading in self.readings if reading.holds]
+        fewest = min((reading.words.unknown for reading in held), default=0)
+        best = [reading.decimal for reading in held if reading.words.unknown == fewest]
+        return best[0] if len(best) == 1 else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the column has points that could be of either kind, and numbers without: 1.693 and 694."""
+        return bool(self.example) and self.same and self.shown is None
+
+    def note(self, name: str) -> str:
+        """For the user, where the table decides nothing either."""
+        return (
+            f"Column {name!r} holds {shortened(self.example)}, which is read with a decimal point: if the point stands "
+            "between thousands, say so with decimal=',' (--decimal ,)."
+        )
+
+
+def evidence_of(array: pa.Array) -> DecimalEvidence:
+    """The evidence of a column of any type: none, if it is not text."""
+    evidence, array = DecimalEvidence(), plain(array)
+    if family(array.type) == "text":
+        evidence.add(DistinctTexts(array))
+    return evidence
+
+
+def decimal_of_columns(columns: Iterable[pa.Array]) -> str | None:
+    """The decimal sign of most columns of text that are numbers in one way of writing only, or None.
+
+    Example:
+        >>> decimal_of_columns([pa.array(["3,5478", "1,2"]), pa.array(["1,234", "2,345"]), pa.array(["blue", "red"])])
+        ','
+    """
+    shown = [evidence_of(array).shown for array in columns]
+    points, commas = map(shown.count, DECIMALS)
+    return None if points == commas else "." if points > commas else ","
+
+
+def only_sign(shown: Iterable[str | None]) -> str | None:
+    """The sign that some columns show and none contradicts, or None.
+
+    Example:
+        >>> only_sign([",", None, ","]), only_sign([",", "."])
+        (',', None)
+    """
+    found = set(shown) - {None}
+    return found.pop() if len(found) == 1 else None

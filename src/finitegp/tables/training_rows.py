@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,19 +15,18 @@ import torch
 
 from ..arguments import check_chunk_size
 from ..data.arrays import check_rows
-from ..data.naming import LineLocator, locator_of, row_label
+from ..data.naming import Renumbered, row_label
 from ..data.sampling import RandomPermutation
 from ..data.scaling import Moments
 from ..data.sources import Rows, Source
 from ..errors import DataError
 from ..statistics import WHOLE, Share
 from .encoder import TableEncoder
-from .reader import TableReader
+from .reader import TableReader, pieces
 from .rows import ReadNumbers, TableRows
-from .settling import EncodingOptions
-from .sketches import Reservoir
-from .summaries import TransformReport
-from .target_scale import TargetScale
+from .sketches import Gaps, Reservoir
+from .summaries import EncodingOptions, TransformReport
+from .targets import TargetScale
 
 Array = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -63,8 +62,21 @@ class TargetFacts:
 
     moments: Moments
     sample: Array
-    missing: int
-    first_missing: int
+    missing: int = 0
+    first_missing: int = -1
+
+    @classmethod
+    def of(cls, chunks: Iterable[Array]) -> TargetFacts:
+        """The facts about targets that come chunk by chunk."""
+        moments: Moments | int = 0
+        sample = Reservoir(np.float64)
+        for targets in chunks:
+            if len(targets):
+                moments += Moments.of(targets[:, None])
+                sample.add(sample.count + np.arange(len(targets)), targets)
+        if not isinstance(moments, Moments):
+            raise DataError("There is no row with a target to learn from.")
+        return cls(moments, sample.values)
 
     @property
     def typical(self) -> Array:
@@ -72,27 +84,8 @@ class TargetFacts:
         return np.concatenate([self.sample, self.moments.smallest, self.moments.largest])
 
 
-class _TargetSketch:
-    """Moments and a sample of targets that come chunk by chunk."""
-
-    def __init__(self) -> None:
-        self._moments: Moments | None = None
-        self._sample = Reservoir(np.float64)
-
-    def add(self, targets: Array) -> None:
-        if len(targets):
-            found = Moments.of(targets[:, None])
-            self._moments = found if self._moments is None else self._moments + found
-            self._sample.add(self._sample.count + np.arange(len(targets)), targets)
-
-    def facts(self, missing: int, first_missing: int) -> TargetFacts:
-        if self._moments is None:
-            raise DataError("There is no row with a target to learn from.")
-        return TargetFacts(self._moments, self._sample.values, missing, first_missing)
-
-
 @dataclass(frozen=True, eq=False)
-class TrainingRows:
+class TrainingRows(Renumbered):
     """The rows of a table that have a target and a weight above zero, without those that are held out.
 
     They are counted by position, from 0, without the rows that are left out; numbers count all rows of the table.
@@ -118,21 +111,23 @@ class TrainingRows:
         cls, table: TableRows | TableReader, read_targets: ReadNumbers, read_weights: ReadNumbers | None
     ) -> TrainingRows:
         """One pass over a table to find which of its rows can be learned from."""
-        sketch = _TargetSketch()
         left_out = [np.empty(0, dtype=np.int64)]
-        missing, first_missing, number = 0, -1, 0
-        for batch in table.rows(0, table.num_rows):
-            targets = read_targets(batch, number)
-            known = np.isfinite(targets)
-            if not known.all():
-                first_missing = number + int(np.argmin(known)) if missing == 0 else first_missing
-                missing += int(np.count_nonzero(~known))
-            if read_weights is not None:
-                known &= read_weights(batch, number) > 0.0
-            left_out.append(np.flatnonzero(~known) + number)
-            sketch.add(targets[known])
-            number += batch.num_rows
-        return cls(table, read_targets, read_weights, np.concatenate(left_out), sketch.facts(missing, first_missing))
+        gaps = Gaps()
+
+        def kept() -> Iterator[Array]:
+            number = 0
+            for batch in table.rows(0, table.num_rows):
+                targets = read_targets(batch, number)
+                known = np.isfinite(targets)
+                gaps.add(~known, None, number)
+                if read_weights is not None:
+                    known &= read_weights(batch, number) > 0.0
+                left_out.append(np.flatnonzero(~known) + number)
+                yield targets[known]
+                number += batch.num_rows
+
+        facts = replace(TargetFacts.of(kept()), missing=gaps.missing, first_missing=gaps.first_missing)
+        return cls(table, read_targets, read_weights, np.concatenate(left_out), facts)
 
     @property
     def num_rows(self) -> int:
@@ -176,13 +171,14 @@ class TrainingRows:
 
     def take(self, positions: Numbers) -> TakenRows:
         """The rows at some positions, which are in order, in memory."""
-        schema = self.table.table.schema if isinstance(self.table, TableRows) else self.table.schema
         found = list(self.parts(positions))
         parts, targets = [rows for rows, _ in found], [np.empty(0), *(values for _, values in found)]
-        numbers, source = self.numbers(positions), locator_of(self.table)
-        if isinstance(self.table, TableRows):
-            numbers, source = self.table.numbers[numbers], self.table.source
-        return TakenRows(TableRows(pa.Table.from_batches(parts, schema), numbers, source), np.concatenate(targets))
+        numbers, table = self.numbers(positions), self.table
+        if isinstance(table, TableRows):
+            rows = TableRows(pa.Table.from_batches(parts, table.table.schema), table.numbers[numbers], table.source)
+        else:
+            rows = TableRows(pa.Table.from_batches(parts, table.schema), numbers, table)
+        return TakenRows(rows, np.concatenate(targets))
 
     def parts(self, positions: Numbers) -> Iterator[tuple[pa.RecordBatch, Array]]:
         """The rows at some positions, which are in order, and their targets, some at a time."""
@@ -201,10 +197,9 @@ class TrainingRows:
         left_out = np.union1d(self.left_out, self.numbers(positions))
         others = replace(self, left_out=left_out, kept_bytes=kept_bytes)
         # Nothing about a row that is held out is known to the fit, not even that its target is the largest.
-        sketch = _TargetSketch()
-        for chunk in others.chunks():
-            sketch.add(chunk.targets)
-        return replace(others, facts=sketch.facts(self.facts.missing, self.facts.first_missing))
+        facts = TargetFacts.of(chunk.targets for chunk in others.chunks())
+        facts = replace(facts, missing=self.facts.missing, first_missing=self.facts.first_missing)
+        return replace(others, facts=facts)
 
     def encoder(self, options: EncodingOptions, scale: TargetScale) -> TableEncoder:
         """The encoding of the columns, with effects of categories on the scaled target."""
@@ -214,51 +209,39 @@ class TrainingRows:
             return TableEncoder.fit_chunks(pairs, options, source=self, numbers=numbers)
 
         found = fit(None)
-        return found if not found.learns_effects or self.fold_numbers is None else fit(self.fold_numbers)
+        first = self.first_copies if found.learns_effects else None
+        return found if first is None or len(np.unique(first)) == len(first) else fit(first)
 
     @cached_property
     def first_copies(self) -> Numbers | None:
         """For each position that of the first row that is equal in all columns; None if the rows are on disk."""
         return None if self.on_disk else self.all_rows().rows.copies()
 
-    @property
-    def fold_numbers(self) -> Numbers | None:
-        """For each position the number that puts a row into a fold, the same for copies; None if it is the position."""
-        first = self.first_copies
-        return None if first is None or bool((first == np.arange(len(first))).all()) else first
+    def fold_numbers(self, positions: Numbers, encoder: TableEncoder) -> Numbers:
+        """The numbers that put the rows at some positions into folds: the same for copies."""
+        first = self.first_copies if encoder.learns_effects else None
+        return positions if first is None else first[positions]
 
     def training_inputs(self, encoder: TableEncoder, positions: Numbers) -> Array:
         """Encoded rows at some positions, which are in order, as the fit sees them."""
-        numbers = self.fold_numbers if encoder.learns_effects else None
-        rows = self.take(positions).rows
-        return encoder.transform_training(rows, numbers=positions if numbers is None else numbers[positions])
+        return encoder.transform_training(self.take(positions).rows, numbers=self.fold_numbers(positions, encoder))
 
-    def locate(self, position: int) -> tuple[Path, int] | None:
-        """The file of a row and its number there; None if the rows are in no file."""
-        return self.table.locate(self.number(position))
+    @property
+    def source(self) -> TableRows | TableReader:  # type: ignore[override]
+        """The table."""
+        return self.table
 
-    def line_of(self, position: int) -> int | None:
-        """The line of its file on which a row stands; None if it is in no text file."""
-        return self.table.line_of(self.number(position)) if isinstance(self.table, LineLocator) else None
+    def number(self, row: int) -> int:
+        """The number that the row at a position has in the table."""
+        return int(self.numbers(np.array([row]))[0])
 
     def label(self, number: int) -> str:
         """Where the row of a number is, for messages."""
-        return self.table.label(number) if isinstance(self.table, TableRows) else row_label(number, self.table)
-
-    def number(self, position: int) -> int:
-        """The number that the row at a position has in the table."""
-        return int(self.numbers(np.array([position]))[0])
+        return row_label(number, self.table)
 
 
 class EncodedSource(Source):
-    """Training rows as numbers, encoded and scaled chunk by chunk in any number of passes.
-
-    Args:
-        training: The rows.
-        encoder: Makes their inputs.
-        scale: Of their targets.
-        chunk_size: Rows per chunk.
-    """
+    """Training rows as numbers, encoded and scaled chunk by chunk in any number of passes."""
 
     num_targets = 1
     num_data: int
@@ -272,7 +255,7 @@ class EncodedSource(Source):
         self.chunk_size = check_chunk_size(chunk_size)
         self.num_data, self.input_dim = training.num_rows, len(encoder.feature_names_out)
         self.column_names = encoder.feature_names_out
-        self.reading_bytes = training.table.reading_bytes
+        self.reading_bytes = training.table.reading_bytes if isinstance(training.table, TableReader) else 0
 
     def __iter__(self) -> Iterator[Rows]:
         return self.part(WHOLE)
@@ -281,17 +264,13 @@ class EncodedSource(Source):
         """One pass over a share of the rows of the table, which are neighbours."""
         own = share.cut(self._training.table.num_rows)
         report = TransformReport(source=self._training)
-        numbers = self._training.fold_numbers if self._encoder.learns_effects else None
         for batch, targets, weights, position in self._training.chunks(own.start, own.stop):
-            # Slices keep the memory of a chunk's features small, however many rows the reader gives at once.
-            for start in range(0, batch.num_rows, self.chunk_size):
-                cut = slice(start, start + self.chunk_size)
+            for few, start in pieces(batch, self.chunk_size):
+                cut = slice(start, start + few.num_rows)
                 first = report.rows = position + start
-                few = batch.slice(start, self.chunk_size)
-                own_numbers = None if numbers is None else numbers[first : first + few.num_rows]
-                inputs = self._encoder.transform_training(few, report, first, numbers=own_numbers)
+                numbers = self._training.fold_numbers(np.arange(first, first + few.num_rows), self._encoder)
                 yield check_rows(
-                    torch.from_numpy(inputs),
+                    torch.from_numpy(self._encoder.transform_training(few, report, numbers=numbers)),
                     torch.from_numpy(self._scale.forward(targets[cut])),
                     None,
                     None if weights is None else torch.from_numpy(weights[cut]),

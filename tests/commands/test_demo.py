@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from finitegp import DataError, __version__
 from finitegp.cli import app
+from finitegp.commands.fit import run_demo
 from finitegp.data.scaling import Standardizer
-from finitegp.demo import run_demo
 from finitegp.metrics import score
 
 

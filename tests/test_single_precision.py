@@ -54,7 +54,7 @@ def test_float32_is_within_its_tolerance(noise_variance):
     assert float((single.mean - exact.mean).abs().max() / least) < TOLERANCE
     assert float((single.std / exact.std - 1.0).abs().max()) < TOLERANCE
     assert not torch.equal(single.noise_variance, exact.noise_variance)
-    torch.testing.assert_close(fitted.mean_of_rows(Rows(inputs), rounded=True), single.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(fitted.mean_of_rows(Rows(inputs), rounded=True), single.mean, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("noise_variance", "bounds"), [(1e-9, (-1.0, 1.0)), (0.1, None)])

@@ -312,10 +312,14 @@ class FrozenModel:
 
     def __call__(self, columns: Array) -> tuple[Array, Array | None]:
         """Features ``(d, rows)`` and log noise scales ``(rows,)`` or None, of inputs columns first."""
-        features = self.features(columns)
-        log_scale = self._log_scale(columns, features)
+        features, log_scale = self.unscaled(columns)
         features *= self.root
         return features, log_scale
+
+    def unscaled(self, columns: Array) -> tuple[Array, Array | None]:
+        """The same without the root of the output scale in the features."""
+        features = self.features(columns)
+        return features, self._log_scale(columns, features)
 
 
 class FrozenGP:
@@ -331,16 +335,16 @@ class FrozenGP:
         self, model: FrozenModel, posterior: WeightPosterior, triangle: BlockedTriangle | InverseTriangle | None = None
     ) -> None:
         self.model = model
-        self._weights = posterior.weight_mean.numpy().T.copy()
+        self._weights = model.root * posterior.weight_mean.numpy().T
         self._noise_variance = posterior.noise_variance
         self._factor = posterior.factor.lower.numpy()
         self._triangle = triangle
 
     def mean(self, inputs: Tensor) -> Tensor:
         """``(rows, targets)`` for inputs ``(rows, columns)``."""
-        found, weights = np.empty((len(self._weights), len(inputs))), self.model.root * self._weights
+        found = np.empty((len(self._weights), len(inputs)))
         for rows, columns in pieces(inputs):
-            np.matmul(weights, self.model.features(columns), out=found[:, rows])
+            np.matmul(self._weights, self.model.features(columns), out=found[:, rows])
         return torch.from_numpy(found.T)
 
     def predict(self, inputs: Tensor) -> Prediction:
@@ -350,10 +354,11 @@ class FrozenGP:
         mean = np.empty((len(self._weights), len(inputs)))
         epistemic, noise = np.empty(len(inputs)), np.full(len(inputs), self._noise_variance)
         for rows, columns in pieces(inputs):
-            features, log_scale = self.model(columns)
+            features, log_scale = self.model.unscaled(columns)
             if log_scale is not None:
                 noise[rows] *= np.exp(log_scale, dtype=np.float64)
-            np.matmul(self._weights, features, out=mean[:, rows])
+            np.matmul(self._weights, features, out=mean[:, rows])  # before it is rounded again, as in `mean`
+            features *= self.model.root
             epistemic[rows] = self._triangle.squares(features)
         epistemic *= self._noise_variance
         return Prediction(

@@ -195,7 +195,8 @@ def predictions() -> list[str]:
         f"`python -m benchmarks.default_fit --predict` {provenance(rows)}.",
         "",
         "Of a fit to 40,000 rows of 20 columns: seconds by the clock for a million rows (from 50,000; medians), "
-        "and milliseconds for a single row.",
+        "and milliseconds for a single row. "
+        f"OpenBLAS has its kernels for {rows[-1]['blas'][0]['architecture']}.",
         "",
         "| effort | mean, s | standard deviation, s | interval, s | one row: mean, ms | standard deviation, ms |",
         "|---|--:|--:|--:|--:|--:|",

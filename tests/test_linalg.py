@@ -1,13 +1,10 @@
 import math
 
-import numpy as np
 import pytest
-import scipy.linalg
 import torch
 
 from finitegp.errors import NumericalError
 from finitegp.linalg import (
-    BlockedTriangle,
     cholesky,
     from_eigen,
     gram_float64,
@@ -116,18 +113,3 @@ def test_from_eigen(generator):
     found = from_eigen(values, vectors)
     torch.testing.assert_close(found, matrix, rtol=1e-12, atol=1e-10)
     assert torch.equal(found, found.T)
-
-
-@pytest.mark.parametrize("size", [1, 63, 64, 200])
-def test_products_with_blocks_solve_a_triangle(size):
-    random = np.random.default_rng(0)
-    # Nearly singular: its condition number is 1e10, and that of the matrix is not a number in floating point.
-    basis, _ = np.linalg.qr(random.normal(size=(size, size)))
-    lower = np.linalg.cholesky((basis * np.logspace(0, -10, size) ** 0.5) @ basis.T + 1e-13 * np.eye(size))
-    right_side = random.normal(size=(size, 5))
-    expected = scipy.linalg.solve_triangular(lower, right_side, lower=True)
-    found = BlockedTriangle(np.asfortranarray(lower)).solve(right_side.copy())
-    # As good as a solve: both leave what rounding leaves.
-    left = np.abs(lower @ found - right_side) / (np.abs(lower) @ np.abs(found))
-    assert left.max() < 1e-13
-    np.testing.assert_allclose(found, expected, atol=1e-9 * np.abs(expected).max())

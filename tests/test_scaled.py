@@ -13,6 +13,9 @@ from finitegp import DataError, FeatureGP
 from finitegp.automatic import fit_auto
 from finitegp.component import Component
 from finitegp.features import LandmarkFeatures
+from finitegp.predictive import Prediction
+from finitegp.scaled import FEW_ROWS
+from finitegp.single_precision import TOLERANCE
 
 
 def test_a_stack_is_the_mixture_of_textbook_gps(stack):
@@ -198,3 +201,18 @@ def test_threads_do_not_change_predictions(gaussian):
     assert torch.equal(one.mean, other.mean)
     assert torch.equal(one.variance, other.variance)
     assert torch.equal(mean, same_mean)
+
+
+def test_many_rows_are_predicted_in_float32_and_few_in_float64(gaussian):
+    new = make_rows(FEW_ROWS + 1, seed=2)[0]
+    many, mean = gaussian.predict(new), gaussian.predict_mean(new)
+    few = Prediction.concatenate([gaussian.predict(part) for part in (new[:FEW_ROWS], new[FEW_ROWS:])])
+    deviation = float(few.noise_variance.sqrt().min())
+    for found in (many.mean, mean):
+        assert not torch.equal(found, few.mean)
+        assert float((found - few.mean).abs().max()) < TOLERANCE * deviation
+    assert not torch.equal(many.epistemic_variance, few.epistemic_variance)
+    assert float((many.std / few.std - 1.0).abs().max()) < TOLERANCE
+    chunks = gaussian.with_chunks(1000)  # how many there are decides, not how many pass at once
+    same(many, Prediction.concatenate(list(chunks.predict_chunks(new))), rtol=1e-5, atol=1e-5)
+    assert not torch.equal(chunks.predict(new).mean, few.mean)

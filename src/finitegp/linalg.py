@@ -31,8 +31,6 @@ RELATIVE_JITTERS = {
 
 # Rows per block when rows are summed in float64: one block stays in a core's cache.
 GRAM_BLOCK_ROWS = 512
-# Rows of a triangle that are solved at once: products do the rest.
-SOLVED_ROWS = 64
 # Up to this number of rows the general product is faster: the update has more overhead.
 SMALL_BATCH_ROWS = 64
 # Below this size the inverse of a float32 factor is solved for.
@@ -89,40 +87,6 @@ class CholeskyFactor:
         potri = _lapack().dpotri if self.lower.dtype == torch.float64 else _lapack().spotri
         # The lower triangle of the inverse; what is above the diagonal of the factor is zero and stays so.
         return mirrored(torch.from_numpy(potri(self.lower.numpy(), lower=1)[0]))
-
-
-class BlockedTriangle:
-    """Forward substitution with a lower triangle on the CPU, by products with blocks of it.
-
-    Products take two thirds of the time of a triangular solve of BLAS. Only the blocks on the diagonal are inverted,
-    which loses next to nothing; the inverse of all of a triangle that is nearly singular would lose half of the digits.
-
-    Args:
-        lower: ``(d, d)``, float64; what is below the diagonal is copied.
-
-    Example:
-        >>> triangle = BlockedTriangle(np.array([[2.0, 0.0], [1.0, 4.0]]))
-        >>> triangle.solve(np.array([[2.0], [5.0]])).tolist()
-        [[1.0], [1.0]]
-    """
-
-    def __init__(self, lower: Array) -> None:
-        starts = range(0, len(lower), SOLVED_ROWS)
-        rows = [slice(start, min(start + SOLVED_ROWS, len(lower))) for start in starts]
-        # Row by row in memory, which is how products take a left side fastest.
-        self._blocks = [
-            (part, np.ascontiguousarray(lower[part, : part.start]), np.tril(np.linalg.inv(lower[part, part])))
-            for part in rows
-        ]
-
-    def solve(self, right_side: Array) -> Array:
-        """``L^-1 right_side`` for ``right_side`` of shape ``(d, k)``, which is overwritten by it."""
-        for rows, before, inverse in self._blocks:
-            part = right_side[rows]
-            if rows.start:
-                part = part - before @ right_side[: rows.start]
-            right_side[rows] = inverse @ part
-        return right_side
 
 
 def cholesky(matrix: Tensor, *, noise_variance: float | None = None) -> CholeskyFactor:

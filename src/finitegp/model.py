@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Literal, NamedTuple, cast
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from .errors import DataError, FeatureMapError
 from .features import count_features
 from .features.composition import Combining, Pullback, PullbackMap
 from .features.landmarks import landmark_parts, landmarks_of, residual_variance, unseen_variance
-from .frozen import PIECE_ROWS, FrozenGP, FrozenModel, pieces
+from .frozen import PIECE_ROWS, FrozenGP, FrozenModel, Precision, pieces
 from .likelihood import (
     MarginalLikelihood,
     NoiseOptimum,
@@ -30,6 +31,7 @@ from .likelihood import (
 from .noise import ConstantNoise, NoiseModel
 from .posterior import WeightPosterior
 from .predictive import Prediction
+from .single_precision import SinglePrecisionGP
 from .statistics import WHOLE, FeatureStatistics, RunningSums, Share
 
 
@@ -220,9 +222,9 @@ class FeatureGP(nn.Module):
         """A float64 copy in evaluation mode that shares no memory with this model."""
         return copy.deepcopy(self).to(torch.float64).eval()
 
-    def freeze(self) -> FrozenModel | None:
+    def freeze(self, precision: Precision = np.float64) -> FrozenModel | None:
         """Features and noise with their present values in less time than the modules take; None if these are others."""
-        return FrozenModel.of(self.feature_map, self.noise, self.output_scale)
+        return FrozenModel.of(self.feature_map, self.noise, self.output_scale, precision)
 
     @torch.no_grad()
     def statistics(self, data: Data) -> FeatureStatistics:
@@ -375,10 +377,11 @@ class FittedGP:
         self.chunk_size = chunk_size
         self._has_landmarks = landmarks_of(model.feature_map) is not None
         self._frozen: FrozenGP | Literal["not made"] | None = "not made"
+        self._rounded: SinglePrecisionGP | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """Everything but what is made of it."""
-        return self.__dict__ | {"_frozen": "not made"}
+        return self.__dict__ | {"_frozen": "not made", "_rounded": None}
 
     @torch.no_grad()
     def predict(
@@ -397,9 +400,12 @@ class FittedGP:
         return Prediction.concatenate(parts)
 
     @torch.no_grad()
-    def predict_rows(self, rows: Rows, *, return_covariance: bool = False) -> Prediction:
-        """:meth:`predict` for rows whose values have been checked, all at once."""
-        frozen = None if return_covariance else self._freeze(rows)
+    def predict_rows(self, rows: Rows, *, return_covariance: bool = False, rounded: bool = False) -> Prediction:
+        """:meth:`predict` for rows whose values have been checked, all at once.
+
+        ``rounded`` is in float32 where that is next to float64 (:mod:`.single_precision`).
+        """
+        frozen = None if return_covariance else self._freeze(rows, rounded)
         if frozen is not None:
             return frozen.predict(rows.inputs)
         scale = self.model.output_scale
@@ -411,7 +417,7 @@ class FittedGP:
         lost = self.residual_covariance(rows.inputs, features).to(found.covariance)
         return replace(found, covariance=found.covariance + lost)
 
-    def _freeze(self, rows: Rows) -> FrozenGP | None:
+    def _freeze(self, rows: Rows, rounded: bool = False) -> FrozenGP | SinglePrecisionGP | None:
         """A faster form of the posterior; None if the modules are not known to it or rows have weights."""
         if self._frozen == "not made":
             frozen = self.model.freeze()
@@ -419,7 +425,14 @@ class FittedGP:
         if self._frozen is None or rows.weights is not None:
             return None
         _check_columns(self.model.feature_map, rows)
-        return self._frozen
+        if not rounded:
+            return self._frozen
+        if self._rounded is None:
+            single = self.model.freeze(np.float32)
+            assert single is not None
+            scale, columns = self.model.noise.least_scale, rows.inputs.shape[1]
+            self._rounded = SinglePrecisionGP(self._frozen, single, self.posterior, scale, columns)
+        return self._rounded
 
     def residual_covariance(self, inputs: Tensor, features: Tensor) -> Tensor:
         """``(*batch, rows, rows)`` covariance of what features on landmarks do not see; zero without landmarks."""
@@ -435,11 +448,11 @@ class FittedGP:
         return torch.cat([self.mean_of_rows(rows) for rows in ArraySource(inputs, chunk_size=self.chunk_size)])
 
     @torch.no_grad()
-    def mean_of_rows(self, rows: Rows) -> Tensor:
-        """:meth:`predict_mean` for rows whose values have been checked, all at once."""
+    def mean_of_rows(self, rows: Rows, *, rounded: bool = False) -> Tensor:
+        """:meth:`predict_mean` for rows whose values have been checked, all at once; ``rounded`` as above."""
         weights = self.posterior.weight_mean
         feature_map = self.model.feature_map
-        frozen = self._freeze(rows)
+        frozen = self._freeze(rows, rounded)
         if frozen is not None:
             mean = frozen.mean(rows.inputs)
         elif self._has_landmarks and isinstance(feature_map, Combining):

@@ -44,6 +44,11 @@ class NoiseModel(nn.Module, ABC):
         with torch.no_grad():
             self.log_variance.fill_(math.log(check_noise_variance(variance)))
 
+    @property
+    def least_scale(self) -> float:
+        """No row has a smaller noise scale."""
+        return 0.0 if self.varies else 1.0
+
     def config(self) -> dict[str, object]:
         """The arguments that make this noise again, but for its variance and the modules in it."""
         return {}
@@ -114,6 +119,11 @@ class InputNoise(NoiseModel):
         self.reads = reads
         self.max_log_scale = max_log_scale
         self.bounds = None if bounds is None else (float(bounds[0]), float(bounds[1]))
+
+    @property
+    def least_scale(self) -> float:
+        """No row has a smaller noise scale."""
+        return math.exp(-self.max_log_scale if self.bounds is None else self.bounds[0])
 
     def config(self) -> dict[str, object]:
         """The arguments that make this noise again, but for its variance and the module in it."""

@@ -129,6 +129,8 @@ def memory_bill(s: PredictionSetting) -> Iterator[Item]:
     yield Item("prediction", "rows of the table and of the output", table)
     yield Item("prediction", "factors of the landmarks", 8 * sum(count**2 for count in s.landmarks))
     yield Item("prediction", "blocks of each factor", 4 * squares)
+    if not s.landmarks:
+        yield Item("prediction", "inverse of each factor, and it in float32", (8 + 2) * squares)
     yield Item("prediction", "chunk in the model", 8 * s.chunk_size * (s.numbers_per_row + 8 * s.num_columns))
     if s.trees:
         yield Item("prediction", "rows in the trees", TREE_NUMBERS * 8 * TREES_AT_ONCE)

@@ -33,7 +33,8 @@ Array = npt.NDArray[np.float64]
 _FARTHEST = 1e8  # in standard deviations
 # Rows that a thread predicts at once.
 _SHARE_ROWS = 1024
-_FEW_ROWS = 4096
+#: Up to so many rows at once are predicted in float64; of more, float32 is tried where it is next to that.
+FEW_ROWS = 4096
 #: Where intervals come from; see :meth:`ScaledGP.interval`.
 INTERVAL_METHODS = ("predictive", "gaussian", "conformal")
 
@@ -112,6 +113,9 @@ class ScaledGP:
     ) -> Prediction:
         """Predict new observations in the target's units.
 
+        More than 4,096 rows at once are predicted in float32 where the fit's noise is large enough for that: means
+        change by less than a thousandth of the smallest standard deviation, and deviations by less than a thousandth.
+
         Args:
             inputs: ``(rows, columns)``.
             return_covariance: Whether to add the covariance of the noise-free function.
@@ -133,11 +137,13 @@ class ScaledGP:
         return_covariance: bool = False,
         new: npt.NDArray[np.bool_] | None = None,
     ) -> Iterator[Prediction]:
+        rounded = _row_count(inputs) > FEW_ROWS
         for start, scaled, checked, seen in self._chunks(inputs, size, new):
             if return_covariance:
-                found = self._predict_share(scaled, checked, return_covariance=True)
+                found = self._predict_share(scaled, checked, False, return_covariance=True)
             else:
-                found = Prediction.concatenate(in_threads(self._predict_share, list(_shares(scaled, checked))))
+                shares = list(_shares(scaled, checked, rounded))
+                found = Prediction.concatenate(in_threads(self._predict_share, shares))
             wrong = ~(torch.isfinite(found.mean.reshape(len(scaled), -1)).all(dim=1) & torch.isfinite(found.variance))
             if bool(wrong.any()):
                 raise NumericalError(
@@ -146,24 +152,30 @@ class ScaledGP:
                 )
             yield found if seen is None else self._with_seen(found, seen)
 
-    def _predict_share(self, scaled: Array, checked: Rows, *, return_covariance: bool = False) -> Prediction:
-        predicted = [each.fitted.predict_rows(checked, return_covariance=return_covariance) for each in self.components]
+    def _predict_share(
+        self, scaled: Array, checked: Rows, rounded: bool, *, return_covariance: bool = False
+    ) -> Prediction:
+        predicted = [
+            each.fitted.predict_rows(checked, return_covariance=return_covariance, rounded=rounded)
+            for each in self.components
+        ]
         return self._in_target_units(self._combine(scaled, self._with_trees(scaled, predicted)))
 
     def predict_mean(self, inputs: ArrayLike) -> Tensor:
         """Only the mean in the target's units, at a fraction of the cost."""
         found = torch.empty(_row_count(inputs), dtype=torch.float64)
         scale, shift = float(self.target_scaler.scale), float(self.target_scaler.mean)
-        size = self.chunk_size
+        size, rounded = self.chunk_size, len(found) > FEW_ROWS
         for start, scaled, checked, seen in self._chunks(inputs, size):
-            mean = torch.cat(in_threads(self._mean_of_share, list(_shares(scaled, checked)))) * scale + shift
+            shares = list(_shares(scaled, checked, rounded))
+            mean = torch.cat(in_threads(self._mean_of_share, shares)) * scale + shift
             if seen is not None:
                 mean += torch.from_numpy(seen.chances) * (torch.from_numpy(seen.values) - mean)
             found[start : start + size] = mean
         return found
 
-    def _mean_of_share(self, scaled: Array, checked: Rows) -> Tensor:
-        means = [component.weight * component.fitted.mean_of_rows(checked) for component in self.components]
+    def _mean_of_share(self, scaled: Array, checked: Rows, rounded: bool) -> Tensor:
+        means = [each.weight * each.fitted.mean_of_rows(checked, rounded=rounded) for each in self.components]
         mean = torch.stack(means).sum(dim=0)
         return mean if self.trees is None else self.trees.blend(scaled, mean)
 
@@ -467,17 +479,17 @@ def _gaussian(prediction: Prediction) -> StudentMixture:
 
 def _few_threads(rows: int) -> AbstractContextManager[object]:
     """One thread for few rows, on which threads wait for each other longer than they work."""
-    return one_thread() if rows <= _FEW_ROWS else nullcontext()
+    return one_thread() if rows <= FEW_ROWS else nullcontext()
 
 
-def _shares(scaled: Array, checked: Rows) -> Iterator[tuple[Array, Rows]]:
-    """The rows of a chunk, as they are and checked, in shares for threads."""
+def _shares(scaled: Array, checked: Rows, rounded: bool) -> Iterator[tuple[Array, Rows, bool]]:
+    """The rows of a chunk, as they are and checked, in shares for threads, and whether float32 will do."""
     if len(scaled) <= _SHARE_ROWS:
-        yield scaled, checked
+        yield scaled, checked, rounded
         return
     for start in range(0, len(scaled), _SHARE_ROWS):
         rows = slice(start, start + _SHARE_ROWS)
-        yield scaled[rows], checked.take(rows)
+        yield scaled[rows], checked.take(rows), rounded
 
 
 def _rows(inputs: ArrayLike, targets: ArrayLike, counts: ArrayLike | None) -> tuple[Array, Array, Array | None]:

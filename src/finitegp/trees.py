@@ -18,8 +18,9 @@ from .noise import AddedTrees
 Array = npt.NDArray[np.float64]
 # No scaled input is larger: where a tree ends early, all rows go left below.
 NEVER = 1e9
-# Leaves of a tree that masks of 16 bits can name; rows for which these are worth making, and rows at once.
-_MOST_LEAVES, _MANY_ROWS, _ROWS_AT_ONCE = 16, 256, 128
+# Leaves of a tree that masks of 16 bits can name; rows for which these are worth making; and rows at once: at least so
+# many, and so many masks.
+_MOST_LEAVES, _MANY_ROWS, _ROWS_AT_ONCE, _MASKS_AT_ONCE = 16, 256, 128, 75_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +79,13 @@ class _LeafMasks:
         trees = len(self.leaves)
         first = _MOST_LEAVES * np.arange(trees)
         found = np.empty(len(inputs))
-        for start in range(0, len(inputs), _ROWS_AT_ONCE):
-            rows = inputs[start : start + _ROWS_AT_ONCE]
+        size = max(_ROWS_AT_ONCE, _MASKS_AT_ONCE // trees)
+        for start in range(0, len(inputs), size):
+            rows = inputs[start : start + size]
             allowed = np.full((len(rows), trees), 2**_MOST_LEAVES - 1, np.uint16)
             for (column, limits), masks in zip(self.thresholds, self.masks, strict=True):
                 allowed &= masks[np.searchsorted(limits, rows[:, column])]
-            found[start : start + _ROWS_AT_ONCE] = self.leaves.ravel()[_lowest_bit()[allowed] + first].sum(axis=1)
+            found[start : start + size] = self.leaves.ravel()[_lowest_bit()[allowed] + first].sum(axis=1)
         return found
 
 

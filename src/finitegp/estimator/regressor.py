@@ -174,6 +174,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, Parameters):  # type: ignore
     def predict(self, X: ArrayLike, return_std: bool = False, return_cov: bool = False) -> Array | tuple[Array, Array]:
         """The mean prediction ``(rows,)`` or ``(rows, targets)``.
 
+        More than 4,096 rows at once are predicted in float32 where noise allows it: see :meth:`.ScaledGP.predict`.
+
         Args:
             X: ``(rows, columns)``.
             return_std: Also return the standard deviation of a new observation, noise included, in the same shape.

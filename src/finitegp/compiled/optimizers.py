@@ -81,7 +81,7 @@ def step_parameter(state, gradient, rule):
     count[0] += 1
     flat, by, one, two = values.reshape(-1), gradient.reshape(-1), first.reshape(-1), second.reshape(-1)
     if rule.adam:
-        _adam(flat, by, one, two, count[0], rule)
+        _adam(flat, by, one, two, float(count[0]), rule)
     else:
         _adadelta(flat, by, one, two, rule)
 

@@ -23,6 +23,7 @@ from .optimizers import Rule
 Array = npt.NDArray[Any]
 # Values, the optimizer's two averages and its number of steps.
 State = tuple[Array, Array, Array, Array]
+SCGD_BY_ROWS = "SCGD tracks so few rows that it keeps them instead of a matrix"
 
 
 @check_arguments
@@ -59,27 +60,28 @@ class CompiledSteps:
 
     def __init__(self, algorithm: Algorithm, optimizer: torch.optim.Optimizer) -> None:
         for problem in self.problems(algorithm, optimizer):
-            raise ValueError(f"This run has no compiled steps, as {problem}: use compiled=False, algorithm.step().")
+            raise refusal(problem)
         self.algorithm, self.optimizer = algorithm, optimizer
         self._take = self.kinds[type(algorithm)]
-        self._bind()
+        self.bind()
 
     def step(self, batches: Sequence[Rows]) -> float:
         """One step with ``algorithm.batches_per_step`` batches; returns the loss of the first."""
         if any(batch.weights is not None for batch in batches):
-            raise ValueError("Rows with weights have no compiled steps: use compiled=False, algorithm.step().")
+            raise refusal("rows have weights")
         if self._is_elsewhere():
-            self._bind()
+            self.bind()
         loss = self._take(self, batches)
         return self.algorithm.step(batches, self.optimizer) if loss is None else float(loss)
 
-    def problems(self, algorithm: Algorithm, optimizer: torch.optim.Optimizer) -> Iterator[str]:
+    @classmethod
+    def problems(cls, algorithm: Algorithm, optimizer: torch.optim.Optimizer) -> Iterator[str]:
         """What stands in the way of compiled steps."""
         name, model = type(algorithm).__name__, algorithm.model
         network, fourier = parts(model.feature_map)
         layers = [type(layer) for layer in network.layers] if type(network) is MLPFeatures else []
-        if type(algorithm) not in self.kinds:
-            yield f"{name} is not among {', '.join(sorted(kind.__name__ for kind in self.kinds))}"
+        if type(algorithm) not in cls.kinds:
+            yield f"{name} is not among {', '.join(sorted(kind.__name__ for kind in cls.kinds))}"
         if not layers or (fourier is None and network is not model.feature_map):
             yield "the feature map is not MLPFeatures, or FourierFeatures of its outputs"
         elif layers != [nn.Linear, nn.ReLU] * 2:
@@ -98,13 +100,14 @@ class CompiledSteps:
             yield "batches are in parts (micro_batch_size, or several ranks)"
         if isinstance(algorithm, Lagged) and algorithm.include_current:
             yield "include_current is set"
-        if isinstance(algorithm, SCGD) and algorithm.recent is not None and name == "SCGD":
-            yield "SCGD tracks few enough rows to keep them instead of a matrix"
-        yield from self.optimizer_problems(optimizer)
+        if type(algorithm) is SCGD and algorithm.recent is not None:
+            yield SCGD_BY_ROWS
+        yield from cls.optimizer_problems(optimizer)
         if routine_address("blas", "dsyrk", 10) is None:
             yield "SciPy's BLAS counts in integers of 64 bits"
 
-    def optimizer_problems(self, optimizer: torch.optim.Optimizer) -> Iterator[str]:
+    @classmethod
+    def optimizer_problems(cls, optimizer: torch.optim.Optimizer) -> Iterator[str]:
         """What the optimizer has that the loops have not."""
         if type(optimizer) not in (torch.optim.AdamW, torch.optim.Adam, torch.optim.Adadelta):
             yield f"the optimizer is {type(optimizer).__name__}, not AdamW, Adam or Adadelta"
@@ -130,7 +133,7 @@ class CompiledSteps:
     def state(self, parameter: Tensor) -> State:
         """A parameter, and what the optimizer keeps of it, as arrays on torch's memory."""
         key = self.key(parameter)
-        found = [parameter.detach(), *[parameter.new_empty((0,) * parameter.ndim)] * 2, torch.zeros(1)]
+        found = [parameter.detach(), *[parameter.new_empty((0,) * max(parameter.ndim, 1))] * 2, torch.zeros(1)]
         groups = self.optimizer.param_groups
         if any(key is moved for group in groups for moved in group["params"]):
             names = ["exp_avg", "exp_avg_sq"] if "betas" in groups[0] else ["square_avg", "acc_delta"]
@@ -144,7 +147,7 @@ class CompiledSteps:
         values, first, second = (part.detach().view(-1).numpy() if flat else part.numpy() for part in found[:3])
         return values, first, second, found[3].view(-1).numpy()
 
-    def _bind(self) -> None:
+    def bind(self) -> None:
         """Find all arrays of parameters, which stay where they are from step to step."""
         self._bound: list[tuple[Tensor, int, dict[str, Tensor], Tensor]] = []
         self._decoupled = isinstance(self.optimizer, torch.optim.AdamW) or bool(
@@ -192,6 +195,8 @@ class CompiledSteps:
         """One step of SCGD, unless its matrix needs jitter."""
         algorithm = self.algorithm
         assert isinstance(algorithm, SCGD)
+        if algorithm.recent is not None:
+            raise refusal(SCGD_BY_ROWS)
         rate = algorithm.tracking_rate
         rate = rate if isinstance(rate, float) else (float(algorithm.steps) + 1.0) ** -0.5
         made, loss = scgd_step(
@@ -231,6 +236,11 @@ class CompiledSteps:
         Minimax: minimax_step,
         BSGD: bsgd_step,
     }
+
+
+def refusal(problem: str) -> ValueError:
+    """The error that says why there are no compiled steps."""
+    return ValueError(f"This run has no compiled steps, as {problem}: use compiled=False, or algorithm.step().")
 
 
 def parts(feature_map: nn.Module) -> tuple[nn.Module, FourierFeatures | None]:

@@ -154,8 +154,7 @@ def train(
     if compiled:
         from .compiled import CompiledSteps
 
-        kind = CompiledSteps if compiled is True else compiled
-        take_step = kind(algorithm, optimizer).step
+        take_step = (compiled if isinstance(compiled, type) else CompiledSteps)(algorithm, optimizer).step
     initial_state = copy_state(algorithm)
     started = time.perf_counter() - run.seconds
     callbacks = [callback for callback in callbacks if callback.every_rank or ranks.is_first]

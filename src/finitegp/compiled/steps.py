@@ -52,10 +52,8 @@ class CompiledSteps:
         >>> from finitegp.schedules import make_optimizer
         >>> model = FeatureGP(MLPFeatures(2, hidden=(8, 8), activation="tanh"), noise_variance=0.1)
         >>> algorithm = SCGD(model, num_data=100)
-        >>> CompiledSteps(algorithm, make_optimizer(algorithm))
-        Traceback (most recent call last):
-        ...
-        ValueError: This run has no compiled steps, as the network has other layers than Linear, ReLU, Linear, ReLU: ...
+        >>> list(CompiledSteps.problems(algorithm, make_optimizer(algorithm)))
+        ['the network has other layers than Linear, ReLU, Linear, ReLU']
     """
 
     def __init__(self, algorithm: Algorithm, optimizer: torch.optim.Optimizer) -> None:
@@ -69,7 +67,7 @@ class CompiledSteps:
         """One step with ``algorithm.batches_per_step`` batches; returns the loss of the first."""
         if any(batch.weights is not None for batch in batches):
             raise refusal("rows have weights")
-        if self._is_elsewhere():
+        if any(self._place(parameter) != place for parameter, place in self._bound):
             self.bind()
         loss = self._take(self, batches)
         return self.algorithm.step(batches, self.optimizer) if loss is None else float(loss)
@@ -135,50 +133,49 @@ class CompiledSteps:
         key = self.key(parameter)
         found = [parameter.detach(), *[parameter.new_empty((0,) * max(parameter.ndim, 1))] * 2, torch.zeros(1)]
         groups = self.optimizer.param_groups
-        if any(key is moved for group in groups for moved in group["params"]):
+        if parameter.requires_grad and any(key is moved for group in groups for moved in group["params"]):
             names = ["exp_avg", "exp_avg_sq"] if "betas" in groups[0] else ["square_avg", "acc_delta"]
             kept = self.optimizer.state[key]
             if not kept:
                 kept["step"] = torch.tensor(0.0, dtype=torch.float32)
                 kept.update({name: torch.zeros_like(key) for name in names})
             found[1:] = [kept[name] for name in (*names, "step")]
-        self._bound.append((parameter, parameter.data_ptr(), self.optimizer.state.get(key, {}), found[3]))
+        self._bound.append((parameter, self._place(parameter)))
         flat = parameter.ndim < 2 or parameter.shape[1] == 1
         values, first, second = (part.detach().view(-1).numpy() if flat else part.numpy() for part in found[:3])
         return values, first, second, found[3].view(-1).numpy()
 
     def bind(self) -> None:
         """Find all arrays of parameters, which stay where they are from step to step."""
-        self._bound: list[tuple[Tensor, int, dict[str, Tensor], Tensor]] = []
+        self._bound: list[tuple[Tensor, object]] = []
         self._decoupled = isinstance(self.optimizer, torch.optim.AdamW) or bool(
             self.optimizer.param_groups[0].get("decoupled_weight_decay", False)
         )
         network, fourier = parts(self.algorithm.model.feature_map)
         assert isinstance(network, MLPFeatures)
         linears = [layer for layer in network.layers if isinstance(layer, nn.Linear)]
+        self.dtype = linears[0].weight.dtype
         self.layers = tuple(self.state(p) for linear in linears for p in (linear.weight, linear.bias))
         self.spectrum = None
         if fourier is not None:
-            frequencies = fourier.frequencies.to(linears[0].weight.dtype).numpy()
+            frequencies = fourier.frequencies.to(self.dtype).numpy()
             self.spectrum = frequencies, self.state(fourier.log_length_scales), self.state(fourier.log_magnitude)
         self.noise = self.state(self.algorithm.model.noise.log_variance)
         self.others = {
             name: self.state(parameter) for name, parameter in self.algorithm.named_parameters() if "." not in name
         }
 
-    def _is_elsewhere(self) -> bool:
-        """Whether tensors were replaced, as the optimizer does with its own where it loads a state."""
-        return any(
-            parameter.data_ptr() != address or kept.get("step", step) is not step
-            or self.optimizer.state.get(self.key(parameter), kept) is not kept
-            for parameter, address, kept, step in self._bound
-        )  # fmt: skip
+    def _place(self, parameter: Tensor) -> object:
+        """Where a parameter and what the optimizer keeps of it are, which changes where a state is loaded."""
+        step = self.optimizer.state.get(self.key(parameter), {}).get("step")
+        return parameter.data_ptr(), parameter.requires_grad, None if step is None else step.data_ptr()
 
     def rows(self, batch: Rows) -> tuple[Array, Array]:
         """Inputs and targets of a batch."""
-        return batch.inputs.contiguous().numpy(), batch.observed.reshape(-1).contiguous().numpy()
+        inputs, targets = (part.to(self.dtype).contiguous().numpy() for part in (batch.inputs, batch.observed))
+        return inputs, targets.reshape(-1)
 
-    def lagged_step(self, batches: Sequence[Rows]) -> float:
+    def _lagged_step(self, batches: Sequence[Rows]) -> float:
         """One step of Lagged; the refreshes are the library's."""
         algorithm, batch = self.algorithm, batches[0]
         assert isinstance(algorithm, Lagged)
@@ -191,7 +188,7 @@ class CompiledSteps:
         algorithm.track(batch, BatchGradient(found, None, found.new_tensor(loss), noise_variance))
         return float(loss)
 
-    def scgd_step(self, batches: Sequence[Rows]) -> float | None:
+    def _scgd_step(self, batches: Sequence[Rows]) -> float | None:
         """One step of SCGD, unless its matrix needs jitter."""
         algorithm = self.algorithm
         assert isinstance(algorithm, SCGD)
@@ -207,13 +204,13 @@ class CompiledSteps:
             algorithm.steps.add_(1)
         return float(loss) if made else None
 
-    def minimax_step(self, batches: Sequence[Rows]) -> float:
+    def _minimax_step(self, batches: Sequence[Rows]) -> float:
         """One step of Minimax; estimate and multiplier are moved by the library."""
         algorithm, rows = self.algorithm, [len(batch.inputs) for batch in batches[:2]]
         assert isinstance(algorithm, Minimax)
         variances = [algorithm.model.noise.variance]
         loss = minimax_step(
-            *self.rows(batches[0]), batches[1].inputs.contiguous().numpy(), self.layers, self.spectrum,
+            *self.rows(batches[0]), self.rows(batches[1])[0], self.layers, self.spectrum,
             self.others["weights"], self.noise, algorithm.inverse_gram.numpy(), float(algorithm.inverse_trace),
             algorithm.pending_grams.numpy(), math.inf if algorithm.box is None else float(algorithm.box),
             algorithm.num_data, self.rule(),
@@ -224,17 +221,17 @@ class CompiledSteps:
         algorithm.end_step()
         return float(loss)
 
-    def bsgd_step(self, batches: Sequence[Rows]) -> float | None:
+    def _bsgd_step(self, batches: Sequence[Rows]) -> float | None:
         """One step of BSGD, unless the covariance of the batch needs jitter."""
         made, loss = bsgd_step(*self.rows(batches[0]), self.layers, self.spectrum, self.noise, self.rule())
         return float(loss) if made else None
 
     #: What takes the step of an algorithm; a step that could not be made gives None.
     kinds: ClassVar[dict[type[Algorithm], Callable[[Any, Sequence[Rows]], float | None]]] = {
-        Lagged: lagged_step,
-        SCGD: scgd_step,
-        Minimax: minimax_step,
-        BSGD: bsgd_step,
+        Lagged: _lagged_step,
+        SCGD: _scgd_step,
+        Minimax: _minimax_step,
+        BSGD: _bsgd_step,
     }
 
 

@@ -150,6 +150,18 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_stopped(name, tmp_path):
     assert run.history[-1]["nlml"] == pytest.approx(plain.history[-1]["nlml"], rel=1e-8)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_scheduler_of_torch_changes_the_rates():
+    found = []
+    for compiled in (True, False):
+        algorithm = ALGORITHMS["SCGD"](_model())
+        optimizer = make_optimizer(algorithm, learning_rate=5e-3)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        train(algorithm, optimizer, _rows(), epochs=1, batch_size=32, schedule=schedule, compiled=compiled)
+        found.append(algorithm.weights.detach())
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("name", ["SCGD", "BSGD"])
 def test_a_matrix_that_cannot_be_factorised_is_left_to_the_library(name, monkeypatch):
     steps = import_module("finitegp.compiled.steps")

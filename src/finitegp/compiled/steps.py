@@ -61,6 +61,7 @@ class CompiledSteps:
             raise refusal(problem)
         self.algorithm, self.optimizer = algorithm, optimizer
         self._take = self.kinds[type(algorithm)]
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # or torch's schedulers warn of steps without it
         self.bind()
 
     def step(self, batches: Sequence[Rows]) -> float:

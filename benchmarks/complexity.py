@@ -22,6 +22,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,6 +32,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from finitegp import FeatureGP
 from finitegp.algorithms import BSGD, SCGD, Algorithm, Lagged, Minimax
+from finitegp.compiled import CompiledSteps
 from finitegp.data.sampling import Sampler
 from finitegp.features import ComposedFeatures, FourierFeatures, MLPFeatures
 from finitegp.schedules import make_optimizer
@@ -80,13 +82,14 @@ def plain_step(
     return step
 
 
-def algorithm_step(batches: list, algorithm: Algorithm) -> Step:
+def algorithm_step(batches: list, algorithm: Algorithm, *, compiled: bool = False) -> Step:
     optimizer = make_optimizer(algorithm, learning_rate=1e-3)
     algorithm.initialize(batches[-20:])
     count = len(batches)
+    take = CompiledSteps(algorithm, optimizer).step if compiled else partial(algorithm.step, optimizer=optimizer)
 
     def step(index: int) -> object:
-        return algorithm.step((batches[index % count], batches[(index + 7) % count]), optimizer)
+        return take((batches[index % count], batches[(index + 7) % count]))
 
     return step
 

@@ -82,7 +82,8 @@ def steps() -> list[str]:
         "Adam); means over chunks of 40 or 160 steps with all refreshes, chunks of all methods interleaved, ratios of "
         "medians. *Arithmetic* is the ratio of the multiplications alone (`benchmarks.steps.arithmetic`; float64 "
         "counted twice), which is what the other ratio would be without any overhead of the framework on either side: "
-        "Lagged stays below it because its backward pass is written out and a plain step's is not.",
+        "Lagged stays below it because its backward pass is written out and a plain step's is not. *Compiled*: "
+        "`train(compiled=True)`, whole steps by Numba.",
     ]
     for kernel, batch_size, features in sorted({(r["kernel"], r["batch_size"], r["features"]) for r in rows})[::-1]:
         lines += [

@@ -1,13 +1,14 @@
 """Seconds of one training step of each algorithm against a plain network step, interleaved in one run.
 
-    python -m benchmarks.steps                          # about eight minutes
+    python -m benchmarks.steps                          # about nine minutes
     python -m benchmarks.steps --quick                  # a rough look
     python -m benchmarks.steps --settings gaussian-16   # one of the settings; lines of the others stay
 
 The plain step is a PyTorch MLP with a linear output, mean squared error and fused Adam: same network body, same
 batches, same optimizer settings. Each measurement is the mean over a chunk of steps, so that the refreshes of Lagged
-are in it; the chunks of all methods are interleaved, and medians over chunks are compared. The first chunk, in which
-libraries load, is not counted. Writes ``benchmarks/results/steps.jsonl``.
+are in it; the chunks of all methods are interleaved, and medians over chunks are compared. The first two chunks, in
+which libraries load and Numba compiles, are not counted. Torch and BLAS have one thread. Writes
+``benchmarks/results/steps.jsonl``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from finitegp import FeatureGP
-from finitegp.algorithms import BSGD, SCGD, Lagged, Minimax, PaperMinimax
+from finitegp.algorithms import BSGD, SCGD, Algorithm, Lagged, Minimax, PaperMinimax
 from finitegp.data.sampling import Sampler
 from finitegp.features import ComposedFeatures, FourierFeatures, MLPFeatures
 from paper.svgp import SVGP
@@ -86,19 +89,26 @@ def methods(kernel: str, batch_size: int) -> dict[str, Step]:
 
     width = model().count_features()
     lagged = {"block": 80, "window": 400} if kernel == "gaussian" else {"block": 20, "window": 200}
+    algorithms: dict[str, Callable[[], Algorithm]] = {
+        "Lagged": lambda: Lagged(model(), ROWS, **lagged),
+        "Lagged, trained weights": lambda: Lagged(model(), ROWS, weight_update="train", **lagged),
+        "SCGD": lambda: SCGD(model(), ROWS),
+        "BSGD": lambda: BSGD(model(), ROWS),
+    }
+    if kernel == "linear":
+        algorithms["Minimax"] = lambda: Minimax(model(), ROWS)
     found = {
         "plain network": plain_step(batches, feature_map(kernel), width, torch.optim.Adam),
-        "Lagged": algorithm_step(batches, Lagged(model(), ROWS, **lagged)),
-        "Lagged, trained weights": algorithm_step(batches, Lagged(model(), ROWS, weight_update="train", **lagged)),
-        "SCGD": algorithm_step(batches, SCGD(model(), ROWS)),
-        "BSGD": algorithm_step(batches, BSGD(model(), ROWS)),
     }
+    for name, make in algorithms.items():
+        found[name] = algorithm_step(batches, make())
+        if kernel == "linear" or name != "SCGD":  # which keeps few rows there, without a matrix
+            found[f"{name}, compiled"] = algorithm_step(batches, make(), compiled=True)
     found["SCGD by autograd"] = autograd_scgd_step(batches, feature_map(kernel), width)
     found["SCGD by autograd, float64 inverse"] = autograd_scgd_step(batches, feature_map(kernel), width, torch.float64)
     if kernel == "gaussian":
         found["Lagged, block 160"] = algorithm_step(batches, Lagged(model(), ROWS, block=160, window=400))
     if kernel == "linear":
-        found["Minimax"] = algorithm_step(batches, Minimax(model(), ROWS))
         found["PaperMinimax"] = algorithm_step(batches, PaperMinimax(model(), ROWS))
         svgp = model()
         inducing = SVGP.choose_inducing_inputs(torch.cat([b.inputs for b in batches]), batch_size)
@@ -117,6 +127,7 @@ def arithmetic(
     forward = batch_size * (INPUTS * hidden + hidden * features)
     plain = 2 * forward + batch_size * hidden * features
     factors = {"plain network": None, "Lagged": 1.0 / block, "SCGD": 1.0}
+    method = method.removesuffix(", compiled")
     if method not in factors:
         return None
     per_step = factors[method]
@@ -161,12 +172,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     found = []
-    for kernel, batch_size, rounds in (SETTINGS[name] for name in arguments.settings):
-        found += measure(kernel, batch_size, max(rounds // 10, 3) if arguments.quick else rounds)
-    for row in found:
-        print(json.dumps(row))
-    if not arguments.quick:
-        print("written to", record("steps", found, same=("kernel", "batch_size")))
+    with threadpool_limits(1):
+        for kernel, batch_size, rounds in (SETTINGS[name] for name in arguments.settings):
+            found += measure(kernel, batch_size, max(rounds // 10, 3) if arguments.quick else rounds)
+        for row in found:
+            print(json.dumps(row))
+        if not arguments.quick:
+            print("written to", record("steps", found, same=("kernel", "batch_size")))
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "finitegp.algorithms": ["*"],
         "finitegp.schedules": ["make_optimizer", "cosine_decay", "theory_decay"],
         "finitegp.callbacks": ["*"],
+        "finitegp.compiled": ["*"],
     },
     "Several processes": {
         "finitegp.torchrun": ["join_ranks"],

@@ -1,75 +1,21 @@
-"""One step of each method in a loop, compiled by Numba on its first call and kept beside this file.
+"""Steps that only the paper needs, as loops that Numba compiles on their first call and keeps beside this file.
 
-Parameters are as in :mod:`.compiled_parts`.
+Parameters and rules are those of :mod:`finitegp.compiled`.
 """
 
 import numpy as np
 from numba import njit
 
-from .compiled_parts import (
-    inverse_factor,
-    kernel_features,
-    network_features,
-    step_features,
-    step_network,
-    step_noise,
-    step_parameter,
-    step_weights,
-)
-
-
-@njit(cache=True, error_model="numpy")
-def _descend(
-    inputs, targets, layers, spectrum, hidden, outputs, features, angles, weights, log_noise, whitened, trace, num_data,
-    learning_rate,
-):  # fmt: skip
-    """Move all parameters by the gradient of SCGD, given the features times the inverse and its trace; the loss."""
-    kind = inputs.dtype.type
-    rows, size = features.shape
-    noise = np.exp(float(log_noise[0][0]))
-    residuals = np.dot(features, weights[0]) - targets
-    loss = float(np.dot(residuals, residuals)) / (rows * noise)
-    gradient = whitened
-    for i in range(rows):
-        factor = residuals[i] * kind(1.0 / noise)
-        for j in range(size):
-            gradient[i, j] = (gradient[i, j] + factor * weights[0][j]) * kind(1.0 / rows)
-    step_weights(weights, features, residuals, noise, num_data, learning_rate)
-    step_features(layers, spectrum, hidden, outputs, features, angles, inputs, gradient, learning_rate, num_data)
-    by_noise = 0.5 * ((num_data - size + noise * trace) / num_data - loss)
-    step_noise(log_noise[0], log_noise[1], log_noise[2], by_noise, num_data, learning_rate)
-    return loss
-
-
-@njit(cache=True, error_model="numpy")
-def scgd_step(inputs, targets, layers, spectrum, weights, log_noise, gram, num_data, rate, learning_rate):
-    """One step of SCGD: whether it was made, and its loss."""
-    rows, size = len(inputs), len(gram)
-    work, inverse = gram.copy(), np.empty_like(gram)
-    if not inverse_factor(work, inverse):
-        return False, 0.0
-    noise = np.exp(float(log_noise[0][0]))
-    hidden, outputs = network_features(layers, inputs)
-    features, angles = kernel_features(spectrum, outputs)
-    root = inverse.astype(inputs.dtype)
-    trace = np.sum(np.square(inverse))
-    whitened = np.dot(np.dot(features, root.T), root)
-    wide = features.astype(np.float64)
-    loss = _descend(
-        inputs, targets, layers, spectrum, hidden, outputs, features, angles, weights, log_noise, whitened, trace,
-        num_data, learning_rate,
-    )  # fmt: skip
-    gram *= 1.0 - rate
-    gram += np.dot(wide.T, wide) * (rate * num_data / rows)
-    for i in range(size):
-        gram[i, i] += rate * noise
-    return True, loss
+from finitegp.compiled.descent import clamp_to_box, descend
+from finitegp.compiled.factors import inverse_factor
+from finitegp.compiled.network import kernel_features, network_features, step_network, step_weights
+from finitegp.compiled.optimizers import step_noise, step_parameter
 
 
 @njit(cache=True, error_model="numpy")
 def scgd_window_step(
     inputs, targets, layers, spectrum, weights, log_noise, remembered, row_weights, products, tracked_noise, first,
-    num_data, rate, learning_rate,
+    num_data, rate, rule,
 ):  # fmt: skip
     """One step of SCGD by the rows that the tracked matrix remembers: whether it was made, and its loss.
 
@@ -97,9 +43,9 @@ def scgd_window_step(
     cross = np.dot(remembered, wide.T)
     solved = np.dot(root.T, np.dot(root, cross))
     whitened = ((wide - np.dot(solved.T, remembered)) / spread).astype(inputs.dtype)
-    loss = _descend(
+    loss = descend(
         inputs, targets, layers, spectrum, hidden, outputs, features, angles, weights, log_noise, whitened, trace,
-        num_data, learning_rate,
+        num_data, rule,
     )  # fmt: skip
     tracked_noise[0] = (1.0 - rate) * spread + rate * noise
     row_weights *= 1.0 - rate
@@ -113,38 +59,8 @@ def scgd_window_step(
 
 
 @njit(cache=True, error_model="numpy")
-def bsgd_step(inputs, targets, layers, spectrum, log_noise, num_data, learning_rate):
-    """One step of BSGD: whether it was made, and its loss."""
-    rows = len(inputs)
-    noise = np.exp(float(log_noise[0][0]))
-    hidden, outputs = network_features(layers, inputs)
-    features, angles = kernel_features(spectrum, outputs)
-    wide = features.astype(np.float64)
-    covariance = np.dot(wide, wide.T)
-    for i in range(rows):
-        covariance[i, i] += noise
-    root = np.empty_like(covariance)
-    if not inverse_factor(covariance, root):
-        return False, 0.0
-    inverse = np.dot(root.T, root)
-    solved = np.dot(inverse, targets.astype(np.float64))
-    squares = 0.0
-    trace = 0.0
-    for i in range(rows):
-        squares += solved[i] * solved[i]
-        for j in range(rows):
-            inverse[i, j] -= solved[i] * solved[j]
-        trace += inverse[i, i]
-    gradient = (np.dot(inverse, wide) / rows).astype(inputs.dtype)
-    step_features(layers, spectrum, hidden, outputs, features, angles, inputs, gradient, learning_rate, num_data)
-    by_noise = 0.5 * noise / rows * trace
-    step_noise(log_noise[0], log_noise[1], log_noise[2], by_noise, num_data, learning_rate)
-    return True, noise * squares / rows
-
-
-@njit(cache=True, error_model="numpy")
 def svgp_step(
-    inputs, targets, layers, inducing, mean, root, log_noise, jitter, least_variance, num_data, learning_rate
+    inputs, targets, layers, inducing, mean, root, log_noise, jitter, least_variance, num_data, rule
 ):  # fmt: skip
     """One step of SVGP with the linear kernel: whether it was made, and its loss.
 
@@ -205,19 +121,19 @@ def svgp_step(
     for i in range(count):
         by_root[i, i] -= share / lower[i, i]
     weights_1 = layers[0][0].copy()
-    by_hidden = step_network(layers, hidden, features, everything, gradient, learning_rate, num_data)
-    step_parameter(inducing, np.dot(by_hidden[:count], weights_1), num_data, learning_rate)
-    step_parameter(mean, by_mean, num_data, learning_rate)
-    step_parameter(root, by_root, num_data, learning_rate)
+    by_hidden = step_network(layers, hidden, features, everything, gradient, rule)
+    step_parameter(inducing, np.dot(by_hidden[:count], weights_1), rule)
+    step_parameter(mean, by_mean, rule)
+    step_parameter(root, by_root, rule)
     by_noise = 0.5 * (1.0 - (squares + variances) / (rows * noise))
-    step_noise(log_noise[0], log_noise[1], log_noise[2], by_noise, num_data, learning_rate)
+    step_noise(log_noise, by_noise, rule)
     return True, squares / (rows * noise)
 
 
 @njit(cache=True, error_model="numpy")
 def minimax_step(
     inputs, targets, dual_inputs, layers, weights, log_noise, estimate, dual, inverse, num_data, penalty, box,
-    learning_rate,
+    rule,
 ):  # fmt: skip
     """One step of the paper's Minimax, descent and ascent: the loss, and whether eigenvalues had to be raised."""
     kind = inputs.dtype.type
@@ -250,15 +166,12 @@ def minimax_step(
     half = 0.5 / num_data
     by_estimate = half * (inverse + ratio * dual[0] - misfit * estimate[0])
     by_noise = 0.5 * ((num_data - size - noise * trace / num_data) / num_data - loss)
-    step_weights(weights, features, residuals, noise, num_data, learning_rate)
-    step_network(layers, hidden, features, inputs, gradient, learning_rate, num_data)
-    step_noise(log_noise[0], log_noise[1], log_noise[2], by_noise, num_data, learning_rate)
-    step_parameter(estimate, by_estimate, num_data, learning_rate)
+    step_weights(weights, features, residuals, noise, num_data, rule)
+    step_network(layers, hidden, features, inputs, gradient, rule)
+    step_noise(log_noise, by_noise, rule)
+    step_parameter(estimate, by_estimate, rule)
     noise = np.exp(float(log_noise[0][0]))
-    limit = kind(box)
-    for values in (layers[0][0].reshape(-1), layers[1][0], layers[2][0].reshape(-1), layers[3][0], weights[0]):
-        for i in range(len(values)):
-            values[i] = min(max(values[i], -limit), limit)
+    clamp_to_box(layers, None, weights, box)
     raised = _project(estimate[0], inverse, noise / num_data, box)
     # Ascent, with the second batch.
     features = network_features(layers, dual_inputs)[1].astype(np.float64)
@@ -267,7 +180,7 @@ def minimax_step(
     by_dual = factor * estimate[0] - (factor / len(features)) * np.dot(features.T, features)
     for i in range(size):
         by_dual[i, i] -= factor * noise / num_data
-    step_parameter(dual, by_dual, num_data, learning_rate)
+    step_parameter(dual, by_dual, rule)
     norm = np.sqrt(np.sum(np.square(dual[0])))
     if norm > 1.0:
         dual[0][:] = dual[0] / norm

@@ -20,13 +20,14 @@ from finitegp import __version__
 
 #: Packages whose version every record holds.
 COMMON_PACKAGES = ("numpy", "scipy", "scikit-learn")
-#: Packages of peers: the module of each, and the name under which it is installed.
+#: Packages of peers, and Numba: the module of each, and the name under which it is installed.
 PEER_PACKAGES = {
     "catboost": "catboost",
     "gpytorch": "gpytorch",
     "laplace": "laplace-torch",
     "lightgbm": "lightgbm",
     "ngboost": "ngboost",
+    "numba": "numba",
     "pytabkit": "pytabkit",
     "vbll": "vbll",
     "xgboost": "xgboost",

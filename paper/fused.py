@@ -1,134 +1,137 @@
 """Whole steps of the paper's methods as compiled loops: the same results to rounding in a fraction of the time.
 
-At batches of 32 rows most of a step's time is not arithmetic but the calls of some hundred small tensor operations.
-For the one case that the long tables need (the paper's network with the linear kernel, or with Fourier features for
-SCGD and BSGD; constant noise, AdaDelta by the protocol) each class here takes the step of its base class in one
-function that Numba compiles. Parameters, tracked matrices and the optimizer's averages stay where they are, in torch's
-tensors; whatever the compiled step cannot do (a matrix that cannot be factorised without jitter) is left to the base
-class. Tests compare both step by step.
+What :class:`finitegp.compiled.CompiledSteps` does for the library, with AdaDelta by the protocol and for the methods
+that only the paper needs. Tests compare both step by step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
-from finitegp.algorithms import BSGD, SCGD, Algorithm, PaperMinimax
+from finitegp.algorithms import SCGD, Algorithm, PaperMinimax
 from finitegp.algorithms.scgd import RecentBatches
+from finitegp.compiled import CompiledSteps
+from finitegp.compiled.optimizers import Rule
 from finitegp.data import Rows
-from finitegp.features import ComposedFeatures, FourierFeatures
+from finitegp.features import MLPFeatures
 
-from .compiled_steps import bsgd_step, minimax_step, scgd_step, scgd_window_step, svgp_step
-from .protocol import PaperAdadelta
+from .compiled_steps import minimax_step, scgd_window_step, svgp_step
+from .protocol import EPSILON, LEAST_NOISE_VARIANCE, RHO, PaperAdadelta
 from .svgp import SVGP
 
 
-def _state(optimizer: PaperAdadelta, parameter: torch.Tensor, *, of: torch.Tensor | None = None) -> tuple[Any, ...]:
-    """A parameter and AdaDelta's two averages as arrays over torch's memory; ``of`` is the key of the averages."""
-    key = parameter if of is None else of
-    averages = optimizer.state[key]
-    if not averages:
-        averages["step"] = torch.tensor(0.0)
-        averages["square_avg"] = torch.zeros_like(key)
-        averages["acc_delta"] = torch.zeros_like(key)
-    tensors = parameter.detach(), averages["square_avg"], averages["acc_delta"]
-    flat = parameter.ndim < 2 or parameter.shape[1] == 1
-    return tuple(tensor.view(-1).numpy() if flat else tensor.numpy() for tensor in tensors)
+class RememberingSCGD(SCGD):
+    """SCGD by the rows that its tracked matrix remembers, however many these are."""
+
+    def _remembers_few_rows(self, features: Tensor, log_scale: Tensor | None) -> bool:
+        return True
 
 
-def _parts(feature_map: nn.Module) -> tuple[Any, FourierFeatures | None]:
-    """The network, and the Fourier features of its outputs if there are any."""
-    if isinstance(feature_map, ComposedFeatures):
-        assert isinstance(feature_map.second, FourierFeatures)
-        return feature_map.first, feature_map.second
-    return feature_map, None
+class PaperSteps(CompiledSteps):
+    """The compiled steps of a cell that is run by the protocol."""
 
-
-class _Fused:
-    """Mixed into an algorithm: the arrays that its compiled step works on."""
-
-    arrays: dict[str, Any] | None = None
-
-    def prepare(self: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The arrays, made at the first step."""
-        arrays: dict[str, Any] | None = self.arrays
-        if arrays is None:
-            assert isinstance(optimizer, PaperAdadelta)
-            network, fourier = _parts(self.model.feature_map)
-            linears = [layer for layer in network.layers if isinstance(layer, nn.Linear)]
-            layers = tuple(_state(optimizer, p) for linear in linears for p in (linear.weight, linear.bias))
-            noise = _state(optimizer, self.model.noise.log_variance, of=optimizer.variance)
-            self.arrays = arrays = {"layers": layers, "noise": noise, "rate": optimizer.param_groups[0]["lr"]}
-            arrays["spectrum"] = None
-            if fourier is not None:
-                learned = (_state(optimizer, p) for p in (fourier.log_length_scales, fourier.log_magnitude))
-                arrays["spectrum"] = fourier.frequencies.numpy(), *learned
-            for name in ("weights", "gram_estimate", "dual_matrix"):
-                if hasattr(self, name):
-                    arrays[name] = _state(optimizer, getattr(self, name))
-        return arrays
-
-
-class FusedSCGD(_Fused, SCGD):
-    """SCGD whose step is compiled."""
-
-    def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
-        """One step; by the base class where the tracked matrix needs jitter."""
-        assert self.recent is None
-        assert isinstance(self.tracking_rate, float)
-        arrays, batch = self.prepare(optimizer), batches[0]
-        made, loss = scgd_step(
-            batch.inputs.numpy(), batch.observed.view(-1).numpy(), arrays["layers"], arrays["spectrum"],
-            arrays["weights"], arrays["noise"], self.tracked_gram.numpy(), self.num_data, self.tracking_rate,
-            arrays["rate"],
-        )  # fmt: skip
-        return float(loss) if made else super().step(batches, optimizer)
-
-
-class FusedFourierSCGD(_Fused, SCGD):
-    """SCGD with Fourier features whose step is compiled, always by the rows that the tracked matrix remembers.
-
-    Rows are kept until their part of the tracked matrix is :attr:`forgotten` of its multiple of the identity: later
-    than that they are beyond the rounding of the features.
-    """
-
+    #: :class:`RememberingSCGD` keeps rows until their part of the tracked matrix is this multiple of the identity:
+    #: later than that they are beyond the rounding of the features.
     forgotten = 1e-6
     window: _Window | None = None
 
-    @torch.no_grad()
-    def initialize(self, batches: Sequence[Rows]) -> None:
-        """Start from the mean of a few batches, by their rows."""
-        self.recent = RecentBatches(self.num_features, self.model.noise_variance, self.model.device)
-        self.window = None
-        for batch in batches:
-            weight = self.num_data / (len(batch.inputs) * len(batches))
-            self.recent.take_up(self.model(batch.inputs)[0], weight)
+    @classmethod
+    def problems(cls, algorithm: Algorithm, optimizer: torch.optim.Optimizer) -> Iterator[str]:
+        """Also what the methods of the paper are not compiled for."""
+        linear = isinstance(algorithm.model.feature_map, MLPFeatures)
+        if isinstance(algorithm, SVGP | PaperMinimax) and not linear:
+            yield "this method has Fourier features"
+        if isinstance(algorithm, SVGP) and algorithm.prior.covariance is not None:
+            yield "SVGP has another kernel than the linear one"
+        if isinstance(algorithm, PaperMinimax) and algorithm.penalty_growth != 1.0:
+            yield "the penalty grows"
+        yield from super().problems(algorithm, optimizer)
 
-    def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
-        """One step; NaN where numbers are not finite any more, the only matrices that cannot be factorised."""
-        assert isinstance(self.tracking_rate, float)
-        assert self.recent is not None
-        arrays, batch, rows = self.prepare(optimizer), batches[0], len(batches[0].inputs)
+    @classmethod
+    def optimizer_problems(cls, optimizer: torch.optim.Optimizer) -> Iterator[str]:
+        """The protocol has one optimizer."""
+        if not isinstance(optimizer, PaperAdadelta):
+            yield "the optimizer is not PaperAdadelta"
+
+    def key(self, parameter: Tensor) -> Tensor:
+        """The optimizer moves the noise variance itself."""
+        assert isinstance(self.optimizer, PaperAdadelta)
+        return self.optimizer.variance if parameter is self.optimizer.log_variance else parameter
+
+    def rule(self) -> Rule:
+        """AdaDelta on the total loss, and on the noise variance itself."""
+        rate, factor = self.optimizer.param_groups[0]["lr"], float(self.algorithm.num_data)
+        return Rule(False, rate, RHO, 0.0, EPSILON, 0.0, False, factor, LEAST_NOISE_VARIANCE)
+
+    def bind(self) -> None:
+        """Also the parameters of SVGP."""
+        super().bind()
+        if isinstance(self.algorithm, SVGP):
+            strategy = self.algorithm.strategy
+            distribution = strategy._variational_distribution
+            inducing, mean = strategy.inducing_points, distribution.variational_mean
+            self.others |= {"inducing": self.state(inducing), "mean": self.state(mean)}
+            self.others["root"] = self.state(distribution.chol_variational_covar)
+
+    def window_step(self, batches: Sequence[Rows]) -> float:
+        """One step of SCGD; NaN where numbers are not finite any more, the only matrices that cannot be factorised."""
+        algorithm, rows = self.algorithm, len(batches[0].inputs)
+        assert isinstance(algorithm, SCGD)
+        assert isinstance(algorithm.tracking_rate, float)
+        assert algorithm.recent is not None
+        assert self.spectrum is not None
         if self.window is None:
-            self.window = _Window(self.recent, rows)
-        window = self.window
+            self.window = _Window(algorithm.recent, rows)
+        window, rate = self.window, algorithm.tracking_rate
         # The squared length of all rows is the kernel's magnitude.
-        loudest = self.tracking_rate * self.num_data / window.batch_size * math.exp(float(arrays["spectrum"][2][0][0]))
+        loudest = rate * algorithm.num_data / window.batch_size * math.exp(float(self.spectrum[2][0][0]))
         ratio = loudest / (self.forgotten * float(window.noise[0]))
-        needed = max(math.ceil(math.log(max(ratio, 1.0)) / -math.log1p(-self.tracking_rate)), 2)
+        needed = max(math.ceil(math.log(max(ratio, 1.0)) / -math.log1p(-rate)), 2)
         if not needed <= window.places <= needed + 1:
             window.resize(needed)
         made, loss = scgd_window_step(
-            batch.inputs.numpy(), batch.observed.view(-1).numpy(), arrays["layers"], arrays["spectrum"],
-            arrays["weights"], arrays["noise"], window.rows, window.weights, window.products, window.noise,
-            window.free(rows), self.num_data, self.tracking_rate, arrays["rate"],
+            *self.rows(batches[0]), self.layers, self.spectrum, self.others["weights"], self.noise, window.rows,
+            window.weights, window.products, window.noise, window.free(rows), algorithm.num_data, rate, self.rule(),
         )  # fmt: skip
         return float(loss) if made else math.nan
+
+    def paper_minimax_step(self, batches: Sequence[Rows]) -> float:
+        """One step of the paper's Minimax with its two batches."""
+        algorithm, others = self.algorithm, self.others
+        assert isinstance(algorithm, PaperMinimax)
+        loss, raised = minimax_step(
+            *self.rows(batches[0]), batches[1].inputs.numpy(), self.layers, others["weights"], self.noise,
+            others["gram_estimate"], others["dual_matrix"], algorithm.estimate_inverse.numpy(), algorithm.num_data,
+            float(algorithm.penalty), float(algorithm.box or np.inf), self.rule(),
+        )  # fmt: skip
+        algorithm.projections += bool(raised)
+        return float(loss)
+
+    def svgp_step(self, batches: Sequence[Rows]) -> float | None:
+        """One step of SVGP, unless the covariance of the inducing values needs more jitter."""
+        from gpytorch.settings import min_variance
+
+        algorithm, others = self.algorithm, self.others
+        assert isinstance(algorithm, SVGP)
+        made, loss = svgp_step(
+            *self.rows(batches[0]), self.layers, others["inducing"], others["mean"], others["root"], self.noise,
+            algorithm.strategy.jitter_val, float(min_variance.value(algorithm.model.dtype)), algorithm.num_data,
+            self.rule(),
+        )  # fmt: skip
+        return float(loss) if made else None
+
+    kinds: ClassVar[dict[type[Algorithm], Callable[[Any, Sequence[Rows]], float | None]]] = {
+        **CompiledSteps.kinds,
+        RememberingSCGD: window_step,
+        PaperMinimax: paper_minimax_step,
+        SVGP: svgp_step,
+    }
 
 
 class _Window:
@@ -170,61 +173,3 @@ class _Window:
         self.products[rest], self.products[:, rest] = 0.0, 0.0
         self.oldest = (self.oldest + 1) % self.places
         return first
-
-
-class FusedBSGD(_Fused, BSGD):
-    """BSGD whose step is compiled."""
-
-    def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
-        """One step; by the base class where the covariance of the batch needs jitter."""
-        arrays, batch = self.prepare(optimizer), batches[0]
-        made, loss = bsgd_step(
-            batch.inputs.numpy(), batch.observed.view(-1).numpy(), arrays["layers"], arrays["spectrum"],
-            arrays["noise"], self.num_data, arrays["rate"],
-        )  # fmt: skip
-        return float(loss) if made else super().step(batches, optimizer)
-
-
-class FusedPaperMinimax(_Fused, PaperMinimax):
-    """The paper's Minimax whose step is compiled, without a growing penalty."""
-
-    def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
-        """One step with its two batches."""
-        arrays, (batch, other) = self.prepare(optimizer), batches
-        loss, raised = minimax_step(
-            batch.inputs.numpy(), batch.observed.view(-1).numpy(), other.inputs.numpy(), arrays["layers"],
-            arrays["weights"], arrays["noise"], arrays["gram_estimate"], arrays["dual_matrix"],
-            self.estimate_inverse.numpy(), self.num_data, float(self.penalty), float(self.box or np.inf),
-            arrays["rate"],
-        )  # fmt: skip
-        self.projections += raised
-        return float(loss)
-
-
-class FusedSVGP(_Fused, SVGP):
-    """SVGP with the linear kernel whose step is compiled."""
-
-    def step(self, batches: Sequence[Rows], optimizer: torch.optim.Optimizer) -> float:
-        """One step; by the base class where the covariance of the inducing values needs more jitter."""
-        arrays, batch = self.prepare(optimizer), batches[0]
-        if "root" not in arrays:
-            assert isinstance(optimizer, PaperAdadelta)
-            from gpytorch.settings import min_variance
-
-            distribution = self.strategy._variational_distribution
-            arrays["inducing"] = _state(optimizer, self.strategy.inducing_points)
-            arrays["mean"] = _state(optimizer, distribution.variational_mean)
-            arrays["root"] = _state(optimizer, distribution.chol_variational_covar)
-            arrays["least"] = float(min_variance.value(self.model.dtype))
-        made, loss = svgp_step(
-            batch.inputs.numpy(), batch.observed.view(-1).numpy(), arrays["layers"], arrays["inducing"], arrays["mean"],
-            arrays["root"], arrays["noise"], self.strategy.jitter_val, arrays["least"], self.num_data, arrays["rate"],
-        )  # fmt: skip
-        return float(loss) if made else super().step(batches, optimizer)
-
-
-#: The compiled form of an algorithm, by kernel.
-FUSED: dict[str, dict[type[Algorithm], type[Algorithm]]] = {
-    "linear": {SCGD: FusedSCGD, BSGD: FusedBSGD, PaperMinimax: FusedPaperMinimax, SVGP: FusedSVGP},
-    "gaussian": {SCGD: FusedFourierSCGD, BSGD: FusedBSGD},
-}

@@ -32,10 +32,13 @@ from .outcome import DatasetSplit, Outcome
 from .protocol import INITIAL_NOISE_VARIANCE, PAPER, Looks, PaperAdadelta, as_they_are
 from .svgp import SVGP
 
+STEPS: type[PaperSteps] | None
 try:
-    from .fused import FUSED
+    from .fused import PaperSteps, RememberingSCGD
+
+    STEPS = PaperSteps
 except ImportError:  # without Numba: the same results by the library's own steps
-    FUSED = {"linear": {}, "gaussian": {}}
+    STEPS = None
 
 WIDTH = 128
 NUM_FOURIER_FEATURES = 1000
@@ -66,13 +69,14 @@ def run_method(split: DatasetSplit, cell: Cell) -> Outcome:
     fourier = cell.kernel == "gaussian" and cell.method != "svgp"
     model = make_model(split.inputs.shape[1], fourier=fourier, settings=settings, method=cell.method, seed=cell.seed)
     algorithm = _make_algorithm(model, cell, torch.from_numpy(data[0]))
-    fused = FUSED["gaussian" if cell.kernel == "gaussian" else "linear"]
-    compiled = by_protocol and type(algorithm) in fused
-    if compiled:
-        algorithm.__class__ = fused[type(algorithm)]
     optimizer: torch.optim.Optimizer
+    compiled = False
     if by_protocol:
         optimizer = PaperAdadelta(algorithm, settings["learning_rate"])
+        if STEPS is not None:
+            if fourier and type(algorithm) is SCGD:
+                algorithm.__class__ = RememberingSCGD
+            compiled = not any(STEPS.problems(algorithm, optimizer))
     else:
         optimizer = make_optimizer(
             algorithm,
@@ -97,6 +101,7 @@ def run_method(split: DatasetSplit, cell: Cell) -> Outcome:
         seed=cell.seed,
         schedule=cosine_decay(steps) if settings.get("optimizer") == "adam" else None,
         callbacks=callbacks,
+        compiled=STEPS if STEPS is not None and compiled else False,
     )
     details: dict[str, Any] = {
         "steps": run.step,

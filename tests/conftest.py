@@ -1,6 +1,7 @@
 """Fixtures shared by all tests, and the tolerances in one table."""
 
 import os
+import sys
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
@@ -222,3 +223,18 @@ def write_shop_table(path, rows, *, seed=0, first="width,colour,sold,price"):
         lines.append(f"{width:.4f},{colour},{day},{price:.3f}")
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+@pytest.fixture
+def steps_in_python(request, monkeypatch, tmp_path_factory):
+    """Loops for Numba as Python runs them; compiled, which takes a minute, where a test is slow."""
+    config = pytest.importorskip("numba").config
+    if request.node.get_closest_marker("slow") is None:
+        monkeypatch.setattr(config, "DISABLE_JIT", True)
+    else:  # anew in each session: what is kept beside the files may be older than another file that it was made of
+        monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path_factory.getbasetemp() / "numba"))
+    loops = [f"finitegp.compiled.{name}" for name in ("descent", "factors", "network", "optimizers", "steps")]
+    for name in ("finitegp.compiled", *loops, "paper.compiled_steps", "paper.fused"):
+        # To its old state afterwards, also if that is absent.
+        monkeypatch.setitem(sys.modules, name, sys.modules.get(name))
+        del sys.modules[name]

@@ -5,16 +5,16 @@ import threading
 import numpy as np
 import pytest
 
-from finitegp import linalg
+from finitegp import lapack
 
 
 @pytest.fixture(params=["addresses", "wrappers"])
 def routines(request, monkeypatch):
     if request.param == "wrappers":
-        monkeypatch.setattr(linalg, "_routine", lambda *arguments: None)
+        monkeypatch.setattr(lapack, "routine_of", lambda *arguments: None)
     else:
-        assert linalg._routine("blas", "dsyrk", 10) is not None
-    return linalg
+        assert lapack.routine_of("blas", "dsyrk", 10) is not None
+    return lapack
 
 
 def _definite(size):
@@ -57,7 +57,7 @@ def test_memory_of_another_form_is_refused(routines, wrong):
 def test_threads_do_not_disturb_each_other():
     matrices = [_definite(60 + number) for number in range(4)]
     found = [matrix.copy("F") for matrix in matrices]
-    threads = [threading.Thread(target=linalg.factorise_in_place, args=(matrix,)) for matrix in found]
+    threads = [threading.Thread(target=lapack.factorise_in_place, args=(matrix,)) for matrix in found]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -67,5 +67,5 @@ def test_threads_do_not_disturb_each_other():
 
 
 def test_sizes_in_other_integers_are_left_to_the_wrappers():
-    assert linalg._routine.__wrapped__("lapack", "dpotrf", 6) is None
-    assert linalg._routine.__wrapped__("lapack", "no such routine", 5) is None
+    assert lapack.routine_address.__wrapped__("lapack", "dpotrf", 6) is None
+    assert lapack.routine_address.__wrapped__("lapack", "no such routine", 5) is None

@@ -6,6 +6,8 @@ import torch
 from finitegp.errors import NumericalError
 from finitegp.linalg import (
     cholesky,
+    congruent,
+    eigen_between,
     from_eigen,
     gram_float64,
     inverse_root,
@@ -113,3 +115,29 @@ def test_from_eigen(generator):
     found = from_eigen(values, vectors)
     torch.testing.assert_close(found, matrix, rtol=1e-12, atol=1e-10)
     assert torch.equal(found, found.T)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("columns_first", [False, True])
+def test_products_with_a_triangle_on_both_sides(generator, upper, transposed, columns_first):
+    matrix, full = (torch.randn(7, 7, generator=generator, dtype=torch.float64) for _ in range(2))
+    triangle = full.triu() if upper else full.tril()
+    kept, stored = matrix.clone(), triangle.mT.contiguous().mT if columns_first else triangle
+    found = congruent(matrix, stored, upper=upper, transposed=transposed)
+    expected = triangle @ matrix @ triangle.mT if transposed else triangle.mT @ matrix @ triangle
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(matrix, kept)
+
+
+def test_eigenvalues_in_an_interval_come_with_their_vectors(generator):
+    matrix = torch.randn(30, 30, generator=generator, dtype=torch.float64)
+    matrix = matrix + matrix.mT
+    every = torch.linalg.eigvalsh(matrix)
+    for least, most in ((-math.inf, 0.0), (4.0, math.inf), (-2.0, 3.0), (1e3, math.inf), (-math.inf, -1e3)):
+        values, vectors = eigen_between(matrix, least, most)
+        torch.testing.assert_close(values, every[(every > least) & (every <= most)], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(matrix @ vectors, vectors * values, rtol=1e-9, atol=1e-9)
+    matrix[0, 0] = math.nan
+    with pytest.raises(NumericalError, match="NaN"):
+        eigen_between(matrix, 0.0, 1.0)

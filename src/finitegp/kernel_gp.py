@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import NumericalError
-from .linalg import factorise_in_place, invert_in_place
+from .lapack import factorise_in_place, invert_in_place
 
 Array = npt.NDArray[np.float64]
 

@@ -6,22 +6,19 @@ added, and the amount is kept in the result, so that nobody has to guess what wa
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from types import ModuleType
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from .errors import NumericalError
-
-Array = npt.NDArray[np.float64]
+from .lapack import add_products
 
 # Jitter relative to the mean diagonal, in the order tried. Beyond the last one the answer would be another model's.
 RELATIVE_JITTERS = {
@@ -189,6 +186,39 @@ def symmetric_eigenvalues(matrix: Tensor) -> Tensor:
     return eigenvalues
 
 
+def eigen_between(matrix: Tensor, least: float, most: float) -> tuple[Tensor, Tensor]:
+    """The eigenvalues above ``least`` and up to ``most``, with their eigenvectors: cheaper if these are a few."""
+    if matrix.device.type != "cpu":
+        eigenvalues, eigenvectors = symmetric_eigen(matrix)
+        inside = (eigenvalues > least) & (eigenvalues <= most)
+        return eigenvalues[inside], eigenvectors[:, inside]
+    beyond = float(torch.linalg.vector_norm(_decomposable(matrix))) + 1.0
+    if least >= beyond or most <= -beyond:
+        return matrix.new_empty(0), matrix.new_empty(len(matrix), 0)
+    found, vectors, count, _, info = _lapack().dsyevr(
+        matrix.numpy().T, range="V", vl=max(least, -beyond), vu=min(most, beyond), lower=1
+    )
+    if info != 0:
+        raise NumericalError(f"The eigenvalues of a {len(matrix)} x {len(matrix)} matrix did not converge.")
+    return torch.from_numpy(found[:count]), torch.from_numpy(vectors[:, :count])
+
+
+def congruent(matrix: Tensor, triangle: Tensor, *, upper: bool, transposed: bool = False) -> Tensor:
+    """``T'MT`` for a triangle ``T`` and a float64 matrix, or ``TMT'``: on the CPU half the work of general products."""
+    if matrix.device.type != "cpu":
+        turned = triangle.mT if transposed else triangle
+        return turned.mT @ matrix @ turned
+    factor = triangle.numpy()
+    # BLAS wants columns one after the other in memory; the transpose has them where rows are.
+    turned_over = not factor.flags.f_contiguous
+    options = {"lower": upper == turned_over, "overwrite_b": 1}
+    if turned_over:
+        factor = factor.T
+    product = _blas().dtrmm(1.0, factor, matrix.numpy().T.copy("F"), trans_a=turned_over == transposed, **options)
+    product = _blas().dtrmm(1.0, factor, product, side=1, trans_a=turned_over != transposed, **options)
+    return torch.from_numpy(product.T)
+
+
 def _decomposable(matrix: Tensor) -> Tensor:
     if not bool(torch.isfinite(matrix.sum())):
         raise NumericalError("The matrix to decompose holds NaN or infinity.")
@@ -276,79 +306,3 @@ def mirrored(lower_half: Tensor) -> Tensor:
     symmetric = lower_half + lower_half.mT
     symmetric.diagonal().mul_(0.5)
     return symmetric
-
-
-# Routines of BLAS and LAPACK that threads call side by side, without Python's lock. SciPy's own wrappers hold it: two
-# threads that factorise would take turns. Its modules for Cython publish the addresses of the same routines; where they
-# do not, or count in other integers, the wrappers are called.
-
-
-@cache
-def _routine(library: str, name: str, arguments: int) -> Callable[..., None] | None:
-    """A routine, all of whose arguments are addresses; None if it cannot be had in this form."""
-    capsule = getattr(import_module(f"scipy.linalg.cython_{library}"), "__pyx_capi__", {}).get(name)
-    if capsule is None:
-        return None
-    get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
-    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    signature = get_name(capsule)
-    # The capsule's name is the C signature; sizes of 64 bits would have another type.
-    if signature is None or signature.count(b",") + 1 != arguments or b" int *" not in signature:
-        return None
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(get_pointer(capsule, signature))
-
-
-def _integer(value: int) -> object:
-    return ctypes.byref(ctypes.c_int(value))
-
-
-def _number(value: float) -> object:
-    return ctypes.byref(ctypes.c_double(value))
-
-
-def _check(matrix: Array) -> Array:
-    if matrix.dtype != np.float64 or not matrix.flags.f_contiguous or not matrix.flags.writeable:
-        raise ValueError("The matrix must be float64, writeable and in Fortran's order.")
-    return matrix
-
-
-def add_products(total: Array, columns: Array) -> None:
-    """Add ``C C'`` for ``C`` ``(k, rows)`` to the upper triangle of ``(k, k)``, both in Fortran's order."""
-    size, rows = _check(columns).shape
-    routine = _routine("blas", "dsyrk", 10)
-    if routine is None:
-        from scipy.linalg.blas import dsyrk
-
-        dsyrk(1.0, columns, beta=1.0, c=_check(total), overwrite_c=1)
-        return
-    n, one = _integer(size), _number(1.0)
-    routine(b"U", b"N", n, _integer(rows), one, columns.ctypes.data, n, one, _check(total).ctypes.data, n)
-
-
-def factorise_in_place(matrix: Array) -> int:
-    """The lower Cholesky factor in place of a symmetric matrix in Fortran's order, zeros above it; LAPACK's info."""
-    routine = _routine("lapack", "dpotrf", 5)
-    if routine is None:
-        from scipy.linalg.lapack import dpotrf
-
-        info = int(dpotrf(_check(matrix), lower=1, clean=1, overwrite_a=1)[1])
-    else:
-        found, n = ctypes.c_int(), _integer(len(_check(matrix)))
-        routine(b"L", n, matrix.ctypes.data, n, ctypes.byref(found))
-        info = found.value
-    if info == 0:
-        torch.from_numpy(matrix.T).triu_()
-    return info
-
-
-def invert_in_place(factor: Array) -> None:
-    """The lower triangle of the inverse in place of a factor of :func:`factorise_in_place`."""
-    routine = _routine("lapack", "dpotri", 5)
-    if routine is None:
-        from scipy.linalg.lapack import dpotri
-
-        dpotri(_check(factor), lower=1, overwrite_c=1)
-        return
-    n = _integer(len(_check(factor)))
-    routine(b"L", n, factor.ctypes.data, n, ctypes.byref(ctypes.c_int()))

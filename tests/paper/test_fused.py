@@ -1,7 +1,6 @@
 """Compiled steps against those of the library."""
 
 import copy
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -27,14 +26,7 @@ KINDS = [("linear", SCGD), ("linear", BSGD), ("linear", PaperMinimax), ("linear"
 
 
 @pytest.fixture
-def fused(request, monkeypatch):
-    """The module as Python runs it: compiling takes a minute; the slow tests do it."""
-    if request.node.get_closest_marker("slow") is None:
-        monkeypatch.setattr(import_module("numba").config, "DISABLE_JIT", True)
-        for name in ("paper.compiled_parts", "paper.compiled_steps", "paper.fused"):
-            # To its old state afterwards, also if that is absent.
-            monkeypatch.setitem(sys.modules, name, sys.modules.get(name))
-            del sys.modules[name]
+def fused(steps_in_python):
     return import_module("paper.fused")
 
 
@@ -49,30 +41,37 @@ def _start(kind, *, kernel="linear", dtype=torch.float64, noise=0.1):
     if kernel == "gaussian":
         feature_map = ComposedFeatures(feature_map, FourierFeatures(40, 600, ard=False, length_scales=2.0, seed=0))
     model = FeatureGP(feature_map, noise_variance=noise).to(dtype)
-    options = {"inducing_inputs": _rows()[0][:20]} if issubclass(kind, SVGP) else {}
+    options = (
+        {"inducing_inputs": _rows()[0][:20], "kernel": "rbf" if kernel == "rbf" else "linear"}
+        if issubclass(kind, SVGP)
+        else {}
+    )
     algorithm = kind(model, 150, **options)
     return algorithm, PaperAdadelta(algorithm, 0.3)
+
+
+def _compiled_kind(fused, kind, kernel):
+    return fused.RememberingSCGD if kernel == "gaussian" and kind is SCGD else kind
 
 
 @pytest.mark.parametrize(("kernel", "kind"), KINDS)
 @pytest.mark.parametrize("batch_size", [32, 48])
 def test_a_compiled_step_is_that_of_the_library(fused, kernel, kind, batch_size):
     plain, optimizer = _start(kind, kernel=kernel)
-    compiled, other = _start(fused.FUSED[kernel][kind], kernel=kernel)
-    if kernel == "gaussian":
-        compiled.forgotten = 1e-13
+    compiled, other = _start(_compiled_kind(fused, kind, kernel), kernel=kernel)
     initial = copy.deepcopy(plain.state_dict())
     sampler = Sampler(_rows(), batch_size, dtype=torch.float64)
     for algorithm in (plain, compiled):
         algorithm.initialize(list(sampler.epoch(0, stream=-1, stop=3)))
+    steps = fused.PaperSteps(compiled, other)
+    steps.forgotten = 1e-13
     for epoch in range(3):  # the last batch of each is smaller
         streams = [sampler.epoch(epoch, stream=stream) for stream in range(plain.batches_per_step)]
         for batches in zip(*streams, strict=True):
             # From the same state each time: Minimax makes 1e-8 of a difference of 1e-15 in three steps.
             compiled.load_state_dict(plain.state_dict())
             other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-            compiled.arrays = None
-            losses = plain.step(batches, optimizer), compiled.step(batches, other)
+            losses = plain.step(batches, optimizer), steps.step(batches)
             assert losses[1] == pytest.approx(losses[0], rel=1e-10)
             found = compiled.state_dict()
             for name, value in plain.state_dict().items():
@@ -88,42 +87,42 @@ def test_a_compiled_step_is_that_of_the_library(fused, kernel, kind, batch_size)
 @pytest.mark.parametrize(("kernel", "kind"), KINDS)
 def test_a_run_in_single_precision_is_the_same_to_its_rounding(fused, kernel, kind):
     histories = []
-    for each in (kind, fused.FUSED[kernel][kind]):
+    for each, compiled in ((kind, False), (_compiled_kind(fused, kind, kernel), fused.PaperSteps)):
         algorithm, optimizer = _start(each, kernel=kernel, dtype=torch.float32)
-        run = train(algorithm, optimizer, _rows(), epochs=2, batch_size=32, callbacks=[ExactNLML()])
+        run = train(algorithm, optimizer, _rows(), epochs=2, batch_size=32, callbacks=[ExactNLML()], compiled=compiled)
         histories.append([row["nlml"] for row in run.history])
     assert histories[1] == pytest.approx(histories[0], abs=1e-4)
     assert abs(histories[0][0] - histories[0][1]) > 1e-3
 
 
-@pytest.mark.parametrize("kind", [SCGD, BSGD, SVGP])
-def test_a_matrix_that_cannot_be_factorised_is_left_to_the_library(fused, kind, monkeypatch):
-    monkeypatch.setattr(fused, f"{kind.__name__.lower()}_step", lambda *arguments: (False, 0.0))
-    (plain, optimizer), (compiled, other) = _start(kind), _start(fused.FUSED["linear"][kind])
+def test_a_matrix_that_cannot_be_factorised_is_left_to_the_library(fused, monkeypatch):
+    monkeypatch.setattr(fused, "svgp_step", lambda *arguments: (False, 0.0))
+    (plain, optimizer), (compiled, other) = _start(SVGP), _start(SVGP)
+    steps = fused.PaperSteps(compiled, other)
     for batch in Sampler(_rows(), 32, dtype=torch.float64).epoch(0):
         plain.step([batch], optimizer)
-        compiled.step([batch], other)
+        steps.step([batch])
     for value, found in zip(plain.parameters(), compiled.parameters(), strict=True):
         assert torch.equal(value, found)
 
 
+@pytest.mark.parametrize(
+    ("kind", "kernel", "reason"),
+    [(PaperMinimax, "gaussian", "Fourier"), (SVGP, "rbf", "kernel"), (SCGD, "sgd", "PaperAd")],
+)
+def test_what_is_not_compiled_is_refused_with_the_reason(fused, kind, kernel, reason):
+    algorithm, optimizer = _start(kind, kernel=kernel)
+    if kernel == "sgd":
+        optimizer = torch.optim.SGD(algorithm.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=f"no compiled steps, as .*{reason}"):
+        fused.PaperSteps(algorithm, optimizer)
+
+
 def test_numbers_that_are_not_finite_end_a_run_of_minimax(fused):
-    algorithm, optimizer = _start(fused.FusedPaperMinimax)
+    algorithm, optimizer = _start(PaperMinimax)
     algorithm.gram_estimate.data[0, 0] = float("nan")
     batch = next(Sampler(_rows(), 32, dtype=torch.float64).epoch(0))
-    assert np.isnan(algorithm.step([batch, batch], optimizer))
-
-
-@pytest.mark.parametrize("size", [1, 31, 32, 33, 100, 300])
-def test_the_inverse_factor_is_that_of_numpy_and_refuses_what_is_not_definite(size):
-    root = np.random.default_rng(0).standard_normal((size, size + 5))
-    matrix = root @ root.T
-    found = np.empty_like(matrix)
-    assert import_module("paper.compiled_parts").inverse_factor(matrix.copy(), found)
-    np.testing.assert_allclose(found, np.linalg.inv(np.linalg.cholesky(matrix)), rtol=1e-7, atol=1e-9)
-    for wrong in (-1.0, np.nan, np.inf):
-        matrix[-1, -1] = wrong
-        assert not import_module("paper.compiled_parts").inverse_factor(matrix.copy(), found)
+    assert np.isnan(fused.PaperSteps(algorithm, optimizer).step([batch, batch]))
 
 
 def test_a_window_of_rows_keeps_the_newest_when_it_is_resized(fused):

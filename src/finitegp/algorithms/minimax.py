@@ -10,14 +10,16 @@ from torch import Tensor, nn
 
 from ..arguments import check_arguments, check_at_least_one
 from ..data.sources import Rows
-from ..linalg import cholesky, from_eigen, is_positive_definite, symmetric_eigen, update_gram
+from ..linalg import cholesky, congruent, eigen_between, is_positive_definite, update_gram
 from ..model import FeatureGP
 from .base import Algorithm, BatchGradient, noise_gradient, push_back, weight_gradient
 
 # In rows per feature: what the estimate averages over at the start, and by default at most; and what it moves after.
-# A step of A and P takes some ten products of d x d matrices, so that all costs per row are O(d^2).
+# A step of A and P takes some ten products of d x d matrices, so that all costs per row are O(d^2). With half the rows
+# of a move results are the same, at twice the cost.
 _FIRST_WINDOW, _LAST_WINDOW = 32, 64
-_ROWS_PER_MOVE = 2
+_ROWS_PER_MOVE = 4
+_FASTEST_MOVE = 0.25
 
 
 @check_arguments
@@ -179,6 +181,12 @@ class Minimax(Algorithm):
         cuts = [slice(start, start + size) for start in range(0, len(inputs), size)]
         parts = (self.model(inputs[cut], None if weights is None else weights[cut]) for cut in cuts)
         self._take_up(1, parts, self.model.noise_variance)
+        self.end_step()
+        return loss
+
+    @torch.no_grad()
+    def end_step(self) -> None:
+        """Count the step, let the penalty grow, and move ``A`` and ``P`` if there are enough rows."""
         self.steps.add_(1)
         if self.penalty_growth > 1.0 and int(self.steps) % self.penalty_steps == 0:
             # Beyond 1 the penalty is exact and more of it gains nothing; at 1 + damping the estimate is unbounded.
@@ -186,7 +194,6 @@ class Minimax(Algorithm):
             self.penalty.mul_(self.penalty_growth).clamp_(max=limit)
         if float(self.pending_rows.min()) >= _ROWS_PER_MOVE * self.num_features:
             self._move()
-        return loss
 
     @torch.no_grad()
     def project(self) -> None:
@@ -198,6 +205,10 @@ class Minimax(Algorithm):
         """Add the features and noise scales of a batch to the sums."""
         gram, rows = self._sum(parts, self.pending_grams[stream])
         self.pending_grams[stream] = gram
+        self.count_rows(stream, rows, noise_variance)
+
+    def count_rows(self, stream: int, rows: float, noise_variance: float) -> None:
+        """Count rows whose products were added to the sums: those of descent (0) or ascent (1)."""
         self.pending_noise[stream] += noise_variance * rows
         self.pending_rows[stream] += rows
 
@@ -219,16 +230,16 @@ class Minimax(Algorithm):
         d, rows = self.num_features, float(self.pending_rows.mean())
         self.rows_seen.add_(rows)
         window = min(max(_FIRST_WINDOW * d, float(self.rows_seen) / 16.0), self.window)
-        rate, damping = min(2.0 * rows / window, 0.125), self.damping
+        rate, damping = min(2.0 * rows / window, _FASTEST_MOVE), self.damping
         means = self.pending_grams / self.pending_rows[:, None, None]
         means.diagonal(dim1=1, dim2=2).add_((self.pending_noise / self.pending_rows)[:, None] / self.num_data)
-        means = self.whitening.mT @ means @ self.whitening
+        means = torch.stack([congruent(mean, self.whitening, upper=True) for mean in means])
         estimate = rate * (self.multiplier + damping * means[0])
         estimate.diagonal().add_(1.0 - rate - rate * damping)
         # A quarter of (damping - 1)^2 is the fastest that does not swing.
         self.multiplier.sub_(estimate - means[1], alpha=0.25 * rate * (damping - 1.0) ** 2)
         factor = cholesky(estimate)
-        self.multiplier.copy_(factor.lower.mT @ self.multiplier @ factor.lower)
+        self.multiplier.copy_(congruent(self.multiplier, factor.lower, upper=False))
         self.whitening.copy_(factor.half_solve(self.whitening.mT).mT)
         self._bound_multiplier()
         self._set_inverse()
@@ -237,17 +248,20 @@ class Minimax(Algorithm):
 
     def _bound_multiplier(self) -> None:
         """Keep ``P`` between zero and the penalty: the ball of ``B``, of which the constraint needs one half."""
-        multiplier = self.multiplier
-        # The eigendecomposition costs many times a Cholesky, which shows whether it is needed.
-        limit = float(self.penalty) * torch.eye(self.num_features).to(multiplier)
-        if is_positive_definite(multiplier) and is_positive_definite(limit - multiplier):
-            return
-        self.projections += 1
-        eigenvalues, eigenvectors = symmetric_eigen(multiplier)
-        multiplier.copy_(from_eigen(eigenvalues.clamp(0.0, float(self.penalty)), eigenvectors))
+        multiplier, penalty = self.multiplier, float(self.penalty)
+        rest = -multiplier
+        rest.diagonal().add_(penalty)
+        beyond = 0
+        for inside, least, most, bound in ((multiplier, -math.inf, 0.0, 0.0), (rest, penalty, math.inf, penalty)):
+            # Eigenvalues cost many times a Cholesky, which shows whether they are needed.
+            if not is_positive_definite(inside):
+                eigenvalues, eigenvectors = eigen_between(multiplier, least, most)  # of a few
+                multiplier.addmm_(eigenvectors * (bound - eigenvalues), eigenvectors.mT)
+                beyond += 1
+        self.projections += beyond > 0
 
     def _set_inverse(self) -> None:
-        inverse = self.whitening @ self.multiplier @ self.whitening.mT / self.num_data
+        inverse = congruent(self.multiplier, self.whitening, upper=True, transposed=True) / self.num_data
         self.inverse_gram.copy_(0.5 * (inverse + inverse.mT))
         self.inverse_trace.copy_(inverse.trace())
 

@@ -381,7 +381,8 @@ class KernelPosterior:
         # A few rows at a time stay in a core's cache through all steps.
         for start in range(0, len(one), _PIECE_ROWS):
             rows, part = one[start : start + _PIECE_ROWS], found[start : start + _PIECE_ROWS]
-            np.matmul((math.exp(self.parameters[1]) / one.shape[1]) * rows, other.T, out=part)
+            np.matmul(rows, other.T, out=part)
+            part *= math.exp(self.parameters[1]) / one.shape[1]
             part += self.form.prior.intercept
             if self.form.correlation is not None:
                 distances = squared_distances(rows * lengths, other * lengths)

@@ -388,14 +388,3 @@ def invert_in_place(factor: Array) -> None:
         return
     n = _integer(len(_check(factor)))
     routine(b"L", n, factor.ctypes.data, n, ctypes.byref(ctypes.c_int()))
-
-
-def invert_triangle(lower: Tensor) -> Tensor:
-    """The inverse of a lower triangle, float64 on the CPU, zeros above it."""
-    inverse = lower.numpy().copy("F")
-    routine = _routine("lapack", "dtrtri", 6)
-    if routine is None:
-        return torch.from_numpy(_lapack().dtrtri(inverse, lower=1, overwrite_c=1)[0])
-    n = _integer(len(inverse))
-    routine(b"L", b"N", n, inverse.ctypes.data, n, ctypes.byref(ctypes.c_int()))
-    return torch.from_numpy(inverse)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..errors import NumericalError
-from ..linalg import cholesky, invert_triangle
+from ..linalg import cholesky
 from .base import check_size
 from .composition import ConcatenatedFeatures
 
@@ -126,17 +126,9 @@ class LandmarkFeatures(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features ``(rows, num_features)`` of inputs ``(rows, input_dim)``."""
-        lower = self._lower()
-        if lower.device.type == "cpu" and lower.dtype == torch.float64 and self._are_landmarks(inputs):
-            # L^-1 (LL' - jI)' with the jitter j: neither kernel nor solve.
-            return lower.sub(invert_triangle(lower).mT, alpha=self._jitter * float(self.log_variance.exp()))
         cross = self.covariance(self.landmarks, inputs)
-        solved: Tensor = torch.linalg.solve_triangular(lower, cross, upper=False).mT
+        solved: Tensor = torch.linalg.solve_triangular(self._lower(), cross, upper=False).mT
         return solved
-
-    def _are_landmarks(self, inputs: Tensor) -> bool:
-        same = inputs.shape == self.landmarks.shape and not inputs.requires_grad
-        return same and torch.equal(inputs, self.landmarks)
 
     def combine(self, inputs: Tensor, weights: Tensor) -> Tensor:
         """Features times weights ``(num_features, k)``, as kernel times solved weights: no features are needed."""

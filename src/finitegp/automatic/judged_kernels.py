@@ -25,7 +25,8 @@ class JudgedKernels(NamedTuple):
     Attributes:
         components: Each makes a kernel's posterior.
         spread: Makes the model of the spread; None if there is none.
-        trees: Boosted trees with a part in the mean, or None.
+        trees: Grows boosted trees with a part in the mean; None if there are none.
+        tree_weight: Theirs.
         judged: The left-out rows and their distributions; None if the rows are too few for that.
         noise_parts: ``(components, left-out rows)`` the part of noise in the variances of these; the spread's last.
         skew: Of errors, or None.
@@ -33,7 +34,8 @@ class JudgedKernels(NamedTuple):
 
     components: Sequence[Callable[[], Component]]
     spread: Callable[[], SpreadModel] | None = None
-    trees: BoostedTrees | None = None
+    trees: Callable[[], BoostedTrees] | None = None
+    tree_weight: float = 0.0
     judged: tuple[KernelRows, StudentMixture] | None = None
     noise_parts: Array | None = None
     skew: SkewedErrors | None = None

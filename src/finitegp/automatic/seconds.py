@@ -25,8 +25,8 @@ from .settings import ENOUGH_JUDGES, AutoSettings
 _THREADS_LOSE, _PROCESSES_LOSE, _START = 1.5, 1.1, 3.0
 # Evaluations of the evidence for each kernel: searches from several starts on fewer rows, and the way to the optimum.
 _EVALUATIONS, _REFIT_EVALUATIONS = 90, 15
-# Cubes of the number of rows, in multiplications: of a posterior with its features and sums, made where kernels win, and of a
-# kernel that is judged without refits.
+# Cubes of the number of rows, in multiplications: of a posterior with its features and sums, made where kernels
+# win, and of a kernel that is judged without refits.
 _CUBES_PER_KERNEL, _CUBES_PER_JUDGEMENT = 3.5, 0.9
 _KERNELS_WIN = 0.5
 # Of boosted trees: for each, and for each value that it looks at.

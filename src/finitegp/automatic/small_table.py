@@ -154,10 +154,9 @@ def judge_small_table(
 
     def fit() -> SmallTableFit:
         with threadpool_limits(1, user_api="blas"):
+            trees = None if found.trees is None else replace(found.trees(), weight=found.tree_weight)
             components, spread = found.condition(threads)
-        return SmallTableFit(
-            components, rows, spread, found.trees, scores, counts, nlpd, parameters, shift, unit, notes
-        )
+        return SmallTableFit(components, rows, spread, trees, scores, counts, nlpd, parameters, shift, unit, notes)
 
     return JudgedTable(nlpd, fit)
 
@@ -285,10 +284,8 @@ class _Stack:
         if spread is not None:
             squares = np.square(stacked.mixture.scales)
             parts = np.vstack([parts, noise_part(stacked.mixture.weights, squares, parts * squares)])
-        trees = None
-        if boosted is not None and stacked.tree_weight:
-            trees = replace(boosted.trees, weight=stacked.tree_weight)
-        return JudgedKernels(chosen, spread, trees, (rows, final), parts)
+        trees = None if boosted is None or not stacked.tree_weight else boosted.grow
+        return JudgedKernels(chosen, spread, trees, stacked.tree_weight, (rows, final), parts)
 
     def _boost(self, folds: int) -> CrossFittedTrees | None:
         if not self.trees or len(self.inputs) < _FEWEST_FOR_TREES:

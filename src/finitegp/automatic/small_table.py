@@ -28,6 +28,8 @@ from .table import Table, with_score
 
 # Factors on variances from hundreds of rows and from twice as many differ by a tenth or two where both are right.
 _SAME_SCALE = 2.0
+# Where these do not hold for all rows, hyperparameters are learned again from all, or so many of them.
+_MOST_LEARNED = 2000
 _FEWEST_FOR_FOLDS = 5
 _LEAST_DEGREES = 2.6
 _FEWEST_FOR_OUTLIERS = 8
@@ -184,13 +186,17 @@ class _Stack:
     @property
     def learning(self) -> Groups:
         """Numbers of the rows that hyperparameters are learned from."""
-        return np.sort(np.random.default_rng(self.seed).permutation(len(self.inputs))[: self.learning_rows])
+        return self._draw(self.learning_rows)
 
     @property
     def judges(self) -> Groups:
         """Numbers of the rows that judge without refits; none if hyperparameters were learned from nearly all."""
         others = np.delete(np.arange(len(self.inputs)), self.learning)
         return others if len(others) >= ENOUGH_JUDGES else others[:0]
+
+    def _draw(self, most: int) -> Groups:
+        """Numbers of so many rows, of more the same and others."""
+        return np.sort(np.random.default_rng(self.seed).permutation(len(self.inputs))[:most])
 
     def learn(self) -> dict[str, Array]:
         """The hyperparameters of each kernel."""
@@ -205,7 +211,7 @@ class _Stack:
             if self._hold_for_all(name, found):
                 return found
             self.known.pop(name, None)
-            return KernelGP(FORMS[name], self.dithered).fit(found, steps=25)[0]
+            return KernelGP(FORMS[name], self.dithered.take(self._draw(_MOST_LEARNED))).fit(found, steps=25)[0]
 
         def compute(missing: list[int]) -> Iterator[Array]:
             return in_parallel(learn, [(number,) for number in missing], self.threads)

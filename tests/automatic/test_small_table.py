@@ -12,7 +12,7 @@ from finitegp.automatic.stacking import choose_shape, stacking_weights
 from finitegp.automatic.table import merge_equal_rows
 from finitegp.component import Component
 from finitegp.data.scaling import Standardizer
-from finitegp.kernel_gp import KernelPosterior, KernelRows, fit_from_several_starts
+from finitegp.kernel_gp import KernelGP, KernelPosterior, KernelRows, fit_from_several_starts
 from finitegp.scaled import ScaledGP
 from finitegp.stages import open_stages
 
@@ -264,9 +264,18 @@ def test_a_kernel_that_was_taken_for_the_noise_is_learned_again_from_all_rows(mo
             found[0], found[3:] = -10.0, -1.0  # no noise, and correlations that end before the next row
         return found
 
+    class Counted(KernelGP):
+        def __init__(self, form, rows):
+            super().__init__(form, rows)
+            learned.append(len(rows.targets))
+
+    learned = []
     monkeypatch.setattr(small_table, "fit_from_several_starts", without_noise)
+    monkeypatch.setattr(small_table, "KernelGP", Counted)
+    monkeypatch.setattr(small_table, "_MOST_LEARNED", 200)
     fit = fit_auto(inputs, targets, effort="low", settings={"learning_rows": 60, "trees": 0}, seed=0)
     assert np.median(fit.predict(random.normal(size=(50, 4))).std.numpy()) < 2.0
+    assert max(learned) == 200
 
 
 def test_trees_take_part_in_tables_of_few_rows():

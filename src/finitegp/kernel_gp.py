@@ -27,6 +27,7 @@ Array = npt.NDArray[np.float64]
 _LEAST_NOISE = 1e-8
 # The most rows of the short searches that choose a start.
 _SEARCH_ROWS = 300
+_PIECE_ROWS = 32
 _ROOT3, _ROOT5 = math.sqrt(3.0), math.sqrt(5.0)
 CORRELATIONS = ("rbf", "matern32", "matern52")
 # Of the logarithms that are parameters; those of noise and length scales are closer.
@@ -375,12 +376,18 @@ class KernelPosterior:
         return np.asarray(means), np.asarray(self.scale * variances)
 
     def _kernel(self, one: Array, other: Array) -> Array:
-        found = self.form.prior.intercept + (math.exp(self.parameters[1]) / one.shape[1]) * (one @ other.T)
-        if self.form.correlation is not None:
-            lengths = np.exp(-self.parameters[3:])
-            distances = squared_distances(one * lengths, other * lengths)
-            found += math.exp(self.parameters[2]) * correlation(distances, self.form.correlation)[0]
-        return np.asarray(found)
+        found = np.empty((len(one), len(other)))
+        lengths = np.exp(-self.parameters[3:])
+        # A few rows at a time stay in a core's cache through all steps.
+        for start in range(0, len(one), _PIECE_ROWS):
+            rows, part = one[start : start + _PIECE_ROWS], found[start : start + _PIECE_ROWS]
+            np.matmul(rows, other.T, out=part)
+            part *= math.exp(self.parameters[1]) / one.shape[1]
+            part += self.form.prior.intercept
+            if self.form.correlation is not None:
+                distances = squared_distances(rows * lengths, other * lengths)
+                part += math.exp(self.parameters[2]) * correlation(distances, self.form.correlation)[0]
+        return found
 
 
 def fit_from_several_starts(

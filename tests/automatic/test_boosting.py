@@ -179,7 +179,8 @@ class TestSmallTable:
         table, folds = Table(*rows), np.arange(240) % 3
         found = cross_fit_trees(table, folds, 30, seed=0)
         assert found is not None
-        count = len(found.trees.leaves)
+        trees = found.grow()
+        count = len(trees.leaves)
 
         def boosted(part):
             return HistGradientBoostingRegressor(
@@ -196,7 +197,7 @@ class TestSmallTable:
             expected = boosted(folds != fold).predict(table.inputs[folds == fold])
             np.testing.assert_allclose(found.out_of_fold[folds == fold], expected, rtol=1e-9, atol=1e-9)
         expected = boosted(folds >= 0).predict(table.inputs)
-        np.testing.assert_allclose(found.trees.predict(table.inputs), expected, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(trees.predict(table.inputs), expected, rtol=1e-6, atol=1e-9)
 
     def test_they_help_where_there_are_steps_and_files_keep_them(self, rows, tmp_path):
         blended, plain = (fit_auto(*rows, effort="low", settings={"trees": trees}) for trees in (120, 0))

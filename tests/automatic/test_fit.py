@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from finitegp.automatic import EFFORTS, AutoSettings, fit_auto
+from finitegp.automatic import EFFORTS, AutoSettings, fit_auto, scaled_fit, small_table
 from finitegp.automatic.fit import fit_source
+from finitegp.automatic.kernels import condition_kernel
 from finitegp.automatic.table import draw_sample
 from finitegp.data import ArraySource, IterableSource
 from finitegp.errors import DataError
@@ -273,3 +274,28 @@ def test_conformal_scores_count_rows_as_often_as_they_came():
     fit = fit_auto(inputs, targets, effort="low", may_be_copies=False)
     scores = fit.predict(inputs).normal_scores(torch.from_numpy(new)).abs().numpy()
     assert np.mean(scores <= fit.conformal.at(0.9)) == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("winner", ["kernel", "networks"])
+def test_between_both_left_out_rows_choose_and_only_kernels_that_win_are_conditioned(winner, monkeypatch):
+    """Posteriors of thousands of rows take as long as all that is needed to judge them."""
+    inputs, targets, _, _ = make_rows(260, seed=0)
+    conditioned = []
+
+    def condition(*arguments, **options):
+        conditioned.append(arguments)
+        return condition_kernel(*arguments, **options)
+
+    monkeypatch.setattr(small_table, "condition_kernel", condition)
+    worse = {"hidden": [2], "steps": 1, "max_steps": 1} if winner == "kernel" else {}
+    if winner == "networks":
+        judge = scaled_fit.judge_small_table
+        monkeypatch.setattr(
+            scaled_fit,
+            "judge_small_table",
+            lambda *rows, **options: judge(*rows, **options)._replace(left_out_nlpd=9.0),
+        )
+    fit = fit_auto(inputs, targets, settings=QUICK | {"most_rows_for_both": 300, "trees": 0} | worse, seed=0)
+    assert fit.record["path"] == winner
+    assert min(fit.record["nlpd_of"], key=fit.record["nlpd_of"].get) == winner
+    assert len(conditioned) == (len(fit.record["kernels"]) if winner == "kernel" else 0)

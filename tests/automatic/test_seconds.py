@@ -37,6 +37,9 @@ def test_both_kernels_and_networks_are_counted():
     assert (alone.kernels, alone.networks) == (False, True)
     assert expected_seconds(both) > expected_seconds(alone)
     assert (work(2000).kernels, work(2000).networks) == (True, False)
+    # No posteriors of kernels where networks win, which is as likely as not.
+    kernels = expected_seconds(work(3000, small_rows=3000))
+    assert expected_seconds(both) < expected_seconds(alone) + kernels
 
 
 def test_jobs_are_done_in_rounds():

@@ -5,15 +5,16 @@ import pytest
 from scipy.stats import t
 
 from finitegp.automatic import fit_auto, small_table
-from finitegp.automatic.kernels import FORMS, condition_kernel
+from finitegp.automatic.kernels import FORMS, LINEAR, Line, condition_kernel
 from finitegp.automatic.misleading_rows import are_copies, equal_rows
 from finitegp.automatic.small_table import assign_folds, fit_small_table
 from finitegp.automatic.stacking import choose_shape, stacking_weights
 from finitegp.automatic.table import merge_equal_rows
 from finitegp.component import Component
 from finitegp.data.scaling import Standardizer
-from finitegp.kernel_gp import KernelPosterior, KernelRows, fit_from_several_starts
+from finitegp.kernel_gp import KernelGP, KernelPosterior, KernelRows, fit_from_several_starts
 from finitegp.scaled import ScaledGP
+from finitegp.stages import open_stages
 
 
 def standardize(values):
@@ -119,6 +120,37 @@ def test_features_on_landmarks_are_the_kernel():
         np.testing.assert_allclose(found.mean.numpy(), mean, atol=1e-6, err_msg=name)
         np.testing.assert_allclose(factor * found.epistemic_variance.numpy(), variance, rtol=1e-5, err_msg=name)
         assert factor == pytest.approx(expected.scale, rel=1e-6)
+
+
+def test_the_line_by_sums_is_the_line_by_a_matrix_of_all_rows():
+    random = np.random.default_rng(4)
+    inputs = random.normal(size=(90, 4))
+    scales, counts = np.where(np.arange(90) % 7 == 0, 5.0, 1.0), 1.0 + np.arange(90) % 3
+    for noise in (0.3, 0.0):
+        targets = inputs @ [1.0, -2.0, 0.0, 0.5] + noise * random.normal(size=90)
+        rows, form = KernelRows.of(inputs, targets, scales, counts), FORMS[LINEAR]
+        parameters = np.array([2.0 * np.log(noise + 1e-3), 0.0])
+        expected, found = KernelPosterior(form, parameters, rows), Line(parameters, rows)
+        assert found.scale == pytest.approx(expected.scale, rel=1e-6)
+        folds = assign_folds(np.arange(90), 5, random)
+        for one, other in zip(found.leave_groups_out(folds), expected.leave_groups_out(folds), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
+
+
+def test_kernels_that_were_learned_are_known_where_rows_judge():
+    """Judged by the kernels of learning as by those that are made anew."""
+    random = np.random.default_rng(5)
+    inputs = random.normal(size=(1130, 2))
+    targets = standardize(np.sin(2.0 * inputs[:, 0]) + 0.3 * random.normal(size=1130))
+    rows = KernelRows.of(inputs, targets)
+    groups, stages = np.arange(1130), open_stages("", {})
+    stack = small_table._Stack(inputs, rows, rows, groups, 120, 0, 0, 2, None, stages)
+    parameters = stack.learn()
+    assert set(stack.known) == set(FORMS)
+    found = stack._leave_folds_out(parameters, 5, stack.judges)
+    assert not stack.known
+    for one, other in zip(found, stack._leave_folds_out(parameters, 5, stack.judges), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_outliers_are_found_in_counted_rows_too():
@@ -232,9 +264,18 @@ def test_a_kernel_that_was_taken_for_the_noise_is_learned_again_from_all_rows(mo
             found[0], found[3:] = -10.0, -1.0  # no noise, and correlations that end before the next row
         return found
 
+    class Counted(KernelGP):
+        def __init__(self, form, rows):
+            super().__init__(form, rows)
+            learned.append(len(rows.targets))
+
+    learned = []
     monkeypatch.setattr(small_table, "fit_from_several_starts", without_noise)
+    monkeypatch.setattr(small_table, "KernelGP", Counted)
+    monkeypatch.setattr(small_table, "_MOST_LEARNED", 200)
     fit = fit_auto(inputs, targets, effort="low", settings={"learning_rows": 60, "trees": 0}, seed=0)
     assert np.median(fit.predict(random.normal(size=(50, 4))).std.numpy()) < 2.0
+    assert max(learned) == 200
 
 
 def test_trees_take_part_in_tables_of_few_rows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -94,15 +95,15 @@ def predict_other_half(training: Table, like: BoostedTrees, *, seed: int, one_th
 
 
 class CrossFittedTrees(NamedTuple):
-    """Trees of all rows, and what trees of the other folds predict.
+    """What trees of the other folds predict, and what grows as many on all rows as predict other folds best.
 
     Attributes:
-        trees: As many of them as predict other folds best.
         out_of_fold: ``(rows,)``.
+        grow: Trees of all rows.
     """
 
-    trees: BoostedTrees
     out_of_fold: Array
+    grow: Callable[[], BoostedTrees]
 
 
 def cross_fit_trees(rows: Table, folds: npt.NDArray[np.intp], trees: int, *, seed: int) -> CrossFittedTrees | None:
@@ -125,10 +126,18 @@ def cross_fit_trees(rows: Table, folds: npt.NDArray[np.intp], trees: int, *, see
             out = folds == fold
             model = grow_trees(rows.take(np.flatnonzero(~out)), trees, seed, SMALL_TREES)
             stages[:, out] = list(model.staged_predict(rows.inputs[out]))
-        best = int(np.argmin(np.square(stages - rows.targets) @ rows.shares()))
-        model = grow_trees(rows, best + 1, seed, SMALL_TREES)
-        whole = complete_trees(model, best + 1, rows.inputs, model.predict(rows.inputs), SMALL_TREES)
-    return None if whole is None else CrossFittedTrees(whole, stages[best])
+    best = int(np.argmin(np.square(stages - rows.targets) @ rows.shares()))
+    if complete_trees(model, best + 1, rows.inputs[out], stages[best, out], SMALL_TREES) is None:
+        return None
+
+    def grow() -> BoostedTrees:
+        with threadpool_limits(1, user_api="openmp"):
+            model = grow_trees(rows, best + 1, seed, SMALL_TREES)
+            whole = complete_trees(model, best + 1, rows.inputs, model.predict(rows.inputs), SMALL_TREES)
+        assert whole is not None, "trees of all rows are in the form of those of a fold"
+        return whole
+
+    return CrossFittedTrees(stages[best], grow)
 
 
 def boosting_bytes(rows: int, columns: int, trees: int, size: TreeSize) -> int:

@@ -63,8 +63,12 @@ def memory_bill(fit: SmallTableSetting) -> Iterator[Item]:
         yield Item("always", "rows held out or shown", fit.kept_bytes)
     yield Item("always", "rows", 8 * 8 * fit.rows * (fit.columns + 1))
     yield Item("learning", "kernels and their gradients", threads * 10 * learned)
+    # Factors of all rows are kept for what is left out of them.
+    for phase in ("learning", "left-out rows"):
+        yield Item(phase, "kernels of all rows", stationary * matrix)
+    yield Item("learning", "kernels of all rows as they are made", threads * 2 * matrix)
     kept = "landmarks, sums and factor of each kernel"
-    for phase in ("conditioning", "left-out rows", "spread and extrapolation"):
+    for phase in ("conditioning", "spread and extrapolation"):
         yield Item(phase, kept, 3 * stationary * matrix)
     yield Item("conditioning", "features and sums", threads * 4 * matrix)
     yield Item("left-out rows", "kernels without a fold", threads * max(10 * learned, 4 * matrix))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import time
 from collections.abc import Callable, Mapping
@@ -13,24 +14,14 @@ import torch
 from numpy.typing import ArrayLike
 
 from ..arguments import check_arguments
-from ..component import student_component
-from ..conformal import ConformalScores
-from ..data import ArraySource, ScaledSource, Scaling, Source, as_source
-from ..data.scaling import (
-    Standardizer,
-    check_magnitude,
-    fit_target_scaler,
-    winsorized_standardizer,
-    without_constant_columns,
-    without_wild_values,
-)
+from ..data import ArraySource, Source, as_source
+from ..data.scaling import check_magnitude
 from ..data.sources import Data
 from ..data.spool import spool_temporarily
 from ..devices import as_device
 from ..distributed import ALONE, Ranks
 from ..errors import DataError
 from ..formatting import parse_seconds
-from ..lite.hashing import row_hashes
 from ..memory import MemoryPlan, parse_bytes, return_freed_memory
 from ..memory.plan import Described
 from ..prediction_memory import PredictionSetting, plan_prediction
@@ -38,13 +29,9 @@ from ..processes import count_processes, one_thread
 from ..scaled import ScaledGP
 from ..stages import is_resumable
 from .budget import BudgetedFit, count_columns
-from .kernel_extrapolation import excess_of_kernels
-from .large_table import fit_large_table
-from .log_columns import choose_log_columns
-from .misleading_rows import find_repeated_rows, limits_without_wild_targets
+from .scaled_fit import JudgedFit, fit_networks, judge_kernels
 from .seconds import Work, expected_seconds, within_seconds
 from .settings import EFFORTS, AutoSettings
-from .small_table import fit_small_table
 from .table import Table, draw_sample, merge_equal_rows
 
 _FEWEST_ROWS = 2
@@ -176,7 +163,7 @@ def fit_source(
     record: dict[str, Any] = {"effort": effort, "seed": seed, "rows": total}
     threads = count_processes(4) if threads is None else threads
     sample: Table | None = None
-    kernels: ScaledGP | None = None
+    kernels: JudgedFit | None = None
     if total <= max(_MOST_TO_MERGE, chosen.small_rows):
         sample = draw_sample(_in_chunks(source, _FEW_AT_ONCE), total, total, seed=seed)
         _check_targets(sample)
@@ -196,7 +183,8 @@ def fit_source(
             on_expected(record["expected_seconds"])
     budgeted = BudgetedFit(source, total, chosen, threads, budget, kept_bytes, on_plan)
     if sample is not None:
-        # What kernels and networks are worth differs by table where both can be had: left-out rows decide.
+        # What kernels and networks are worth differs by table where both can be had: left-out rows decide, before the
+        # posteriors of kernels are made.
         both = keep_rows and chosen.small_rows < len(sample) <= chosen.most_rows_for_both and alone
         if len(sample) <= chosen.small_rows or (both and budgeted.has_room_for_both(len(sample))):
             small = budgeted.plan_small(len(sample), settle=not both)
@@ -206,12 +194,9 @@ def fit_source(
                 why = {"path": "kernel", "why": f"at most {chosen.small_rows} different rows"}
                 # Threads of BLAS wait by spinning: beside another program a fit took three times as long.
                 with one_thread():
-                    kernels = _fit_small(sample, chosen, record | why, center=center, **options)
-                if budget is not None:
-                    size = plan_prediction(budget, PredictionSetting.of(kernels)).setting.chunk_size
-                    kernels = kernels.with_chunks(size)
+                    kernels = judge_kernels(sample, chosen, record | why, center=center, **options)
                 if not both:
-                    return _closed(kernels, budgeted.plan, chosen, started)
+                    return _closed(kernels.fit(), budgeted.plan, chosen, started, budget)
             else:
                 record["why"] = "the memory budget has no room for kernels"
     with ranks.working():  # what is wrong on all ranks is reported by one
@@ -229,10 +214,14 @@ def fit_source(
     # Memory of other processes is not within the budget, and ranks have the other cores.
     options["may_use_all_cores"] = budget is None and alone
     options["repeats"] = may_be_copies and keep_rows and large.settings.repeated_rows
-    fit = _fit_large(sample, source, large.settings, record, center=center, **options)
-    if kernels is not None:
-        fit = _better_of(kernels, fit)
-    return _closed(fit, budgeted.plan, large.settings, started)
+    fit = fit_networks(sample, source, large.settings, record, center=center, **options)
+    if kernels is not None and kernels.left_out_nlpd is not None:  # which so many rows always have
+        # Both in the units of the networks, whose wild targets count less.
+        units = math.log(kernels.target_scale / float(fit.target_scaler.scale))
+        found = {"kernel": kernels.left_out_nlpd + units, "networks": fit.record["validation_nlpd"]}
+        fit = kernels.fit() if found["kernel"] < found["networks"] else fit
+        fit = replace(fit, record=fit.record | {"why": "left-out rows have the larger density", "nlpd_of": found})
+    return _closed(fit, budgeted.plan, large.settings, started, budget)
 
 
 def check_device(device: str | torch.device, memory_budget: str | int | None, ranks: Ranks = ALONE) -> torch.device:
@@ -246,13 +235,6 @@ def check_device(device: str | torch.device, memory_budget: str | int | None, ra
     if found.type != "cpu" and ranks.world_size > 1:
         raise ValueError(f"Several ranks fit on the CPU, but device is {str(found)!r}: leave it at 'cpu'.")
     return found
-
-
-def _better_of(kernels: ScaledGP, networks: ScaledGP) -> ScaledGP:
-    """The fit whose left-out rows have the larger density; targets are standardised alike in both."""
-    found = {"kernel": kernels.record["left_out_nlpd"], "networks": networks.record["validation_nlpd"]}
-    better = kernels if found["kernel"] < found["networks"] else networks
-    return replace(better, record=better.record | {"why": "left-out rows have the larger density", "nlpd_of": found})
 
 
 @check_arguments
@@ -276,7 +258,11 @@ def fit_within_memory(data: Data, budget: str | int, **options: Any) -> ScaledGP
     return fit_source(data, memory_budget=budget, **options)
 
 
-def _closed(fit: ScaledGP, plan: MemoryPlan[Described] | None, settings: AutoSettings, started: float) -> ScaledGP:
+def _closed(
+    fit: ScaledGP, plan: MemoryPlan[Described] | None, settings: AutoSettings, started: float, budget: int | None
+) -> ScaledGP:
+    if budget is not None and fit.record["path"] == "kernel":
+        fit = fit.with_chunks(plan_prediction(budget, PredictionSetting.of(fit)).setting.chunk_size)
     record = fit.record | {"settings": settings.to_dict()}
     if plan is not None:
         record["memory"] = plan.to_dict()
@@ -304,108 +290,3 @@ def _check_targets(sample: Table) -> None:
     check_magnitude(sample.targets.min(), sample.targets.max(), "The target")
     if float(np.ptp(sample.targets)) == 0.0:
         raise DataError(f"All targets are {sample.targets[0]}: there is nothing to learn.")
-
-
-def _fit_small(
-    table: Table,
-    settings: AutoSettings,
-    record: dict[str, Any],
-    *,
-    center: bool,
-    may_be_copies: bool,
-    keep_rows: bool,
-    trees: int,
-    seed: int,
-    threads: int,
-    progress: Callable[[str], None] | None,
-) -> ScaledGP:
-    repeats = may_be_copies and keep_rows and settings.repeated_rows
-    repeated = find_repeated_rows(table.inputs, table.targets, table.counts) if repeats else None
-    logs = choose_log_columns(table.inputs, table.targets, seed=seed) if settings.log_columns else None
-    wide = table.inputs if logs is None else logs.added_to(table.inputs)
-    plain = without_wild_values(Standardizer.fit(wide, table.counts), wide, table.counts)
-    inputs_scaler = replace(without_constant_columns(plain, wide), logarithms=logs)
-    target_scaler = fit_target_scaler(table.targets, table.counts, center=center)
-    scaled = inputs_scaler.transform(table.inputs)
-    targets = target_scaler.transform(table.targets)
-    found = fit_small_table(
-        scaled,
-        targets,
-        table.counts,
-        may_be_copies=may_be_copies,
-        input_noise=settings.input_noise,
-        skewed_errors=settings.skewed_errors,
-        keep_rows=keep_rows,
-        learning_rows=settings.learning_rows,
-        trees=trees,
-        seed=seed,
-        threads=threads,
-        progress=progress,
-    )
-    tree_weight = 0.0 if found.trees is None else found.trees.weight
-    record |= found.notes | {"left_out_nlpd": found.left_out_nlpd}
-    record |= {"kernels": {component.name: component.weight for component in found.components}}
-    record |= {"tree_weight": tree_weight, "repeated_rows": repeated and repeated.described()}
-    record |= {"log_columns": [] if logs is None else logs.columns.tolist()}
-    unit = found.target_unit * target_scaler.scale
-    doubted = np.flatnonzero(found.rows.noise_scales > 1.0)
-    hashes = row_hashes(table.inputs[doubted], table.targets[doubted])
-    return ScaledGP(
-        found.components,
-        inputs_scaler,
-        Standardizer(target_scaler.mean + found.target_shift * target_scaler.scale, unit),
-        trees=found.trees,
-        spread=found.spread,
-        conformal=ConformalScores.of(found.normal_scores, "out-of-fold rows", counts=found.score_counts)
-        if len(found.normal_scores)
-        else None,
-        excess=excess_of_kernels(
-            found.components,
-            scaled,
-            found.rows,
-            found.parameters,
-            tree_weight=tree_weight,
-            keep_rows=keep_rows,
-            seed=seed,
-        ),
-        record=record,
-        keeps_rows=found.spread is not None or any(each.landmark_weights is not None for each in found.components),
-        counts_copies_once="copies" in found.notes,
-        outliers=dict(zip(hashes, found.rows.noise_scales[doubted].tolist(), strict=True)),
-        repeated=repeated,
-    )
-
-
-def _fit_large(
-    sample: Table,
-    source: Source,
-    settings: AutoSettings,
-    record: dict[str, Any],
-    *,
-    center: bool,
-    repeats: bool,
-    **options: Any,
-) -> ScaledGP:
-    repeated = find_repeated_rows(sample.inputs, sample.targets, sample.counts) if repeats else None
-    inputs_scaler = without_constant_columns(winsorized_standardizer(sample.inputs, sample.counts), sample.inputs)
-    limits = limits_without_wild_targets(sample, seed=int(options["seed"]))
-    if limits is not None:
-        record["wild_targets"] = int(((sample.targets < limits[0]) | (sample.targets > limits[1])).sum())
-        np.clip(sample.targets, *limits, out=sample.targets)
-    target_scaler = fit_target_scaler(sample.targets, sample.counts, center=center, limits=limits)
-    # In place: there may be no room for a second table. Nobody else has the sample.
-    for values, scaler in ((sample.inputs, inputs_scaler), (sample.targets, target_scaler)):
-        np.subtract(values, scaler.mean, out=values)
-        np.divide(values, scaler.scale, out=values)
-    everything = ScaledSource(source, Scaling(inputs_scaler, target_scaler))
-    found = fit_large_table(sample, everything, settings, **options)
-    return ScaledGP(
-        (student_component(found.fitted, found.error_shape),),
-        inputs_scaler,
-        target_scaler,
-        trees=found.trees,
-        excess=found.excess,
-        conformal=ConformalScores.of(found.scores, "rows set aside"),
-        record=record | found.record | {"repeated_rows": repeated and repeated.described()},
-        repeated=repeated,
-    )

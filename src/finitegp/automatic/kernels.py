@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from ..component import Component
 from ..data.arrays import ArraySource
 from ..features import ConcatenatedFeatures, ConstantFeatures, LandmarkFeatures, LinearFeatures
 from ..kernel_gp import Array, KernelForm, KernelRows, noise_of
 from ..model import FeatureGP, FittedGP
+from ..posterior import WeightPosterior
+from ..statistics import sum_statistics
 
 LINEAR = "linear"
 FORMS = {
@@ -72,10 +76,41 @@ def condition_kernel(
     model = FeatureGP(features, noise_variance=noise_of(parameters))
     if form.correlation is not None:  # of rows that come later, and of all where landmarks are no rows
         model.unseen_scale = 1.0 / model.noise_variance
+    return model.condition(_source(inputs, rows), optimize_noise=not keep_rows and form.correlation is None)
+
+
+def _source(inputs: Array, rows: KernelRows) -> ArraySource:
     weights = None if bool((rows.noise_scales == 1.0).all()) else 1.0 / rows.noise_scales
     counts = None if bool((rows.counts == 1.0).all()) else rows.counts
-    data = ArraySource(inputs, rows.targets, weights, counts=counts)
-    return model.condition(data, optimize_noise=not keep_rows and form.correlation is None)
+    return ArraySource(inputs, rows.targets, weights, counts=counts)
+
+
+class Line:
+    """The line given rows: what :class:`KernelPosterior` finds with a matrix of all rows, by sums of few numbers.
+
+    Args:
+        parameters: Of the line.
+        rows: What it is conditioned on.
+    """
+
+    def __init__(self, parameters: Array, rows: KernelRows) -> None:
+        form = FORMS[LINEAR]
+        self.rows, self.noise = rows, noise_of(parameters)
+        self._fitted = condition_kernel(form, parameters, rows.inputs, rows)
+        self.scale = Component(self._fitted, scale_degrees=form.prior.scale_degrees).variance_factor
+
+    def leave_groups_out(self, groups: npt.NDArray[np.intp]) -> tuple[Array, Array]:
+        """As that of :class:`KernelPosterior`."""
+        means, variances = np.empty((2, len(groups)))
+        parts = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+        model = self._fitted.model
+        sums = [model.statistics(_source(self.rows.inputs[part], self.rows.take(part))) for part in parts]
+        for number, part in enumerate(parts):
+            # Not all sums without those of the part: where there is next to no noise, differences are rounding.
+            others = WeightPosterior(sum_statistics(sums[:number] + sums[number + 1 :]), self.noise)
+            found = others.predict(self._fitted.features(self.rows.inputs[part])[0])
+            means[part], variances[part] = found.mean.numpy(), found.epistemic_variance.numpy()
+        return means, self.scale * (variances + self.noise * self.rows.noise_scales)
 
 
 def landmark_rows(rows: KernelRows) -> tuple[Tensor, Tensor]:

@@ -25,8 +25,10 @@ from .settings import ENOUGH_JUDGES, AutoSettings
 _THREADS_LOSE, _PROCESSES_LOSE, _START = 1.5, 1.1, 3.0
 # Evaluations of the evidence for each kernel: searches from several starts on fewer rows, and the way to the optimum.
 _EVALUATIONS, _REFIT_EVALUATIONS = 90, 15
-# Cubes of the number of rows, in multiplications, that a kernel's posterior takes with its features and sums.
-_CUBES_PER_KERNEL, _CUBES_PER_JUDGEMENT = 6.0, 1.5
+# Cubes of the number of rows, in multiplications: of a posterior with its features and sums, made where kernels
+# win, and of a kernel that is judged without refits.
+_CUBES_PER_KERNEL, _CUBES_PER_JUDGEMENT = 3.5, 0.9
+_KERNELS_WIN = 0.5
 # Of boosted trees: for each, and for each value that it looks at.
 _SECONDS_PER_TREE, _SECONDS_PER_BIN = 8e-4, 3e-9
 # In the noise, to all rows and without each third.
@@ -125,7 +127,8 @@ def _of_kernels(work: Work, speed: float) -> float:
     parallel = min(work.threads, 2) ** 0.8  # two kernels are never equally long
     judged = work.rows - learning >= ENOUGH_JUDGES
     refits = 0.0 if judged else (10 if work.rows <= 150 else 5) * forms * _REFIT_EVALUATIONS * one
-    cubes = forms * (_CUBES_PER_JUDGEMENT if judged else 2.0) + 0.6 * forms * _CUBES_PER_KERNEL
+    posteriors = 0.6 * forms * (_KERNELS_WIN if work.networks else 1.0)
+    cubes = (forms - 1) * (_CUBES_PER_JUDGEMENT if judged else 2.0) + posteriors * _CUBES_PER_KERNEL
     trees = 6 * _of_trees(work.settings.trees_beside_kernels, work.rows, work.columns)
     seconds: float = ((forms - 1) * _EVALUATIONS * one + refits + cubes * work.rows**3 / speed) / parallel
     return seconds + trees  # which one thread grows

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,12 @@ from threadpoolctl import threadpool_limits
 from ..component import Component, SpreadModel, noise_part
 from ..kernel_gp import BOUNDS, Array, KernelForm, KernelGP, KernelPosterior, KernelRows, fit_from_several_starts
 from ..predictive import StudentMixture
+from ..processes import in_parallel
 from ..stages import LARGEST, Stages, open_stages
 from ..trees import BoostedTrees
 from .boosting import CrossFittedTrees, cross_fit_trees
-from .fitted_shapes import SkewedErrors, choose_skew
-from .kernels import FORMS, LEARNING_ROWS, condition_kernel, landmark_rows
+from .judged_kernels import JudgedKernels
+from .kernels import FORMS, LEARNING_ROWS, LINEAR, Line, condition_kernel, landmark_rows
 from .misleading_rows import Groups, are_copies, dithered, equal_rows, gross_outliers
 from .settings import ENOUGH_JUDGES
 from .stacking import fit_spread, stack_kernels, stack_with_trees
@@ -27,12 +28,12 @@ from .table import Table, with_score
 
 # Factors on variances from hundreds of rows and from twice as many differ by a tenth or two where both are right.
 _SAME_SCALE = 2.0
+# Where these do not hold for all rows, hyperparameters are learned again from all, or so many of them.
+_MOST_LEARNED = 2000
 _FEWEST_FOR_FOLDS = 5
 _LEAST_DEGREES = 2.6
 _FEWEST_FOR_OUTLIERS = 8
 _FEWEST_FOR_SPREAD, _FEWEST_FOR_TREES = 40, 25
-# Of left-out rows, which have at least the part of noise that this quantile has.
-_NEARLY_ALL = 0.05
 # With fewer rows than these the later trees are not taken, and folds are many.
 _FEW_FOR_TREES, _TREES_OF_FEW = 100, 80
 
@@ -68,7 +69,24 @@ class SmallTableFit:
     notes: dict[str, object] = field(default_factory=dict)
 
 
-def fit_small_table(
+class JudgedTable(NamedTuple):
+    """A stack of kernel GPs that left-out rows have judged.
+
+    Attributes:
+        left_out_nlpd: As that of :class:`SmallTableFit`.
+        fit: Makes the posteriors given all rows, which take the time of all that came before on thousands of rows.
+    """
+
+    left_out_nlpd: float | None
+    fit: Callable[[], SmallTableFit]
+
+
+def fit_small_table(inputs: Array, targets: Array, counts: Array | None = None, **options: Any) -> SmallTableFit:
+    """Fit a stack of kernel GPs to standardised rows, with the options of :func:`judge_small_table`."""
+    return judge_small_table(inputs, targets, counts, **options).fit()
+
+
+def judge_small_table(
     inputs: Array,
     targets: Array,
     counts: Array | None = None,
@@ -82,8 +100,8 @@ def fit_small_table(
     seed: int = 0,
     threads: int = 1,
     progress: Callable[[str], None] | None = None,
-) -> SmallTableFit:
-    """Fit a stack of kernel GPs to standardised rows.
+) -> JudgedTable:
+    """Learn a stack of kernel GPs from standardised rows, and what it predicts of rows that were left out.
 
     Args:
         inputs: ``(rows, columns)``, standardised.
@@ -122,12 +140,11 @@ def fit_small_table(
             shift, unit, noise_scales = gross_outliers(replace(rows, counts=learned_counts), seed)
             notes |= {"outliers": int((noise_scales > 1.0).sum())} if unit != 1.0 else {}
             rows = replace(rows, targets=(rows.targets - shift) / unit, noise_scales=noise_scales)
-        with ThreadPoolExecutor(threads) as pool:
-            learned = dithered(replace(rows, counts=learned_counts), seed)
-            stack = _Stack(inputs, rows, learned, groups, learning_rows, trees, seed, pool, progress, stages)
-            parameters = stack.learn()
-            found = stack.fit(parameters, input_noise=input_noise, keep_rows=keep_rows)
-            found = _with_skew(found) if skewed_errors else found
+        learned = dithered(replace(rows, counts=learned_counts), seed)
+        stack = _Stack(inputs, rows, learned, groups, learning_rows, trees, seed, threads, progress, stages)
+        parameters = stack.learn()
+        found = stack.judge(parameters, input_noise=input_noise, keep_rows=keep_rows)
+        found = found.with_skew() if skewed_errors else found
     scores, counts, nlpd = np.zeros(0), np.zeros(0), None
     if found.judged is not None:
         judges, distribution = found.judged
@@ -136,23 +153,14 @@ def fit_small_table(
         nlpd = float(math.log(unit) - density)
     if found.skew is not None:
         notes["skewed_errors"] = found.skew._asdict()
-    return SmallTableFit(
-        found.components, rows, found.spread, found.trees, scores, counts, nlpd, parameters, shift, unit, notes
-    )
 
+    def fit() -> SmallTableFit:
+        with threadpool_limits(1, user_api="blas"):
+            trees = None if found.trees is None else replace(found.trees(), weight=found.tree_weight)
+            components, spread = found.condition(threads)
+        return SmallTableFit(components, rows, spread, trees, scores, counts, nlpd, parameters, shift, unit, notes)
 
-class _Fitted(NamedTuple):
-    """Kernels with weights, what is added to them, and left-out rows with their predictive distributions.
-
-    Of the variances of these ``noise_parts``, ``(components, rows)``, are noise.
-    """
-
-    components: tuple[Component, ...]
-    spread: SpreadModel | None = None
-    trees: BoostedTrees | None = None
-    judged: tuple[KernelRows, StudentMixture] | None = None
-    noise_parts: Array | None = None
-    skew: SkewedErrors | None = None
+    return JudgedTable(nlpd, fit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +168,7 @@ class _Stack:
     """Kernels on the same rows, and what is known of them.
 
     What densities decide of kernels is learned from ``dithered``: hyperparameters, shapes and weights. Posteriors are
-    those of ``rows``.
+    those of ``rows``; those that are ``known`` from learning are not made again.
     """
 
     inputs: Array
@@ -170,14 +178,25 @@ class _Stack:
     learning_rows: int
     trees: int
     seed: int
-    pool: ThreadPoolExecutor
+    threads: int
     progress: Callable[[str], None] | None
     stages: Stages
+    known: dict[str, KernelPosterior | Line] = field(default_factory=dict)
 
     @property
     def learning(self) -> Groups:
         """Numbers of the rows that hyperparameters are learned from."""
-        return np.sort(np.random.default_rng(self.seed).permutation(len(self.inputs))[: self.learning_rows])
+        return self._draw(self.learning_rows)
+
+    @property
+    def judges(self) -> Groups:
+        """Numbers of the rows that judge without refits; none if hyperparameters were learned from nearly all."""
+        others = np.delete(np.arange(len(self.inputs)), self.learning)
+        return others if len(others) >= ENOUGH_JUDGES else others[:0]
+
+    def _draw(self, most: int) -> Groups:
+        """Numbers of so many rows, of more the same and others."""
+        return np.sort(np.random.default_rng(self.seed).permutation(len(self.inputs))[:most])
 
     def learn(self) -> dict[str, Array]:
         """The hyperparameters of each kernel."""
@@ -187,19 +206,25 @@ class _Stack:
         rows = self.dithered.take(self.learning)
 
         def learn(number: int) -> Array:
-            form = FORMS[names[number]]
-            found = fit_from_several_starts(form, rows, starts, seed=self.seed)
-            return found if self._hold_for_all(form, found) else KernelGP(form, self.dithered).fit(found, steps=25)[0]
+            name = names[number]
+            found = fit_from_several_starts(FORMS[name], rows, starts, seed=self.seed)
+            if self._hold_for_all(name, found):
+                return found
+            self.known.pop(name, None)
+            return KernelGP(FORMS[name], self.dithered.take(self._draw(_MOST_LEARNED))).fit(found, steps=25)[0]
+
+        def compute(missing: list[int]) -> Iterator[Array]:
+            return in_parallel(learn, [(number,) for number in missing], self.threads)
 
         shapes = [FORMS[name].start(num_columns).shape for name in names]
         parameters = {}
-        found = self.stages.arrays(names, lambda missing: self.pool.map(learn, missing), shapes, *BOUNDS)
+        found = self.stages.arrays(names, compute, shapes, *BOUNDS)
         for name, parameters[name] in zip(names, found, strict=True):
             if self.progress is not None:
                 self.progress(name)
         return parameters
 
-    def _hold_for_all(self, form: KernelForm, parameters: Array) -> bool:
+    def _hold_for_all(self, name: str, parameters: Array) -> bool:
         """Whether rows that hyperparameters were not learned from need about the same common factor on variances.
 
         Without near neighbours, noise and a kernel that falls off at once are the same. Where the other rows bring
@@ -207,13 +232,15 @@ class _Stack:
         """
         if len(self.learning) == len(self.inputs):
             return True
-        learned, all_rows = (
-            KernelPosterior(form, parameters, rows).scale for rows in (self.dithered.take(self.learning), self.dithered)
-        )
-        return all_rows < _SAME_SCALE * learned
+        learned = _posterior(name, parameters, self.dithered.take(self.learning))
+        found = _posterior(name, parameters, self.dithered)
+        same = self.dithered.targets is self.rows.targets and self.dithered.counts is self.rows.counts
+        if len(self.judges) and same:
+            self.known[name] = found
+        return found.scale < _SAME_SCALE * learned.scale
 
-    def fit(self, parameters: Mapping[str, Array], *, input_noise: bool, keep_rows: bool) -> _Fitted:
-        """Weights, shapes, trees and spread by left-out rows, posteriors by all."""
+    def judge(self, parameters: Mapping[str, Array], *, input_noise: bool, keep_rows: bool) -> JudgedKernels:
+        """Weights, shapes, trees and spread by left-out rows."""
         # The unit of the targets is their own deviation, so that the prior of the scale adds no degrees of freedom to
         # theirs, of which the mean takes one.
         total = self.rows.total
@@ -223,10 +250,12 @@ class _Stack:
             equal = dict.fromkeys(parameters, 1.0 / len(parameters))
             factor = total / max(total - 1.0, 1.0)  # their deviation is too small by the degree that the mean takes
             if not keep_rows:
-                return _Fitted((self._without_rows(most_flexible(equal), parameters, factor, most),))
-            return _Fitted(tuple(self._condition(name, parameters, factor, most, equal[name]) for name in equal))
-        judges = np.delete(np.arange(len(self.inputs)), self.learning)
-        if len(judges) >= ENOUGH_JUDGES:
+                return JudgedKernels([partial(self._without_rows, most_flexible(equal), parameters, factor, most)])
+            return JudgedKernels(
+                [partial(self._condition, name, parameters, factor, most, equal[name]) for name in equal]
+            )
+        judges = self.judges
+        if len(judges):
             means, scales, noise_parts = self._leave_folds_out(parameters, folds, judges)
             self._tell("folds", means, judges)
         else:
@@ -247,26 +276,22 @@ class _Stack:
             alone = StudentMixture(
                 np.ones(1), mixture.means[index], mixture.scales[index], mixture.degrees_of_freedom[index]
             )
-            lone = self._without_rows(name, parameters, float(stacked.factors[index[0]]), freedoms[index[0]])
+            factor = float(stacked.factors[index[0]])
+            lone = partial(self._without_rows, name, parameters, factor, freedoms[index[0]])
             parts = noise_parts[stacked.kept[index]]
-            return _Fitted((lone,), judged=(rows, alone), noise_parts=parts)
-        chosen = self.pool.map(
-            lambda name, *values: self._condition(name, parameters, *values),
-            names,
-            stacked.factors.tolist(),
-            freedoms,
-            weights,
-        )
+            return JudgedKernels([lone], judged=(rows, alone), noise_parts=parts)
+        chosen = [
+            partial(self._condition, name, parameters, *values)
+            for name, *values in zip(names, stacked.factors.tolist(), freedoms, weights, strict=True)
+        ]
         spread, final, parts = None, stacked.mixture, noise_parts[stacked.kept]
         if input_noise and len(judges) >= _FEWEST_FOR_SPREAD:
             spread, final = fit_spread(self.inputs[judges], rows, self.groups[judges], final, most, self.seed)
         if spread is not None:
             squares = np.square(stacked.mixture.scales)
             parts = np.vstack([parts, noise_part(stacked.mixture.weights, squares, parts * squares)])
-        trees = None
-        if boosted is not None and stacked.tree_weight:
-            trees = replace(boosted.trees, weight=stacked.tree_weight)
-        return _Fitted(tuple(chosen), spread, trees, (rows, final), parts)
+        trees = None if boosted is None or not stacked.tree_weight else boosted.grow
+        return JudgedKernels(chosen, spread, trees, stacked.tree_weight, (rows, final), parts)
 
     def _boost(self, folds: int) -> CrossFittedTrees | None:
         if not self.trees or len(self.inputs) < _FEWEST_FOR_TREES:
@@ -294,12 +319,13 @@ class _Stack:
         assigned = self._folds(folds)
 
         def leave_out(name: str) -> tuple[Array, Array, Array]:
-            posterior = KernelPosterior(FORMS[name], parameters[name], self.rows)
+            posterior = self.known.pop(name, None) or _posterior(name, parameters[name], self.rows)
             mean, variance = (each[judges] for each in posterior.leave_groups_out(assigned))
             noise = posterior.scale * posterior.noise * self.rows.noise_scales[judges]
             return mean, np.sqrt(variance), np.minimum(noise / variance, 1.0)
 
-        means, scales, parts = zip(*self.pool.map(leave_out, parameters), strict=True)
+        found = in_parallel(leave_out, [(name,) for name in parameters], self.threads)
+        means, scales, parts = zip(*found, strict=True)
         return np.array(means), np.array(scales), np.array(parts)
 
     def _folds(self, count: int) -> Groups:
@@ -313,12 +339,11 @@ class _Stack:
         names = list(parameters)
         assigned = self._folds(folds)
 
-        def leave_out(job: tuple[str, int]) -> tuple[Array, Array, Array]:
-            name, fold = job
+        def leave_out(name: str, fold: int) -> tuple[Array, Array, Array]:
             return self._leave_out(assigned == fold, FORMS[name], parameters[name])
 
         def compute(missing: list[int]) -> Iterator[Array]:
-            found = self.pool.map(leave_out, [(name, fold) for fold in missing for name in names])
+            found = in_parallel(leave_out, [(name, fold) for fold in missing for name in names], self.threads)
             for _ in missing:
                 yield np.stack([np.stack(next(found), axis=0) for _ in names], axis=1)
 
@@ -357,19 +382,8 @@ class _Stack:
         return Component(fitted, name, 1.0, factor, degrees, form.prior.scale_degrees)
 
 
-def _with_skew(found: _Fitted) -> _Fitted:
-    """With two kinds of errors, if left-out rows show that they are skewed."""
-    if found.judged is None or found.noise_parts is None:
-        return found
-    rows, mixture = found.judged
-    skew = choose_skew(mixture, rows.targets, rows.counts)
-    if skew is None:
-        return found
-    least = np.quantile(found.noise_parts, _NEARLY_ALL, axis=1).tolist()
-    parts = zip(found.components, least[: len(found.components)], strict=True)
-    components = tuple(replace(each, tail=skew.tail(each.degrees_of_freedom, part)) for each, part in parts)
-    spread = found.spread and replace(found.spread, tail=skew.tail(found.spread.degrees_of_freedom, least[-1]))
-    return found._replace(components=components, spread=spread, judged=(rows, skew.of(mixture)), skew=skew)
+def _posterior(name: str, parameters: Array, rows: KernelRows) -> KernelPosterior | Line:
+    return Line(parameters, rows) if name == LINEAR else KernelPosterior(FORMS[name], parameters, rows)
 
 
 def most_flexible(weights: Mapping[str, float]) -> str:

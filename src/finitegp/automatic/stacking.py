@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -133,8 +134,8 @@ def stacking_weights(log_densities: Array, row_weights: Array) -> Array:
 
 def fit_spread(
     inputs: Array, rows: KernelRows, groups: Groups, stacked: StudentMixture, most_degrees: float, seed: int
-) -> tuple[SpreadModel | None, StudentMixture]:
-    """A model of the spread, if out-of-fold errors gain by it, and the out-of-fold mixture with it."""
+) -> tuple[Callable[[], SpreadModel] | None, StudentMixture]:
+    """What makes a model of the spread, if out-of-fold errors gain by it, and the out-of-fold mixture with it."""
     mean, variance = pooled(stacked)
     squares = np.square(rows.targets - mean) / variance
     # The mean of the logarithm of a squared standard normal is -1.27.
@@ -166,21 +167,23 @@ def fit_spread(
     both = np.array([stacked.log_density(rows.targets), _log_density(rows.targets, mean, scales, freedom)])
     share = float(stacking_weights(both, rows.counts)[1])
     everything = np.column_stack([inputs, (extra - centres) / units])
-    fitted = condition_kernel(form, parameters, everything, spread_rows)
-    found = SpreadModel(
-        fitted,
-        shift,
-        unit,
-        centres,
-        units,
-        (limits[0], limits[1]),
-        strength,
-        factor,
-        freedom,
-        share,
-        *landmark_rows(spread_rows),
-    )
-    return found, stacked.with_component(share, mean, scales, freedom)
+
+    def condition() -> SpreadModel:
+        return SpreadModel(
+            condition_kernel(form, parameters, everything, spread_rows),
+            shift,
+            unit,
+            centres,
+            units,
+            (limits[0], limits[1]),
+            strength,
+            factor,
+            freedom,
+            share,
+            *landmark_rows(spread_rows),
+        )
+
+    return condition, stacked.with_component(share, mean, scales, freedom)
 
 
 def _log_density(values: Array, means: Array, scales: Array, freedom: float) -> Array:

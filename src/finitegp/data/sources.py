@@ -173,9 +173,9 @@ class WrappedSource(Source):
         self.can_reread, self.can_take, self.fits_memory = source.can_reread, source.can_take, source.fits_memory
 
     # These may become known in a pass.
-    num_data = property(lambda self: self._source.num_data)  # type: ignore[assignment]
-    input_dim = property(lambda self: self._source.input_dim)  # type: ignore[assignment]
-    num_targets = property(lambda self: self._source.num_targets)  # type: ignore[assignment]
+    num_data = property(lambda self: self._source.num_data)
+    input_dim = property(lambda self: self._source.input_dim)
+    num_targets = property(lambda self: self._source.num_targets)
 
     def __iter__(self) -> Iterator[Rows]:
         return self.part(WHOLE)

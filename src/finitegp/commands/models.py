@@ -17,6 +17,7 @@ from . import options
 from .console import Console, columns_table, figure, safe, scores_table, show_findings, verdict
 
 if TYPE_CHECKING:
+    from ..estimator import GPRegressor
     from ..export import CExport
     from ..sites import SiteStatistics
     from ..tables.model import TableRegressor
@@ -98,14 +99,17 @@ def info(
     """Show what is in a model file: target, columns, features, noise, scores, versions; or in a site's statistics."""
     console = Console(as_json)
     with console.guard():
+        from ..estimator import GPRegressor
         from ..persistence.container import read_container
         from ..sites import SiteStatistics
         from ..tables.model import TableRegressor
 
-        if read_container(model).header.get("kind") == "statistics":
-            facts = _site_facts(SiteStatistics.load(model))
+        kind = read_container(model).header.get("kind")
+        if kind in ("statistics", "regressor"):
+            is_site = kind == "statistics"
+            facts = _site_facts(SiteStatistics.load(model)) if is_site else _fit_facts(GPRegressor.load(model))
             _show_facts(console, model, facts)
-            console.result({"statistics": str(model)} | facts)
+            console.result({"statistics" if is_site else "model": str(model)} | facts)
             return
         loaded = TableRegressor.load(model)
         facts = _facts(loaded)
@@ -137,25 +141,28 @@ def _site_facts(site: SiteStatistics) -> dict[str, object]:
 
 
 def _facts(model: TableRegressor) -> dict[str, object]:
-    fit = model.regressor_.fits_[0]
+    return {"target": model.target_, "target_scale": model.scale_.name} | _fit_facts(model.regressor_)
+
+
+def _fit_facts(regressor: GPRegressor) -> dict[str, object]:
+    """Of several targets, of the first one's fit."""
+    fit = regressor.fits_[0]
     statistics, gp = fit.fitted.posterior.statistics, fit.fitted.model
-    summary = model.regressor_.training_summary_
+    summary = regressor.training_summary_
     scale, rows = float(fit.target_scaler.scale), statistics.num_data
     return {
-        "target": model.target_,
-        "target_scale": model.scale_.name,
         "rows": int(rows) if float(rows).is_integer() else rows,
         "rows_taken_in_after_training": summary["rows_added"],
         "holds_training_rows": fit.keeps_rows,
         "holds_targets_of_repeated_rows": fit.repeated is not None,
-        "inputs": model.regressor_.n_features_in_,
+        "inputs": regressor.n_features_in_,
         "features": statistics.num_features,
         "feature_map": type(gp.feature_map).__name__,
         "noise_model": type(gp.noise).__name__,
         "typical_noise": scale * fit.fitted.posterior.noise_variance**0.5,
         "predictive_distribution": fit.distribution,
         "path": fit.record.get("path"),
-        "effort": model.regressor_.effort,
+        "effort": regressor.effort,
         "seconds": summary.get("seconds"),
         "versions": summary.get("versions"),
     }

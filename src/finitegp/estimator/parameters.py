@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeGuard, TypeVar
 
@@ -336,3 +337,11 @@ def is_constant(targets: Array) -> bool:
     """Whether all targets are equal; read in pieces, which may be in a file."""
     first = targets[:1]
     return all(bool((targets[start : start + _PIECE] == first).all()) for start in range(0, targets.shape[0], _PIECE))
+
+
+def checked_levels(level: float | Sequence[float]) -> list[float]:
+    """Probabilities of quantiles, one or several."""
+    levels: list[float] = np.ravel(level).tolist()
+    if not levels or not all(0.0 < each < 1.0 for each in levels):
+        raise ValueError(f"level must be a number between 0 and 1, or several, but is {level!r}.")
+    return levels

@@ -37,6 +37,7 @@ from .parameters import (
     automatic_options,
     check_parameters,
     checked_inputs,
+    checked_levels,
     checked_rows,
     is_automatic,
     is_constant,
@@ -219,6 +220,20 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, Parameters):  # type: ignore
         inputs = checked_inputs(self, X)
         ends = [fit.interval(inputs, coverage, method=method) for fit in self.fits_]
         return _join([lower for lower, _ in ends], axis=1), _join([upper for _, upper in ends], axis=1)
+
+    def quantile(self, X: ArrayLike, level: float | Sequence[float]) -> Array:
+        """The targets that new observations do not exceed with probability ``level``.
+
+        The ends of :meth:`predict_interval` at coverage ``c`` are those at ``(1 - c) / 2`` and ``(1 + c) / 2``.
+
+        Args:
+            X: ``(rows, columns)``.
+            level: Between 0 and 1; several give ``(rows, levels)``, or ``(rows, targets, levels)``, from one prediction.
+        """
+        inputs, levels = checked_inputs(self, X), checked_levels(level)
+        predicted = [fit.predict(inputs) for fit in self.fits_]
+        found = [torch.stack([each.quantile(one) for one in levels], dim=-1) for each in predicted]
+        return _join(found if np.ndim(level) else [each[..., 0] for each in found], axis=1)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Array:
         """The log predictive density of observed targets, ``(rows,)`` or ``(rows, targets)``.

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..arguments import check_arguments, check_at_least_one
 from ..errors import DataError, warn_caller
-from ..estimator.parameters import RandomState
+from ..estimator.parameters import RandomState, checked_levels
 from ..metrics import Scores, score
 from ..persistence.fits import Regressor
 from ..report.contents import ColumnFacts, ReportContents
@@ -102,9 +102,7 @@ class TablePredictions(TableParameters):
             X: The table.
             level: Between 0 and 1: one gives ``(rows,)``, several give ``(rows, levels)``, from one prediction.
         """
-        levels = np.ravel(level).tolist()
-        if not levels or not all(0.0 < each < 1.0 for each in levels):
-            raise ValueError(f"level must be a number between 0 and 1, or several, but is {level!r}.")
+        levels = checked_levels(level)
         predictor = self.predictor_
         found = np.concatenate([predictor.quantiles(predictor.predict(rows), levels) for rows in self._encoded(X)])
         return found if np.ndim(level) else found[:, 0]

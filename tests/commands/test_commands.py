@@ -15,7 +15,7 @@ from command_runs import run, run_json, runner
 from conftest import write_shop_table
 from pyarrow import csv
 
-from finitegp import DataError
+from finitegp import DataError, GPRegressor
 from finitegp.cli import app
 from finitegp.metrics import Scores
 from finitegp.report import evaluation
@@ -55,6 +55,14 @@ def test_fit_for_scripts_and_what_the_file_holds(here, shop, quick_effort):
     assert (info["rows"], info["rows_taken_in_after_training"]) == (60, 12)
     assert info["predictive_distribution"] == "a mixture of Student's t"
     assert info["summary"]["scores"] == found["scores"]
+
+
+def test_info_shows_the_file_of_a_regressor(here):
+    inputs = np.random.default_rng(0).normal(size=(40, 2))
+    GPRegressor(effort="low", random_state=0).fit(inputs, inputs @ [1.0, 2.0]).save("m.finitegp")
+    info = run_json("info", "m.finitegp")
+    assert (info["rows"], info["inputs"], info["holds_training_rows"]) == (40, 2, True)
+    assert "holds training rows" in run("info", "m.finitegp").stdout
 
 
 def test_the_linear_baseline_is_fitted_once_and_page_and_terminal_agree(here, shop, quick_effort, monkeypatch):

@@ -98,6 +98,22 @@ def test_cov_is_that_of_observations(fitted, rows):
         fitted.predict(inputs, return_std=True, return_cov=True)
 
 
+def test_quantiles_are_the_ends_of_intervals(fitted, rows):
+    inputs = rows[0][:5]
+    lower, upper = fitted.predict_interval(inputs, coverage=0.8)
+    found = fitted.quantile(inputs, [0.1, 0.9])
+    assert found.shape == (5, 2)
+    np.testing.assert_allclose(found, np.column_stack([lower, upper]), rtol=1e-12)
+    np.testing.assert_array_equal(fitted.quantile(inputs, 0.1), found[:, 0])
+    for wrong in (0.0, [0.5, 1.0], []):
+        with pytest.raises(ValueError, match="level must be a number between 0 and 1"):
+            fitted.quantile(inputs, wrong)
+    two = quick_network().fit(rows[0], np.column_stack([rows[1], -rows[1]]))
+    lower, _ = two.predict_interval(inputs, coverage=0.8)
+    assert two.quantile(inputs, [0.1, 0.5, 0.9]).shape == (5, 2, 3)
+    np.testing.assert_allclose(two.quantile(inputs, 0.1), lower, rtol=1e-6)
+
+
 def test_samples_have_the_predicted_intervals(fitted, rows):
     """Quantiles, since the moments of heavy tails are not to be seen in samples; see ``test_scaled.py`` for those."""
     inputs = rows[0][:5]

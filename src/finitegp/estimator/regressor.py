@@ -228,7 +228,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, Parameters):  # type: ignore
 
         Args:
             X: ``(rows, columns)``.
-            level: Between 0 and 1; several give ``(rows, levels)``, or ``(rows, targets, levels)``, from one prediction.
+            level: Between 0 and 1; several give ``(rows, levels)`` or ``(rows, targets, levels)``, from one prediction.
         """
         inputs, levels = checked_inputs(self, X), checked_levels(level)
         predicted = [fit.predict(inputs) for fit in self.fits_]

@@ -164,7 +164,32 @@ def default_fit() -> list[str]:
         "",
         *table(rows),
         "",
+        *earlier_default(),
         *growth([line for line in lines if line["growth"]]),
+    ]
+
+
+def earlier_default() -> list[str]:
+    """The default of an earlier commit on such a table, and the present one."""
+    rows = [line for line in load("before") if line["table"].startswith("rows/")]
+    names = ("wall_seconds", "rmse", "nlpd", "crps", "held_90")
+    found = {(line["tag"], line["table"]): [line[name] for name in names] for line in rows}
+    lines = []
+    for tag, table_name in found:
+        if tag == "now" and ("before", table_name) in found:
+            pairs = zip(found["before", table_name], found["now", table_name], strict=True)
+            cells = " | ".join(f"{before:.3g} / {now:.3g}" for before, now in pairs)
+            lines.append(f"| {int(table_name.split('/')[1]):,} | {cells} |")
+    if not lines:
+        return []
+    return [
+        f"`python -m benchmarks.before run --sizes rows --effort medium` {provenance(rows)}: before is commit 07bfc74,",
+        "seconds by the clock without predictions, one fit each, one after the other.",
+        "",
+        "| rows | seconds, before / now | RMSE | NLPD | CRPS | 90 % intervals hold |",
+        "|--:|--:|--:|--:|--:|--:|",
+        *lines,
+        "",
     ]
 
 

@@ -33,8 +33,8 @@ class FullBatchResult:
             the noise variance is held up by its lower bound.
         iterations: L-BFGS iterations made.
         evaluations: Two-pass gradients computed.
-        converged: Whether the gradient says so: no component is larger than the tolerance, but for that of a noise
-            variance at its lower bound.
+        converged: Whether no component of the gradient is larger than the tolerance, but for that of a noise variance
+            at its lower bound.
         message: The optimizer's own words.
     """
 

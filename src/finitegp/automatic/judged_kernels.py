@@ -49,7 +49,7 @@ class JudgedKernels(NamedTuple):
         return self if skew is None else self._replace(judged=(rows, skew.of(mixture)), skew=skew)
 
     def condition(self, threads: int) -> tuple[tuple[Component, ...], SpreadModel | None]:
-        """The kernels and the model of the spread given all rows, so many at once."""
+        """The kernels and the model of the spread given all rows, several at once."""
         makers: list[Callable[[], Component | SpreadModel]] = [*self.components, *filter(None, [self.spread])]
         made = list(in_parallel(lambda make: make(), [(make,) for make in makers], threads))
         if self.skew is not None and self.noise_parts is not None:

@@ -6,6 +6,7 @@ import math
 import numbers
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from .data.sources import Data, Rows
 from .distributed import ALONE, Ranks
 from .errors import ArgumentError, DataError, NumericalError, warn_caller
 from .model import FeatureGP
+from .processes import one_thread
 from .run import Callback, TrainingRun, copy_state, load_checkpoint
 from .schedules import Schedule
 
@@ -159,7 +161,10 @@ def train(
     started = time.perf_counter() - run.seconds
     callbacks = [callback for callback in callbacks if callback.every_rank or ranks.is_first]
     each_step = [callback for callback in callbacks if type(callback).on_step is not Callback.on_step]
+    threads = ExitStack()
     try:
+        if compiled:  # on so few numbers threads of BLAS wait longer than they work
+            threads.enter_context(one_thread())
         for callback in callbacks:
             callback.on_start(run)
         while run.epoch < epochs and run.stop_reason is None:
@@ -209,6 +214,7 @@ def train(
         elif not run.diverged:
             algorithm.finish(ranks.shard(sampler.data))
     finally:
+        threads.close()
         run.seconds = time.perf_counter() - started
         for callback in callbacks:
             callback.on_end(run)
